@@ -1,0 +1,164 @@
+//! Errors that say what happened, what state the lock is in, and what to do.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::LockName;
+
+/// The result of tenure's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, in one of few kinds, and what it means for the lock.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    effect: Effect,
+    operation: &'static str,
+    lock: Option<LockName>,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error without effect on the store. `operation` completes "could not …".
+    pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Self {
+        let effect = Effect::None;
+        Self {
+            kind,
+            effect,
+            operation,
+            lock: None,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// The same error, but the call may have had its effect all the same.
+    #[must_use]
+    pub fn with_unknown_effect(mut self) -> Self {
+        self.effect = Effect::Unknown;
+        self
+    }
+
+    /// The same error, about this lock.
+    #[must_use]
+    pub fn about(mut self, lock: &LockName) -> Self {
+        self.lock = Some(lock.clone());
+        self
+    }
+
+    /// The same error, with what caused it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What kind of error it is.
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the call that failed may have changed the store.
+    pub const fn effect(&self) -> Effect {
+        self.effect
+    }
+
+    /// What was being done.
+    pub const fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    /// The lock it was about, if it was about one.
+    pub const fn lock(&self) -> Option<&LockName> {
+        self.lock.as_ref()
+    }
+
+    /// Whether the same call may succeed if it is made again a little later.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unreachable | ErrorKind::QuorumLost)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "could not {}", self.operation)?;
+        if let Some(lock) = &self.lock {
+            write!(f, " {lock:?}")?;
+        }
+        write!(f, ": {}", self.message)?;
+        if self.effect == Effect::Unknown {
+            f.write_str(" (whether it took effect is unknown)")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// The kinds of errors, each with what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another holds the lock, and the caller did not want to wait. Try later.
+    Busy,
+    /// The lock was not free within the time the caller gave.
+    TimedOut,
+    /// The caller gave up, or the client was closed.
+    Cancelled,
+    /// The store does not answer. Nothing is known of the lock but what was known before.
+    Unreachable,
+    /// Too few of the store's servers answer.
+    QuorumLost,
+    /// The lock was held and is no longer. Stop the work it protected.
+    Lost,
+    /// The grant came with too little of its term left to be of use. Ask for a longer TTL.
+    LeaseTooShort,
+    /// The request makes no sense: a bad name, TTL or number of permits. Correct it.
+    Invalid,
+    /// The store cannot do this.
+    Unsupported,
+    /// The store does not allow it: permissions or credentials.
+    Denied,
+    /// The store has no room: a full table or disk. Nothing was changed.
+    Full,
+    /// What is stored is damaged, or not what tenure writes. Nothing was changed.
+    Damaged,
+    /// A fault of tenure's own.
+    Internal,
+}
+
+/// What a failed call did to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// It may have been carried out: the reply was lost.
+    Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_failed_on_which_lock_and_what_is_unknown() {
+        let name = LockName::new("orders").unwrap();
+        let error = Error::new(ErrorKind::Unreachable, "release", "no reply within 2s");
+        let error = error
+            .about(&name)
+            .with_unknown_effect()
+            .caused_by("broken pipe");
+        assert_eq!(
+            error.to_string(),
+            "could not release \"orders\": no reply within 2s (whether it took effect is unknown)"
+        );
+        assert_eq!(error.source().unwrap().to_string(), "broken pipe");
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert!(error.is_transient());
+    }
+}

@@ -1,0 +1,27 @@
+//! tenure's one API for locks, and the contract every store fulfils.
+//!
+//! Code here may wait, retry, keep a lease alive and clean up; it is the only place in the project
+//! that does. It may not speak a protocol (that is a store's business) and may not decide when a
+//! lease is lost or who is next (that is `tenure-proto`'s).
+//!
+//! Users start at [`Client`]; those who write a store start at [`Store`]. Most users depend on the
+//! `tenure` crate, which re-exports this one and opens stores by URL.
+
+mod capabilities;
+mod claim;
+mod clock;
+mod error;
+mod name;
+mod owner;
+mod state;
+mod store;
+
+pub use capabilities::{Capabilities, Fencing};
+pub use claim::{Claim, Origin};
+pub use clock::now;
+pub use error::{Effect, Error, ErrorKind, Result};
+pub use name::LockName;
+pub use owner::OwnerId;
+pub use state::{Holder, LockState, Waiter};
+pub use store::{Answer, Eviction, Grant, Patience, Place, Released, Renewal, Store};
+pub use tenure_proto::{LossReason, Mode, Moment, Token};

@@ -1,0 +1,115 @@
+//! Owner ids: who a claim belongs to.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, ErrorKind};
+
+/// 128 random bits that name one claim, minted before the first byte of it leaves.
+///
+/// Whoever knows the id can release the claim, so it is shown in full only where a user asked for
+/// it ([`Display`](fmt::Display)); [`Debug`](fmt::Debug) and logs show its first four bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId([u8; 16]);
+
+impl OwnerId {
+    /// A fresh id from the operating system's randomness.
+    pub fn random() -> Self {
+        POOL.with_borrow_mut(Pool::draw)
+    }
+
+    /// The id with these bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str("…")
+    }
+}
+
+impl FromStr for OwnerId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let invalid = || {
+            let why = "an owner id is 32 hexadecimal digits, as `tenure status` prints it";
+            Error::new(ErrorKind::Invalid, "read an owner id", why)
+        };
+        if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(invalid());
+        }
+        u128::from_str_radix(text, 16)
+            .map(|id| Self(id.to_be_bytes()))
+            .map_err(|_| invalid())
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES, pid: 0 }) };
+}
+
+/// One system call serves 64 ids.
+const POOL_BYTES: usize = 1024;
+
+struct Pool {
+    bytes: [u8; POOL_BYTES],
+    used: usize,
+    pid: u32,
+}
+
+impl Pool {
+    fn draw(&mut self) -> OwnerId {
+        let pid = std::process::id();
+        // A forked child must not hand out its parent's ids a second time.
+        if self.used == POOL_BYTES || self.pid != pid {
+            getrandom::fill(&mut self.bytes).expect("the operating system gives randomness");
+            (self.used, self.pid) = (0, pid);
+        }
+        let mut id = [0; 16];
+        let drawn = &mut self.bytes[self.used..self.used + 16];
+        id.copy_from_slice(drawn);
+        drawn.fill(0);
+        self.used += 16;
+        OwnerId(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_are_all_different() {
+        let ids: HashSet<_> = (0..10_000).map(|_| OwnerId::random()).collect();
+        assert_eq!(ids.len(), 10_000);
+    }
+
+    #[test]
+    fn an_id_is_shown_in_full_only_by_display() {
+        let id = OwnerId::from_bytes([0xab; 16]);
+        assert_eq!(id.to_string().parse::<OwnerId>().unwrap(), id);
+        assert_eq!(format!("{id:?}"), "abababab…");
+        for bad in ["", "ab", &"g".repeat(32), &format!("+{}", "a".repeat(31))] {
+            assert!(bad.parse::<OwnerId>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The contract between tenure and a place where locks are kept.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Capabilities, Claim, LockName, LockState, Moment, Origin, OwnerId, Result, Token};
+
+/// A place where locks are kept: a server, a quorum of servers, a directory.
+///
+/// Implementers promise:
+/// - Every call is idempotent on its [`Claim`]: repeating it, also after a lost reply, changes
+///   nothing more.
+/// - No call retries, waits for the lock (but [`wait`](Store::wait)), or keeps anything alive:
+///   that is the caller's part. A fault is reported at once, with its effect.
+/// - Every future may be dropped at any await. What a dropped call did in the store is undone by
+///   the caller with [`release`](Store::release), sent after it in the same order.
+/// - Faults are errors; busy, queued, lost and not held are answers.
+///
+/// There are no default methods: what a store cannot do, it says.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// What the store can promise.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Asks for the lock.
+    ///
+    /// A claim that holds already is granted again: the same token, and its term starts anew.
+    /// A claim that is queued already keeps its place, and its place's lease starts anew. A claim
+    /// whose place or grant has expired is a new one. A claim that may be admitted must not
+    /// overtake one that waits.
+    ///
+    /// # Errors
+    /// Faults of the store; [`Unsupported`](crate::ErrorKind::Unsupported) for a mode it lacks.
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer>;
+
+    /// Waits until there is news for a queued claim, or the hint of some.
+    ///
+    /// [`Answer::Queued`] means: ask [`claim`](Store::claim) again. The caller bounds the wait; a
+    /// store without push may sleep here for ever.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    ///
+    /// # Cancel safety
+    /// The place lives in the store: a dropped wait loses nothing, and a grant that arrives in
+    /// between is found by the next `claim` or `wait`.
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer>;
+
+    /// Starts a held claim's term anew, from now.
+    ///
+    /// # Errors
+    /// Faults of the store. Not to hold is the answer [`Renewal::Lost`].
+    async fn renew(&self, claim: &Claim) -> Result<Renewal>;
+
+    /// Gives up a claim, whether it holds, waits, or never arrived. Compares the owner. Of the
+    /// claim only the name and the owner matter. Hands the lock to the next in line.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    async fn release(&self, claim: &Claim) -> Result<Released>;
+
+    /// A snapshot of one lock, expired holders and waiters left out.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    async fn inspect(&self, name: &LockName) -> Result<LockState>;
+
+    /// The names of all locks that are held or waited for and begin with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>>;
+
+    /// Takes a lock from its holder, or a place from a waiter, by force: only if `owner` still has
+    /// it; advances the fencing token past the evicted one's; leaves an audit record in the store.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    async fn evict(&self, eviction: &Eviction) -> Result<Released>;
+}
+
+/// Whether a claim that cannot be granted at once should stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// No: answer [`Answer::Busy`] and forget the claim.
+    None,
+    /// Yes: queue it, and forget it if it does not ask again within this time.
+    Queue(Duration),
+}
+
+/// A store's answer to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The claim holds the lock.
+    Granted(Grant),
+    /// The claim waits in line.
+    Queued(Place),
+    /// The lock is held, and the claim did not want to wait. Nothing of it is left in the store.
+    Busy,
+}
+
+/// A store's yes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The fencing token, if the store gives one.
+    pub token: Option<Token>,
+    /// The latest moment known to be before the grant's term began, on this machine's clock.
+    /// `None`: the moment before the call that returned the grant was sent.
+    pub since: Option<Moment>,
+}
+
+/// A place in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Place {
+    /// When to ask again although nothing was heard: the obstacle's lease ends by then.
+    pub ask_again_in: Option<Duration>,
+    /// The store's own mark for the place, so that it is found again without a search.
+    pub mark: u64,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// The term starts anew.
+    Renewed,
+    /// The claim does not hold the lock (any more).
+    Lost,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The claim held the lock, and gave it up.
+    Released,
+    /// The claim did not hold the lock. If it waited, it no longer does.
+    NotHeld,
+}
+
+/// An order to take a claim away from its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// The lock.
+    pub name: LockName,
+    /// The owner seen, in the store's own spelling: nobody else is evicted.
+    pub owner: String,
+    /// Who gives the order.
+    pub by: Arc<Origin>,
+    /// Why, for the record.
+    pub reason: String,
+}
+
+impl Eviction {
+    /// Takes `name` away from one of tenure's own claims.
+    pub fn new(name: LockName, owner: OwnerId, reason: impl Into<String>) -> Self {
+        Self {
+            name,
+            owner: owner.to_string(),
+            by: Origin::here(),
+            reason: reason.into(),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The decisions behind tenure's locks, without IO.
+//!
+//! Code here may decide: when a lease must be renewed and when it is lost, who is next in a
+//! queue, how long to back off, which token comes next. It may not do anything about it: there is
+//! no socket, no file, no clock, no randomness and no dependency in this crate. The current moment
+//! and random numbers come in as arguments, so every decision can be tested exhaustively.
+
+mod admission;
+mod backoff;
+mod line;
+mod moment;
+mod token;
+mod watchdog;
+
+pub use admission::{Mode, Occupancy};
+pub use backoff::Backoff;
+pub use line::{Entry, Line, Standing};
+pub use moment::Moment;
+pub use token::{Reserve, Token};
+pub use watchdog::{Action, LossReason, Watchdog, deadline};
