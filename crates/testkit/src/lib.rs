@@ -1,1 +1,23 @@
-//! tenure-testkit.
+//! What tenure's tests stand on: child processes that can be stopped and killed, waiting that is
+//! always bounded, and directories that vanish.
+//!
+//! Code here may start processes and must end them, each by its own id, whatever the test does.
+//! It may not know anything about locks.
+
+mod process;
+mod waiting;
+
+pub use process::Process;
+pub use tempfile::TempDir;
+pub use waiting::{GENEROUS, eventually};
+
+/// A directory of one's own, removed with everything in it when it is dropped.
+///
+/// # Panics
+/// If the machine has no room for one.
+pub fn temp_dir() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("tenure-test-")
+        .tempdir()
+        .expect("a temporary directory can be made")
+}
