@@ -36,19 +36,13 @@ impl Origin {
     /// This process.
     pub fn here() -> Arc<Self> {
         static HOST: LazyLock<String> = LazyLock::new(host_name);
-        Arc::new(Self {
-            host: HOST.clone(),
-            pid: std::process::id(),
-        })
+        Arc::new(Self { host: HOST.clone(), pid: std::process::id() })
     }
 }
 
 #[cfg(unix)]
 fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(not(unix))]

@@ -23,14 +23,7 @@ impl Error {
     /// An error without effect on the store. `operation` completes "could not …".
     pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Self {
         let effect = Effect::None;
-        Self {
-            kind,
-            effect,
-            operation,
-            lock: None,
-            message: message.into(),
-            source: None,
-        }
+        Self { kind, effect, operation, lock: None, message: message.into(), source: None }
     }
 
     /// The same error, but the call may have had its effect all the same.
@@ -149,10 +142,7 @@ mod tests {
     fn an_error_says_what_failed_on_which_lock_and_what_is_unknown() {
         let name = LockName::new("orders").unwrap();
         let error = Error::new(ErrorKind::Unreachable, "release", "no reply within 2s");
-        let error = error
-            .about(&name)
-            .with_unknown_effect()
-            .caused_by("broken pipe");
+        let error = error.about(&name).with_unknown_effect().caused_by("broken pipe");
         assert_eq!(
             error.to_string(),
             "could not release \"orders\": no reply within 2s (whether it took effect is unknown)"

@@ -7,21 +7,38 @@
 //! Users start at [`Client`]; those who write a store start at [`Store`]. Most users depend on the
 //! `tenure` crate, which re-exports this one and opens stores by URL.
 
+mod attempt;
 mod capabilities;
+mod chaos;
 mod claim;
+mod client;
 mod clock;
 mod error;
+mod guard;
+mod janitor;
+mod keeper;
+mod lease;
+mod memory;
+mod metric;
 mod name;
+mod options;
 mod owner;
+mod primitives;
 mod state;
 mod store;
 
 pub use capabilities::{Capabilities, Fencing};
+pub use chaos::{Chaos, Faults};
 pub use claim::{Claim, Origin};
+pub use client::Client;
 pub use clock::now;
 pub use error::{Effect, Error, ErrorKind, Result};
+pub use guard::Guard;
+pub use memory::MemoryStore;
 pub use name::LockName;
+pub use options::Options;
 pub use owner::OwnerId;
+pub use primitives::{Mutex, RwLock, Semaphore};
 pub use state::{Holder, LockState, Waiter};
 pub use store::{Answer, Eviction, Grant, Patience, Place, Released, Renewal, Store};
 pub use tenure_proto::{LossReason, Mode, Moment, Token};

@@ -42,10 +42,7 @@ impl LockName {
                 Self::MAX_BYTES
             ));
         }
-        if let Some(odd) = name
-            .chars()
-            .find(|c| c.is_control() || matches!(c, '{' | '}'))
-        {
+        if let Some(odd) = name.chars().find(|c| c.is_control() || matches!(c, '{' | '}')) {
             return fault(format!(
                 "the lock name contains {odd:?}: use no control characters and no braces"
             ));
@@ -89,10 +86,7 @@ mod tests {
         let error = LockName::new(&"x".repeat(201)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("201 bytes"), "{error}");
-        assert!(
-            LockName::new(&"é".repeat(101)).is_err(),
-            "bytes are counted, not characters"
-        );
+        assert!(LockName::new(&"é".repeat(101)).is_err(), "bytes are counted, not characters");
     }
 
     #[test]
@@ -100,17 +94,8 @@ mod tests {
         for bad in ["", "a\nb", "a\0", "\u{7f}", "\u{85}", "{a}", "a}"] {
             assert!(LockName::new(bad).is_err(), "{bad:?}");
         }
-        for odd in [
-            " ",
-            "..",
-            "../../etc/passwd",
-            "a/b",
-            "ключ",
-            "a b",
-            "'; --",
-            "%00",
-            "\u{202e}",
-        ] {
+        for odd in [" ", "..", "../../etc/passwd", "a/b", "ключ", "a b", "'; --", "%00", "\u{202e}"]
+        {
             assert!(LockName::new(odd).is_ok(), "{odd:?}");
         }
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, Moment};
 
 /// 128 random bits that name one claim, minted before the first byte of it leaves.
 ///
@@ -24,6 +24,13 @@ impl OwnerId {
         Self(bytes)
     }
 
+    /// A number that differs from claim to claim and from moment to moment, to spread what would
+    /// otherwise happen all at once.
+    pub(crate) fn chance(&self, now: Moment) -> u64 {
+        let low: [u8; 8] = std::array::from_fn(|place| self.0[place]);
+        (u64::from_be_bytes(low) ^ now.as_nanos()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// Its bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
@@ -38,9 +45,7 @@ impl fmt::Display for OwnerId {
 
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str("…")
     }
 }
@@ -56,9 +61,7 @@ impl FromStr for OwnerId {
         if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(invalid());
         }
-        u128::from_str_radix(text, 16)
-            .map(|id| Self(id.to_be_bytes()))
-            .map_err(|_| invalid())
+        u128::from_str_radix(text, 16).map(|id| Self(id.to_be_bytes())).map_err(|_| invalid())
     }
 }
 

@@ -18,11 +18,7 @@ pub struct LockState {
 impl LockState {
     /// The state of a lock nobody holds or waits for.
     pub const fn free(name: LockName) -> Self {
-        Self {
-            name,
-            holders: Vec::new(),
-            waiters: Vec::new(),
-        }
+        Self { name, holders: Vec::new(), waiters: Vec::new() }
     }
 
     /// Whether nobody holds it and nobody waits.

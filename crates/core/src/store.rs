@@ -155,11 +155,6 @@ pub struct Eviction {
 impl Eviction {
     /// Takes `name` away from one of tenure's own claims.
     pub fn new(name: LockName, owner: OwnerId, reason: impl Into<String>) -> Self {
-        Self {
-            name,
-            owner: owner.to_string(),
-            by: Origin::here(),
-            reason: reason.into(),
-        }
+        Self { name, owner: owner.to_string(), by: Origin::here(), reason: reason.into() }
     }
 }

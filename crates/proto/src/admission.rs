@@ -135,12 +135,8 @@ mod tests {
                 let mut with = inside.clone();
                 with.push(mode);
                 // Semaphores that disagree about their size are judged by the newcomer alone.
-                let agree = with
-                    .iter()
-                    .all(|m| !matches!(m, Mode::Permits { of: 1, .. }))
-                    || with
-                        .iter()
-                        .all(|m| matches!(m, Mode::Permits { of: 1, .. }));
+                let agree = with.iter().all(|m| !matches!(m, Mode::Permits { of: 1, .. }))
+                    || with.iter().all(|m| matches!(m, Mode::Permits { of: 1, .. }));
                 if agree {
                     assert_eq!(room.admits(mode), may_hold_together(&with), "{with:?}");
                 }

@@ -25,19 +25,12 @@ pub struct Backoff {
 impl Backoff {
     /// Delays from `first` to `most`.
     pub const fn new(first: Duration, most: Duration) -> Self {
-        Self {
-            first,
-            most,
-            tries: 0,
-        }
+        Self { first, most, tries: 0 }
     }
 
     /// The next delay, between half and all of the current step; `random` is a uniform number.
     pub fn next(&mut self, random: u64) -> Duration {
-        let step = self
-            .first
-            .saturating_mul(1 << self.tries.min(20))
-            .min(self.most);
+        let step = self.first.saturating_mul(1 << self.tries.min(20)).min(self.most);
         self.tries = self.tries.saturating_add(1);
         let half = step / 2;
         let share = (random >> 32) as f64 / f64::from(u32::MAX);

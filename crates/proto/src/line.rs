@@ -72,6 +72,16 @@ impl<K: Clone + Eq + Hash> Line<K> {
         self.seats.is_empty()
     }
 
+    /// How many hold or wait, those included whose time has ended.
+    pub fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Whether `key` holds or waits, also if its time has ended.
+    pub fn contains(&self, key: &K) -> bool {
+        self.seats.contains_key(key)
+    }
+
     /// Where `key` stands at `now`, not counting what has ended.
     pub fn standing(&self, key: &K, now: Moment) -> Standing {
         match self.seats.get(key) {
@@ -99,15 +109,8 @@ impl<K: Clone + Eq + Hash> Line<K> {
         }
         self.handle_leave(&entry.key);
         self.arrivals += 1;
-        self.seats
-            .insert(entry.key.clone(), Seat::Waiter(self.arrivals));
-        self.waiters.insert(
-            self.arrivals,
-            Member {
-                entry,
-                ends: now + patience,
-            },
-        );
+        self.seats.insert(entry.key.clone(), Seat::Waiter(self.arrivals));
+        self.waiters.insert(self.arrivals, Member { entry, ends: now + patience });
     }
 
     /// Starts the term of a holder anew. False if it does not hold.
@@ -161,8 +164,7 @@ impl<K: Clone + Eq + Hash> Line<K> {
             let mut member = self.waiters.remove(&place)?;
             member.ends = now + member.entry.ttl;
             self.room.enter(member.entry.mode);
-            self.seats
-                .insert(member.entry.key.clone(), Seat::Holder(place));
+            self.seats.insert(member.entry.key.clone(), Seat::Holder(place));
             let entry = member.entry.clone();
             self.holders.insert(place, member);
             return Some(entry);

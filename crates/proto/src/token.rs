@@ -54,10 +54,7 @@ impl Reserve {
     /// Starts from a durable ceiling with nothing reserved: the first [`take`](Self::take) fails
     /// until a block has been reserved.
     pub const fn from_ceiling(ceiling: u64) -> Self {
-        Self {
-            next: ceiling,
-            ceiling,
-        }
+        Self { next: ceiling, ceiling }
     }
 
     /// Continues where the memory of an orderly run left off.

@@ -73,14 +73,7 @@ impl Watchdog {
     /// Watches a term of `ttl` that began at `since`, held at most until `hold_until`.
     pub fn new(since: Moment, ttl: Duration, hold_until: Option<Moment>) -> Self {
         let renewal = Renewal::Due(since + ttl / 3);
-        Self {
-            ttl,
-            since,
-            hold_until,
-            renewal,
-            warned: false,
-            lost: false,
-        }
+        Self { ttl, since, hold_until, renewal, warned: false, lost: false }
     }
 
     /// The moment from which the lease is not valid any more.
@@ -116,11 +109,7 @@ impl Watchdog {
         }
         if now >= self.deadline() {
             let capped = self.hold_until.is_some_and(|cap| now >= cap);
-            let reason = if capped {
-                LossReason::MaxHold
-            } else {
-                LossReason::Expired
-            };
+            let reason = if capped { LossReason::MaxHold } else { LossReason::Expired };
             return Some(self.lose(reason));
         }
         if !self.warned && now >= self.danger_at() {
@@ -187,11 +176,7 @@ mod tests {
     #[test]
     fn the_deadline_is_one_per_cent_and_two_milliseconds_early() {
         assert_eq!(deadline(at(0.0), TTL), at(29.698));
-        assert_eq!(
-            deadline(at(5.0), Duration::from_millis(1)),
-            at(5.0),
-            "never before the start"
-        );
+        assert_eq!(deadline(at(5.0), Duration::from_millis(1)), at(5.0), "never before the start");
     }
 
     #[test]
@@ -231,19 +216,13 @@ mod tests {
             watchdog.handle_renewed(at(sent));
         }
         assert_eq!(watchdog.poll_timeout(), at(45.0));
-        assert_eq!(
-            watchdog.poll_action(at(45.0)),
-            Some(Action::Lost(LossReason::MaxHold))
-        );
+        assert_eq!(watchdog.poll_action(at(45.0)), Some(Action::Lost(LossReason::MaxHold)));
     }
 
     #[test]
     fn the_loss_is_told_once_and_final() {
         let mut watchdog = Watchdog::new(at(0.0), TTL, None);
-        assert_eq!(
-            watchdog.handle_not_held(),
-            Some(Action::Lost(LossReason::NotHeld))
-        );
+        assert_eq!(watchdog.handle_not_held(), Some(Action::Lost(LossReason::NotHeld)));
         watchdog.handle_renewed(at(1.0));
         assert_eq!(watchdog.handle_not_held(), None);
         assert_eq!(watchdog.poll_action(at(100.0)), None);

@@ -1,0 +1,229 @@
+//! From a claim to a guard: the project's only retry loop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_proto::{Backoff, Watchdog, deadline};
+use tracing::Instrument;
+
+use crate::client::Inner;
+use crate::guard::Guard;
+use crate::lease::Lease;
+use crate::metric;
+use crate::{
+    Answer, Claim, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options, Patience,
+    Place, Result, now,
+};
+
+/// How long an attempt may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    /// No waiting at all.
+    Try,
+    /// At most this long.
+    Within(Duration),
+    /// Until it is granted.
+    Forever,
+}
+
+/// Makes one attempt on a lock. Whichever way out it takes, a grant or a place that did not become
+/// a guard is given back: at once where it can, else by the janitor.
+pub(crate) async fn acquire(
+    inner: &Arc<Inner>,
+    name: &LockName,
+    mode: Mode,
+    options: &Options,
+    limit: Limit,
+) -> Result<Guard> {
+    options.check()?;
+    if !mode.is_sound() {
+        let why = "take at least one permit, and no more than there are";
+        return Err(Error::new(ErrorKind::Invalid, "acquire", why).about(name));
+    }
+    let span = tracing::debug_span!("acquire", lock = %name, ?mode);
+    let claim = inner.mint(name, mode, options);
+    Attempt::new(inner, claim, options, limit).finish().instrument(span).await
+}
+
+struct Attempt<'a> {
+    inner: &'a Arc<Inner>,
+    options: &'a Options,
+    limit: Limit,
+    started: Moment,
+    undo: Undo<'a>,
+}
+
+/// Gives a claim back when dropped, unless it became a guard or never left.
+struct Undo<'a> {
+    inner: &'a Arc<Inner>,
+    claim: Claim,
+    armed: bool,
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.inner.janitor.release_later(self.claim.clone());
+        }
+    }
+}
+
+impl<'a> Attempt<'a> {
+    fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, limit: Limit) -> Self {
+        let undo = Undo { inner, claim, armed: false };
+        Self { inner, options, limit, started: now(), undo }
+    }
+
+    async fn finish(mut self) -> Result<Guard> {
+        let outcome = match self.limit {
+            Limit::Try | Limit::Forever => self.granted().await,
+            Limit::Within(limit) => match tokio::time::timeout(limit, self.granted()).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(self.timed_out(limit)),
+            },
+        };
+        match outcome {
+            Ok((grant, since)) => Ok(self.into_guard(grant, since)),
+            Err(error) => {
+                self.give_back().await;
+                Err(error.about(&self.undo.claim.name))
+            }
+        }
+    }
+
+    /// Asks, waits for news, asks again, until the claim is granted.
+    async fn granted(&mut self) -> Result<(Grant, Moment)> {
+        let mut trouble = Trouble::new(self.inner.call_timeout);
+        let mut waiting = None;
+        loop {
+            let sent = now();
+            let news = match self.ask().await {
+                Ok(Answer::Granted(grant)) => {
+                    let since = grant.since.unwrap_or(sent);
+                    self.check_term(since)?;
+                    return Ok((grant, since));
+                }
+                Ok(Answer::Queued(place)) => {
+                    trouble.over();
+                    waiting.get_or_insert_with(metric::Waiting::start);
+                    self.await_news(&place).await
+                }
+                answer => answer,
+            };
+            match news {
+                // Without a date, or with an old one, the grant is asked for again: that dates it.
+                Ok(Answer::Granted(grant)) => match grant.since {
+                    Some(since) if self.check_term(since).is_ok() => return Ok((grant, since)),
+                    _ => {}
+                },
+                Ok(Answer::Queued(_)) => {}
+                Ok(Answer::Busy) => {
+                    self.undo.armed = false;
+                    let why = "another holds it: try later, or wait";
+                    return Err(Error::new(ErrorKind::Busy, "acquire", why));
+                }
+                Err(error) => trouble.pause(error, &self.undo.claim).await?,
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> Result<Answer> {
+        let patience = match self.limit {
+            Limit::Try => Patience::None,
+            // Long enough to miss two polls and a slow reply, short enough not to hold up others.
+            _ => Patience::Queue(self.options.poll_cap * 3 + self.inner.call_timeout),
+        };
+        let clean = !std::mem::replace(&mut self.undo.armed, true);
+        let call = self.inner.store.claim(&self.undo.claim, patience);
+        let answer = self.inner.call("acquire", call).await;
+        if let Err(error) = &answer
+            && clean
+            && error.effect() == Effect::None
+        {
+            self.undo.armed = false;
+        }
+        answer
+    }
+
+    /// Waits for news of the claim, at most until it should ask again by itself.
+    async fn await_news(&self, place: &Place) -> Result<Answer> {
+        let claim = &self.undo.claim;
+        // Waiters that came together need not ask together.
+        let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
+        let cap = self.options.poll_cap.mul_f64(1.0 - spread);
+        let limit = place.ask_again_in.map_or(cap, |obstacle| obstacle.min(cap));
+        let news = tokio::time::timeout(limit, self.inner.store.wait(claim, place));
+        news.await.unwrap_or(Ok(Answer::Queued(*place)))
+    }
+
+    /// Refuses a grant of whose term too little is left to work and renew in.
+    fn check_term(&self, since: Moment) -> Result<()> {
+        let ttl = self.undo.claim.ttl;
+        let left = deadline(since, ttl).since(now());
+        if left >= ttl / 2 {
+            return Ok(());
+        }
+        let why = format!("only {left:?} of its {ttl:?} were left: ask for a longer TTL");
+        Err(Error::new(ErrorKind::LeaseTooShort, "acquire", why))
+    }
+
+    /// No await lies between the grant and the guard: one or the other always owns the claim.
+    fn into_guard(mut self, grant: Grant, since: Moment) -> Guard {
+        self.undo.armed = false;
+        let claim = self.undo.claim.clone();
+        metric::acquired(now().since(self.started));
+        let hold_until = self.options.max_hold.map(|limit| now() + limit);
+        let watchdog = Watchdog::new(since, claim.ttl, hold_until);
+        let lease = Arc::new(Lease::new(claim, grant.token, watchdog.deadline()));
+        Guard::new(Arc::clone(self.inner), lease, watchdog)
+    }
+
+    /// Leaves the line, or gives back a grant that came too late, before the caller hears of it.
+    async fn give_back(&mut self) {
+        if self.undo.armed {
+            let release = self.inner.store.release(&self.undo.claim);
+            if self.inner.call("release", release).await.is_ok() {
+                self.undo.armed = false;
+            }
+        }
+    }
+
+    fn timed_out(&self, limit: Duration) -> Error {
+        let why = format!("it was not free within {limit:?}: try later, or wait longer");
+        Error::new(ErrorKind::TimedOut, "acquire", why)
+    }
+}
+
+/// A run of faults: how long it has lasted, and when to try again.
+struct Trouble {
+    began: Option<Moment>,
+    backoff: Backoff,
+    patience: Duration,
+    call_timeout: Duration,
+}
+
+impl Trouble {
+    /// A store that was never reached gets one call's time-out; one that has answered before gets
+    /// five, so that a waiter survives a fail-over.
+    fn new(call_timeout: Duration) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        Self { began: None, backoff, patience: call_timeout, call_timeout }
+    }
+
+    fn over(&mut self) {
+        self.began = None;
+        self.backoff.reset();
+        self.patience = self.call_timeout * 5;
+    }
+
+    /// Pauses before another try; hands the error back if another try is of no use.
+    async fn pause(&mut self, error: Error, claim: &Claim) -> Result<()> {
+        let began = *self.began.get_or_insert_with(now);
+        if !error.is_transient() || now().since(began) >= self.patience {
+            return Err(error);
+        }
+        tracing::debug!(lock = %claim.name, %error, "trying again");
+        tokio::time::sleep(self.backoff.next(claim.owner.chance(now()))).await;
+        Ok(())
+    }
+}

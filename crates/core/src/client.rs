@@ -1,0 +1,161 @@
+//! Where a user starts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::janitor::Janitor;
+use crate::keeper::Keeper;
+use crate::{
+    Claim, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin, OwnerId, Result,
+    RwLock, Semaphore, Store,
+};
+
+/// A user's handle on a store: names locks, keeps held ones alive, and cleans up after dropped
+/// ones. Cheap to clone; clones share everything.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tenure_core::{Client, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tenure_core::Error> {
+/// let client = Client::new(Arc::new(MemoryStore::new()));
+/// let guard = client.mutex("orders/42")?.acquire().await?;
+/// // … the work, with guard.token() sent along to whatever it writes to …
+/// guard.release().await?;
+/// client.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What a client's locks and guards share.
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) call_timeout: Duration,
+    pub(crate) keeper: Keeper,
+    pub(crate) janitor: Janitor,
+    origin: Arc<Origin>,
+}
+
+impl Client {
+    /// A client of this store.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime with its IO and time drivers on (`enable_all`).
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self::build(store, Duration::from_secs(2))
+    }
+
+    /// A client of the same store that gives up on a single call to it after `limit`, instead of
+    /// two seconds.
+    #[must_use]
+    pub fn with_call_timeout(self, limit: Duration) -> Self {
+        Self::build(Arc::clone(&self.inner.store), limit)
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// The mutex with this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
+    pub fn mutex(&self, name: &str) -> Result<Mutex> {
+        Ok(Mutex::new(self.clone(), LockName::new(name)?))
+    }
+
+    /// The read-write lock with this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
+    pub fn rw_lock(&self, name: &str) -> Result<RwLock> {
+        Ok(RwLock::new(self.clone(), LockName::new(name)?))
+    }
+
+    /// The semaphore with this name and so many permits. All who use it should name the same
+    /// number; where they differ, each is admitted by its own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
+    pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
+        Ok(Semaphore::new(self.clone(), LockName::new(name)?, permits))
+    }
+
+    /// Who holds a lock and who waits for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name, and faults of the store.
+    pub async fn inspect(&self, name: &str) -> Result<LockState> {
+        let name = LockName::new(name)?;
+        self.inner.call("inspect", self.inner.store.inspect(&name)).await
+    }
+
+    /// The locks that are held or waited for and begin with `prefix`, sorted.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.inner.call("list locks", self.inner.store.list(prefix)).await
+    }
+
+    /// Waits until every release that was left to the background is done, or its TTL has passed.
+    /// Call it before the process ends, or what was dropped last is freed only by its TTL.
+    ///
+    /// # Cancel safety
+    /// Dropping it stops the waiting, not the releases.
+    pub async fn close(&self) {
+        self.inner.janitor.flush().await;
+    }
+
+    fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+        let keeper = Keeper::start(Arc::clone(&store), call_timeout);
+        let janitor = Janitor::start(Arc::clone(&store), call_timeout);
+        let origin = Origin::here();
+        Self { inner: Arc::new(Inner { store, call_timeout, keeper, janitor, origin }) }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("store", &self.inner.store).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// A fresh claim: its owner exists before the first byte leaves.
+    pub(crate) fn mint(&self, name: &LockName, mode: Mode, options: &Options) -> Claim {
+        Claim {
+            name: name.clone(),
+            owner: OwnerId::random(),
+            mode,
+            ttl: options.ttl,
+            origin: Arc::clone(&self.origin),
+            label: Arc::clone(&options.label),
+        }
+    }
+
+    /// One call to the store, with a deadline of ours.
+    pub(crate) async fn call<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(self.call_timeout, call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let why = format!(
+                    "the store did not answer within {:?}: check that it runs and can be reached",
+                    self.call_timeout
+                );
+                Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
+            }
+        }
+    }
+}

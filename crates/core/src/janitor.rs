@@ -1,0 +1,122 @@
+//! Gives back what nobody waits for: dropped guards, abandoned attempts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tenure_proto::Backoff;
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use crate::{Claim, Store, metric, now};
+
+/// Releases claims in the background, each until the store confirmed it or its TTL has passed.
+///
+/// Bounded: beyond [`QUEUE`](Janitor::QUEUE) claims, further ones are left to their TTL.
+#[derive(Debug)]
+pub(crate) struct Janitor {
+    claims: mpsc::Sender<Claim>,
+    pending: Arc<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    count: AtomicUsize,
+    idle: Notify,
+}
+
+impl Janitor {
+    /// How many claims can wait for their release.
+    const QUEUE: usize = 65_536;
+    /// How many releases are under way at once.
+    const AT_ONCE: usize = 64;
+
+    pub(crate) fn start(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+        let (claims, received) = mpsc::channel(Self::QUEUE);
+        let pending = Arc::new(Pending::default());
+        tokio::spawn(sweep(store, call_timeout, received, Arc::clone(&pending)));
+        Self { claims, pending }
+    }
+
+    /// Takes over the release of a claim. Never blocks.
+    pub(crate) fn release_later(&self, claim: Claim) {
+        self.pending.count.fetch_add(1, Ordering::AcqRel);
+        if let Err(refused) = self.claims.try_send(claim) {
+            let lock = refused.into_inner().name;
+            tracing::warn!(%lock, "too many releases pending: this one is left to its TTL");
+            metric::release_abandoned();
+            self.pending.done();
+        }
+    }
+
+    /// Resolves when nothing is pending.
+    pub(crate) async fn flush(&self) {
+        loop {
+            let idle = self.pending.idle.notified();
+            if self.pending.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+impl Pending {
+    fn done(&self) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+}
+
+/// Counts a claim as done whichever way its release ends, also with the runtime.
+struct Done(Arc<Pending>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.done();
+    }
+}
+
+async fn sweep(
+    store: Arc<dyn Store>,
+    call_timeout: Duration,
+    mut claims: mpsc::Receiver<Claim>,
+    pending: Arc<Pending>,
+) {
+    let slots = Arc::new(Semaphore::new(Janitor::AT_ONCE));
+    while let Some(claim) = claims.recv().await {
+        let done = Done(Arc::clone(&pending));
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return;
+        };
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            release(&*store, call_timeout, &claim).await;
+            drop((slot, done));
+        });
+    }
+}
+
+async fn release(store: &dyn Store, call_timeout: Duration, claim: &Claim) {
+    // Later than this the TTL has done the work.
+    let give_up = now() + claim.ttl;
+    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        match tokio::time::timeout(call_timeout, store.release(claim)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) if !error.is_transient() => {
+                tracing::warn!(lock = %claim.name, %error, "release failed: left to its TTL");
+                metric::release_abandoned();
+                return;
+            }
+            Ok(Err(_)) | Err(_) if now() >= give_up => {
+                tracing::warn!(lock = %claim.name, "release not confirmed: its TTL has passed");
+                metric::release_abandoned();
+                return;
+            }
+            Ok(Err(_)) | Err(_) => {
+                tokio::time::sleep(backoff.next(claim.owner.chance(now()))).await;
+            }
+        }
+    }
+}

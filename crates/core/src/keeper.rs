@@ -1,0 +1,228 @@
+//! Keeps leases alive: one task for all leases of a client.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_proto::{Action, Backoff, Watchdog};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::clock::Alarm;
+use crate::lease::Lease;
+use crate::{Moment, Renewal, Store, metric, now};
+
+/// Watches over leases from [`watch`](Keeper::watch) to [`forget`](Keeper::forget): renews them in
+/// time, and tells of danger and loss, each lease for itself.
+///
+/// A lease that comes and goes before its first renewal costs two entries in a table and no
+/// wake-up: the task sleeps until the earliest alarm it knew of, and is only woken for an earlier
+/// one.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    round: Arc<Round>,
+    task: AbortHandle,
+}
+
+impl Keeper {
+    pub(crate) fn start(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+        let round = Arc::new(Round {
+            store,
+            call_timeout,
+            book: Mutex::new(Book::default()),
+            earlier: Notify::new(),
+        });
+        let task = tokio::spawn(go_round(Arc::clone(&round))).abort_handle();
+        Self { round, task }
+    }
+
+    /// Takes a lease into care. The answer is what [`forget`](Keeper::forget) asks for.
+    pub(crate) fn watch(&self, lease: Arc<Lease>, watchdog: Watchdog) -> u64 {
+        let (ward, ring) = self.round.book.lock().add(lease, watchdog);
+        if ring {
+            self.round.earlier.notify_one();
+        }
+        ward
+    }
+
+    pub(crate) fn forget(&self, ward: u64) {
+        self.round.book.lock().remove(ward);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug)]
+struct Round {
+    store: Arc<dyn Store>,
+    call_timeout: Duration,
+    book: Mutex<Book>,
+    earlier: Notify,
+}
+
+/// The leases in care, and when each next needs attention.
+#[derive(Debug)]
+struct Book {
+    wards: HashMap<u64, Ward>,
+    alarms: BTreeSet<(Moment, u64)>,
+    /// When the task wakes up by itself.
+    set_for: Moment,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Ward {
+    lease: Arc<Lease>,
+    watchdog: Watchdog,
+    backoff: Backoff,
+    alarm: Moment,
+}
+
+const NEVER: Moment = Moment::from_nanos(u64::MAX);
+
+impl Default for Book {
+    fn default() -> Self {
+        Self { wards: HashMap::new(), alarms: BTreeSet::new(), set_for: NEVER, last: 0 }
+    }
+}
+
+impl Book {
+    /// The new ward's number, and whether its alarm is earlier than any the task knows of.
+    fn add(&mut self, lease: Arc<Lease>, watchdog: Watchdog) -> (u64, bool) {
+        self.last += 1;
+        let alarm = watchdog.poll_timeout();
+        let ttl = lease.claim.ttl;
+        let backoff = Backoff::new(ttl / 60, ttl / 12);
+        self.alarms.insert((alarm, self.last));
+        self.wards.insert(self.last, Ward { lease, watchdog, backoff, alarm });
+        (self.last, self.ring_for(alarm))
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(ward) = self.wards.remove(&number) {
+            self.alarms.remove(&(ward.alarm, number));
+        }
+    }
+
+    /// Does what is due by `now`, and answers which leases to renew.
+    fn due(&mut self, now: Moment) -> Vec<(u64, Arc<Lease>, Duration)> {
+        let mut renewals = Vec::new();
+        while let Some(&(alarm, number)) = self.alarms.first()
+            && alarm <= now
+        {
+            let Some(ward) = self.wards.get_mut(&number) else {
+                self.alarms.pop_first();
+                continue;
+            };
+            while let Some(action) = ward.watchdog.poll_action(now) {
+                match action {
+                    Action::Renew => {
+                        let limit = ward.watchdog.renewal_timeout();
+                        renewals.push((number, Arc::clone(&ward.lease), limit));
+                    }
+                    Action::Danger => ward.lease.warn(),
+                    Action::Lost(reason) => ward.lease.lose(reason),
+                }
+            }
+            self.set_alarm(number);
+        }
+        renewals
+    }
+
+    /// Takes note of how a renewal went. True if the task must be woken for an earlier alarm.
+    fn settle(&mut self, number: u64, sent: Moment, outcome: Option<Renewal>) -> bool {
+        let Some(ward) = self.wards.get_mut(&number) else {
+            return false;
+        };
+        match outcome {
+            Some(Renewal::Renewed) => {
+                ward.watchdog.handle_renewed(sent);
+                ward.lease.extend(ward.watchdog.deadline());
+                ward.backoff.reset();
+            }
+            Some(Renewal::Lost) => {
+                if let Some(Action::Lost(reason)) = ward.watchdog.handle_not_held() {
+                    ward.lease.lose(reason);
+                }
+            }
+            None => {
+                metric::renewal_missed();
+                let pause = ward.backoff.next(ward.lease.claim.owner.chance(sent));
+                ward.watchdog.handle_failed(now(), pause);
+            }
+        }
+        let alarm = self.set_alarm(number);
+        self.ring_for(alarm)
+    }
+
+    fn set_alarm(&mut self, number: u64) -> Moment {
+        let Some(ward) = self.wards.get_mut(&number) else {
+            return NEVER;
+        };
+        self.alarms.remove(&(ward.alarm, number));
+        ward.alarm = ward.watchdog.poll_timeout();
+        self.alarms.insert((ward.alarm, number));
+        ward.alarm
+    }
+
+    fn ring_for(&mut self, alarm: Moment) -> bool {
+        let earlier = alarm < self.set_for;
+        if earlier {
+            self.set_for = alarm;
+        }
+        earlier
+    }
+}
+
+async fn go_round(round: Arc<Round>) {
+    let alarm = match Alarm::new() {
+        Ok(alarm) => alarm,
+        Err(error) => {
+            tracing::error!(%error, "no timer: leases are not renewed and end with their TTL");
+            return;
+        }
+    };
+    loop {
+        let (renewals, next) = {
+            let mut book = round.book.lock();
+            let renewals = book.due(now());
+            book.set_for = book.alarms.first().map_or(NEVER, |(alarm, _)| *alarm);
+            (renewals, book.set_for)
+        };
+        for (ward, lease, limit) in renewals {
+            tokio::spawn(renew(Arc::clone(&round), ward, lease, limit));
+        }
+        tokio::select! {
+            () = round.earlier.notified() => {}
+            slept = alarm.sleep_until(next) => if let Err(error) = slept {
+                tracing::error!(%error, "the timer failed: leases end with their TTL");
+                return;
+            },
+        }
+    }
+}
+
+/// One renewal. It is a task of its own, so one that hangs delays nobody and no deadline.
+async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration) {
+    let sent = now();
+    let call = round.store.renew(&lease.claim);
+    let outcome = match tokio::time::timeout(limit.min(round.call_timeout), call).await {
+        Ok(Ok(renewal)) => Some(renewal),
+        Ok(Err(error)) => {
+            tracing::warn!(lock = %lease.claim.name, %error, "renewal failed");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(lock = %lease.claim.name, "renewal got no reply in time");
+            None
+        }
+    };
+    if round.book.lock().settle(ward, sent, outcome) {
+        round.earlier.notify_one();
+    }
+}

@@ -1,0 +1,113 @@
+//! How a lock is to be held.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Error, ErrorKind, Result};
+
+/// How a lock is to be held: its term, its limits, and what others see of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_core::Options;
+///
+/// let options = Options::new().ttl(Duration::from_secs(10)).label("nightly report");
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Options {
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) label: Arc<str>,
+    pub(crate) poll_cap: Duration,
+}
+
+impl Options {
+    /// The shortest term a lock can have.
+    pub const MIN_TTL: Duration = Duration::from_millis(100);
+    /// The longest term a lock can have.
+    pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+    /// The longest label, in bytes. What is beyond is cut off.
+    pub const MAX_LABEL_BYTES: usize = 200;
+
+    /// The defaults: a term of 30 seconds, no limit on holding, no label, a poll cap of a second.
+    pub fn new() -> Self {
+        Self {
+            ttl: Duration::from_secs(30),
+            max_hold: None,
+            label: "".into(),
+            poll_cap: Duration::from_secs(1),
+        }
+    }
+
+    /// How long a grant is good without a renewal: the time others wait when the holder vanishes.
+    /// The guard renews it at a third. Between 100 ms and 24 h; the default is 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Ends the lease after this time even if it is renewed, so that work which hangs does not
+    /// hold the lock for ever. The default is no limit.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    /// What the lock is held for, shown to whoever inspects it. At most 200 bytes are kept.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        let label = label.into();
+        let end = label.floor_char_boundary(Self::MAX_LABEL_BYTES);
+        self.label = if end < label.len() { label[..end].into() } else { label };
+        self
+    }
+
+    /// The most a lost wake-up can cost: a waiter asks again after this time although it heard
+    /// nothing. Between 1 ms and 1 h; the default is a second.
+    pub fn poll_cap(mut self, cap: Duration) -> Self {
+        self.poll_cap = cap;
+        self
+    }
+
+    /// Refuses what makes no sense, before the first byte leaves.
+    pub(crate) fn check(&self) -> Result<()> {
+        let fault = |why: String| Err(Error::new(ErrorKind::Invalid, "use these options", why));
+        if !(Self::MIN_TTL..=Self::MAX_TTL).contains(&self.ttl) {
+            return fault(format!("the TTL is {:?}: choose between 100ms and 24h", self.ttl));
+        }
+        if self.max_hold == Some(Duration::ZERO) {
+            return fault("max-hold is zero: choose a longer time, or none".into());
+        }
+        if !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&self.poll_cap) {
+            return fault(format!("the poll cap is {:?}: choose 1ms to 1h", self.poll_cap));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_of_zero_or_over_a_day_is_refused_with_the_bounds() {
+        for ttl in [Duration::ZERO, Duration::from_secs(86_401), Duration::from_millis(99)] {
+            let error = Options::new().ttl(ttl).check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("between 100ms and 24h"), "{error}");
+        }
+        assert!(Options::new().ttl(Duration::from_secs(86_400)).check().is_ok());
+    }
+
+    #[test]
+    fn a_long_label_is_cut_between_characters() {
+        assert_eq!(Options::new().label("é".repeat(150)).label.len(), 200);
+        assert_eq!(Options::new().label("x".to_owned() + &"é".repeat(150)).label.len(), 199);
+    }
+}
