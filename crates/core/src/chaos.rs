@@ -63,7 +63,7 @@ impl Faults {
         Self { seed, delay, lose_requests: 0.0, lose_replies: 0.0, duplicate: 0.0 }
     }
 
-    /// Every call arrives late by a time from this range.
+    /// Every request, and every reply, arrives late by a time from this range.
     pub const fn delay(mut self, range: Range<Duration>) -> Self {
         self.delay = range;
         self
@@ -108,11 +108,7 @@ impl Chaos {
     /// Lets a call through, with the trouble that chance has for it.
     async fn trouble<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
         self.open().await;
-        let span = self.faults.delay.end.saturating_sub(self.faults.delay.start);
-        let delay = self.faults.delay.start + span.mul_f64(self.chance());
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
+        self.travel().await;
         if self.chance() < self.faults.lose_requests {
             return Err(lost("the request was lost"));
         }
@@ -123,8 +119,17 @@ impl Chaos {
         if self.chance() < self.faults.lose_replies {
             return Err(lost("the reply was lost"));
         }
+        self.travel().await;
         self.open().await;
         reply
+    }
+
+    async fn travel(&self) {
+        let span = self.faults.delay.end.saturating_sub(self.faults.delay.start);
+        let delay = self.faults.delay.start + span.mul_f64(self.chance());
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
     }
 
     async fn open(&self) {

@@ -120,3 +120,32 @@ async fn release(store: &dyn Store, call_timeout: Duration, claim: &Claim) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Chaos, Faults, LockName, MemoryStore, Mode, Origin, OwnerId};
+
+    #[tokio::test]
+    async fn what_is_beyond_the_bound_is_left_to_its_ttl_and_the_rest_is_flushed() {
+        let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
+        chaos.pause();
+        let janitor = Janitor::start(chaos.clone(), Duration::from_secs(60));
+        let claim = Claim {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::random(),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(60),
+            origin: Origin::here(),
+            label: "".into(),
+        };
+        let excess = 100;
+        for _ in 0..Janitor::QUEUE + excess {
+            janitor.release_later(claim.clone());
+        }
+        assert_eq!(janitor.pending.count.load(Ordering::Acquire), Janitor::QUEUE);
+        chaos.resume();
+        janitor.flush().await;
+        assert_eq!(janitor.pending.count.load(Ordering::Acquire), 0);
+    }
+}

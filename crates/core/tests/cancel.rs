@@ -1,0 +1,116 @@
+//! Dropping an attempt at any await leaves nothing behind.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tenure_core::{Chaos, Client, Faults, Guard, MemoryStore, Options, Result, Store};
+
+/// Polls `attempt` at most `polls` times, letting everything else run in between, and drops it.
+/// True if it came to its end before that, so that more polls would show nothing new.
+async fn dropped_after(polls: usize, attempt: impl Future<Output = Result<Guard>>) -> bool {
+    let mut attempt = pin!(attempt);
+    for _ in 0..polls {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Poll::Ready(outcome) = attempt.as_mut().poll(&mut context) {
+            drop(outcome);
+            return true;
+        }
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    false
+}
+
+/// A store whose every call takes several polls.
+fn slow(store: &MemoryStore) -> Client {
+    let faults = Faults::new(1).delay(Duration::from_millis(1)..Duration::from_millis(4));
+    Client::new(Arc::new(Chaos::new(Arc::new(store.clone()), faults)))
+}
+
+async fn assert_free(store: &MemoryStore, client: &Client, when: usize) {
+    client.close().await;
+    let names = store.list("").await.unwrap();
+    assert!(names.is_empty(), "dropped after {when} polls, {names:?} is still taken");
+}
+
+#[tokio::test]
+async fn an_attempt_on_a_free_lock_dropped_after_any_poll_leaves_nothing() {
+    let store = MemoryStore::new();
+    let client = slow(&store);
+    let mutex = client.mutex("a").unwrap();
+    let mut polls = 0;
+    while !dropped_after(polls, mutex.acquire()).await {
+        assert_free(&store, &client, polls).await;
+        polls += 1;
+    }
+    assert_free(&store, &client, polls).await;
+    assert!(polls >= 3, "the attempt was dropped at several awaits");
+}
+
+#[tokio::test]
+async fn a_waiter_dropped_after_any_poll_leaves_its_place() {
+    let store = MemoryStore::new();
+    let client = slow(&store);
+    let mutex = client.mutex("a").unwrap();
+    let poll_cap = Options::new().poll_cap(Duration::from_millis(3));
+    for polls in 0..40 {
+        let guard = mutex.acquire().await.unwrap();
+        let ended = dropped_after(polls, mutex.clone().with(poll_cap.clone()).acquire()).await;
+        assert!(!ended, "the lock is held");
+        client.close().await;
+        assert_eq!(store.inspect(guard.name()).await.unwrap().waiters, []);
+        guard.release().await.unwrap();
+        assert_free(&store, &client, polls).await;
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_dropped_around_its_grant_leaves_nothing() {
+    let store = MemoryStore::new();
+    let client = slow(&store);
+    let mutex = client.mutex("a").unwrap();
+    for polls in 0..40 {
+        let guard = mutex.acquire().await.unwrap();
+        // The holder goes away while the attempt is under way, a little later each time.
+        let holder = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_micros(300) * polls as u32 / 2).await;
+            guard.release().await
+        });
+        dropped_after(polls, mutex.acquire()).await;
+        holder.await.unwrap().unwrap();
+        assert_free(&store, &client, polls).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_dropped_after_any_poll_still_happens() {
+    let store = MemoryStore::new();
+    let client = slow(&store);
+    let mutex = client.mutex("a").unwrap();
+    for polls in 0..10 {
+        let guard = mutex.acquire().await.unwrap();
+        let mut release = Box::pin(guard.release());
+        for _ in 0..polls {
+            if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+        drop(release);
+        assert_free(&store, &client, polls).await;
+    }
+}
+
+#[tokio::test]
+async fn a_panic_under_the_guard_gives_the_lock_back() {
+    let store = MemoryStore::new();
+    let client = Client::new(Arc::new(store.clone()));
+    let mutex = client.mutex("a").unwrap();
+    let work = tokio::spawn(async move {
+        let _guard = mutex.acquire().await.unwrap();
+        panic!("the work failed");
+    });
+    assert!(work.await.unwrap_err().is_panic());
+    assert_free(&store, &client, 0).await;
+}

@@ -1,0 +1,157 @@
+//! What a user is told when the store is in trouble, and what is cleaned up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_core::{
+    Answer, Capabilities, Chaos, Claim, Client, Effect, Error, ErrorKind, Eviction, Faults,
+    LockName, LockState, MemoryStore, Options, Patience, Place, Released, Renewal, Result, Store,
+};
+
+fn through(store: &MemoryStore, faults: Faults) -> (Arc<Chaos>, Client) {
+    let chaos = Arc::new(Chaos::new(Arc::new(store.clone()), faults));
+    let client = Client::new(chaos.clone()).with_call_timeout(Duration::from_millis(100));
+    (chaos, client)
+}
+
+#[tokio::test]
+async fn a_lost_reply_costs_a_retry_and_neither_a_second_hold_nor_an_orphan() {
+    let store = MemoryStore::new();
+    let (_, client) = through(&store, Faults::new(3).lose_replies(0.4).lose_requests(0.2));
+    let mutex = client.mutex("a").unwrap();
+    let mut last = None;
+    for _ in 0..200 {
+        let Ok(guard) = mutex.acquire().await else { continue };
+        assert!(last < guard.token(), "tokens increase");
+        last = guard.token();
+        assert_eq!(store.inspect(guard.name()).await.unwrap().holders.len(), 1);
+        drop(guard);
+        client.close().await;
+        assert!(store.list("").await.unwrap().is_empty());
+    }
+    assert!(last.is_some());
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_is_unreachable_with_unknown_effect_and_in_bounded_time() {
+    let store = MemoryStore::new();
+    let (chaos, client) = through(&store, Faults::new(1));
+    chaos.pause();
+    let error = client.mutex("a").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(error.effect(), Effect::Unknown);
+    assert!(error.to_string().contains("did not answer within 100ms"), "{error}");
+    chaos.resume();
+    client.close().await;
+    assert!(store.list("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_time_limit_holds_though_the_store_hangs() {
+    let store = MemoryStore::new();
+    let (chaos, client) = through(&store, Faults::new(1));
+    chaos.pause();
+    let limit = Duration::from_millis(30);
+    let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
+#[tokio::test]
+async fn a_waiter_outlives_a_pause_of_the_store() {
+    let store = MemoryStore::new();
+    let (chaos, client) = through(&store, Faults::new(1));
+    let holder = Client::new(Arc::new(store.clone()));
+    let guard = holder.mutex("a").unwrap().acquire().await.unwrap();
+    let waiter = client.mutex("a").unwrap();
+    let waiter = waiter.with(Options::new().poll_cap(Duration::from_millis(20)));
+    let waiter = tokio::spawn(async move { waiter.acquire().await });
+    while store.inspect(guard.name()).await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    chaos.pause();
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    chaos.resume();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
+    let store = MemoryStore::new();
+    let (chaos, client) = through(&store, Faults::new(1));
+    let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+    chaos.pause();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unreachable, Effect::Unknown));
+    chaos.resume();
+    client.close().await;
+    assert!(store.list("").await.unwrap().is_empty());
+}
+
+/// A store that refuses everything, and counts what it was asked.
+#[derive(Debug, Default)]
+struct Refusing(parking_lot::Mutex<Vec<&'static str>>);
+
+impl Refusing {
+    fn refuse<T>(&self, what: &'static str) -> Result<T> {
+        self.0.lock().push(what);
+        Err(Error::new(ErrorKind::Denied, what, "not allowed"))
+    }
+}
+
+#[async_trait]
+impl Store for Refusing {
+    fn capabilities(&self) -> Capabilities {
+        MemoryStore::new().capabilities()
+    }
+    async fn claim(&self, _: &Claim, _: Patience) -> Result<Answer> {
+        self.refuse("claim")
+    }
+    async fn wait(&self, _: &Claim, _: &Place) -> Result<Answer> {
+        self.refuse("wait")
+    }
+    async fn renew(&self, _: &Claim) -> Result<Renewal> {
+        self.refuse("renew")
+    }
+    async fn release(&self, _: &Claim) -> Result<Released> {
+        self.refuse("release")
+    }
+    async fn inspect(&self, _: &LockName) -> Result<LockState> {
+        self.refuse("inspect")
+    }
+    async fn list(&self, _: &str) -> Result<Vec<LockName>> {
+        self.refuse("list")
+    }
+    async fn evict(&self, _: &Eviction) -> Result<Released> {
+        self.refuse("evict")
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
+    let store = Arc::new(Refusing::default());
+    let client = Client::new(store.clone());
+    let error = client.mutex("a").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    client.close().await;
+    assert_eq!(*store.0.lock(), ["claim"]);
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_before_the_store_is_asked() {
+    let store = Arc::new(Refusing::default());
+    let client = Client::new(store.clone());
+    let mutex = client.mutex("a").unwrap();
+    for ttl in [Duration::ZERO, Duration::from_secs(86_401)] {
+        let error = mutex.clone().with(Options::new().ttl(ttl)).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+    let semaphore = client.semaphore("s", 3).unwrap();
+    for take in [0, 4] {
+        let error = semaphore.clone().taking(take).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(client.mutex(&"x".repeat(201)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(store.0.lock().is_empty());
+}
