@@ -1,2 +1,20 @@
-//! xtask.
-fn main() {}
+//! `cargo xtask`: the project's own steps. `cargo xtask test` is the one that decides whether a
+//! change is good; everything it needs it installs, or names.
+
+use std::process::ExitCode;
+
+mod packages;
+mod steps;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test"] => steps::test(),
+        ["bench", scenarios @ ..] => steps::bench(scenarios),
+        _ => {
+            eprintln!("usage: cargo xtask test | cargo xtask bench [SCENARIO...]");
+            ExitCode::from(64)
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Dropping an attempt at any await leaves nothing behind.
 
+#![allow(clippy::unwrap_used)]
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -1,5 +1,7 @@
 //! Renewal, danger and loss, as a guard's user sees them.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

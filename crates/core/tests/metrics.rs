@@ -1,5 +1,7 @@
 //! What a metrics recorder gets to see.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,0 +1,44 @@
+//! Debian packages that tests need.
+
+use std::process::{Command, Stdio};
+
+/// What the tests call for beyond Rust: the program to look for, and the package that has it.
+const NEEDED: &[(&str, &str)] = &[("cc", "gcc"), ("sh", "dash"), ("sleep", "coreutils")];
+
+/// Installs what is missing where that is allowed (root, with `apt-get`); otherwise says what to
+/// install. The answer names what could not be had.
+pub(crate) fn provide() -> Vec<String> {
+    let missing: Vec<_> = NEEDED.iter().filter(|(program, _)| !is_there(program)).collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    println!("missing packages: {}", packages.join(" "));
+    if may_install() && install(&packages) {
+        return Vec::new();
+    }
+    println!("install them with: apt-get install {}", packages.join(" "));
+    packages.into_iter().map(str::to_owned).collect()
+}
+
+fn is_there(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+}
+
+fn may_install() -> bool {
+    let identity = Command::new("id").arg("-u").output();
+    let root = identity.is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    root && is_there("apt-get")
+}
+
+fn install(packages: &[&str]) -> bool {
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        command.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    arguments.extend(packages);
+    apt(&["update"]) && apt(&arguments)
+}

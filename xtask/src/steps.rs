@@ -1,0 +1,128 @@
+//! The steps, each a command that must succeed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use crate::packages;
+
+/// Format, lints, documentation, all tests; then what was run and what was skipped.
+pub(crate) fn test() -> ExitCode {
+    let started = Instant::now();
+    let mut report = Report::default();
+    for package in packages::provide() {
+        report.skipped.push(format!("what needs {package}: the package could not be installed"));
+    }
+    let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let sound = report.step("format", cargo(&["fmt", "--all", "--check"]))
+        && report.step("lints", cargo(&lints))
+        && report.step("documentation", documentation())
+        && report.step("tests", cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast"]))
+        && report.step("examples in the documentation", cargo(&["test", "--workspace", "--doc"]));
+    report.print();
+    println!("{} in {} s", if sound { "passed" } else { "FAILED" }, started.elapsed().as_secs());
+    println!("{} passed, {} failed", report.passed, report.failed);
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The side-by-side measurements.
+pub(crate) fn bench(scenarios: &[&str]) -> ExitCode {
+    let mut command = cargo(&["run", "--release", "--package", "tenure-bench", "--"]);
+    command.args(scenarios);
+    let sound = command.status().is_ok_and(|status| status.success());
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments);
+    command
+}
+
+fn documentation() -> Command {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+/// What the steps said, added up.
+#[derive(Default)]
+struct Report {
+    passed: usize,
+    failed: usize,
+    skipped: Vec<String>,
+    conformance: Vec<(String, usize)>,
+    binary: String,
+}
+
+impl Report {
+    /// Runs a step, shows its output as it comes, and keeps what the summary needs.
+    fn step(&mut self, name: &str, mut command: Command) -> bool {
+        println!("== {name}");
+        let mut child = match command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                println!("cannot start {command:?}: {error}");
+                return false;
+            }
+        };
+        if let Some(output) = child.stdout.take() {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                println!("{line}");
+                self.read(&line);
+            }
+        }
+        child.wait().is_ok_and(|status| status.success())
+    }
+
+    /// Test programs say `skipped: why`, `conformance of STORE` and, in the end, their counts.
+    fn read(&mut self, line: &str) {
+        if let Some(why) = line.trim().strip_prefix("skipped: ") {
+            self.skipped.push(why.to_owned());
+        } else if let Some(store) = line.strip_prefix("conformance of ") {
+            self.binary = store.to_owned();
+        } else if let Some(counts) = line.strip_prefix("test result: ") {
+            let passed = count(counts, " passed");
+            self.passed += passed;
+            self.failed += count(counts, " failed");
+            if !self.binary.is_empty() {
+                self.conformance.push((std::mem::take(&mut self.binary), passed));
+            }
+        }
+    }
+
+    fn print(&self) {
+        println!("== summary");
+        for (store, cases) in &self.conformance {
+            println!("conformance of {store}: {cases} cases");
+        }
+        for why in &self.skipped {
+            println!("skipped: {why}");
+        }
+        if self.skipped.is_empty() {
+            println!("nothing was skipped");
+        }
+    }
+}
+
+/// The number right before `word`, or 0.
+fn count(text: &str, word: &str) -> usize {
+    let before = text.split(word).next().unwrap_or_default();
+    before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_of_a_test_program_are_read() {
+        let mut report = Report::default();
+        report.read("conformance of memory");
+        report.read("test result: ok. 41 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out");
+        report.read("skipped: a full disk: cannot mount");
+        assert_eq!((report.passed, report.failed), (41, 2));
+        assert_eq!(report.conformance, [("memory".to_owned(), 41)]);
+        assert_eq!(report.skipped, ["a full disk: cannot mount"]);
+    }
+}
