@@ -1,0 +1,72 @@
+//! Taking a lock away by force.
+
+use std::time::Duration;
+
+use tenure_core::{Eviction, LossReason, Mode, Options, Released, Renewal};
+use tenure_testkit::GENEROUS;
+
+use crate::Fixture;
+use crate::disturbance::undisturbed;
+use crate::fixture::{claim, client, name, raw};
+use crate::raw::PATIENT;
+
+/// Only the owner that was seen is evicted, once; what it had is gone for it, and the next in
+/// line holds with a higher token.
+pub async fn an_eviction_hits_the_owner_seen_only(fixture: &dyn Fixture) {
+    let name = name("evict");
+    let raw = raw(fixture).await;
+    let [seen, stranger, next] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
+    let order = |owner| Eviction::new(name.clone(), owner, "stuck since Monday");
+    assert_eq!(raw.evict(&order(seen.owner)).await, Released::NotHeld, "nobody holds yet");
+    let before = raw.hold(&seen).await;
+    raw.queue(&next, PATIENT).await;
+    assert_eq!(raw.evict(&order(stranger.owner)).await, Released::NotHeld);
+    let mut odd = order(seen.owner);
+    odd.owner = "not an owner".into();
+    assert_eq!(raw.evict(&odd).await, Released::NotHeld);
+    raw.assert_owners(&name, &[&seen], &[&next]).await;
+    raw.throw_out(&name, seen.owner).await;
+    raw.assert_owners(&name, &[&next], &[]).await;
+    assert_eq!(raw.evict(&order(seen.owner)).await, Released::NotHeld, "it was evicted before");
+    raw.assert_owners(&name, &[&next], &[]).await;
+    assert_eq!(raw.renew(&seen).await, Renewal::Lost);
+    assert_eq!(raw.release(&seen).await, Released::NotHeld);
+    let after = raw.inspect(&name).await.holders[0].token;
+    assert!(before.token.is_none() || before.token < after, "{before:?} {after:?}");
+}
+
+/// A waiter that is evicted has lost its place.
+pub async fn an_evicted_waiter_loses_its_place(fixture: &dyn Fixture) {
+    let name = name("evict-waiter");
+    let raw = raw(fixture).await;
+    let [holder, evicted, next] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
+    raw.hold(&holder).await;
+    raw.queue(&evicted, PATIENT).await;
+    raw.queue(&next, PATIENT).await;
+    raw.evict(&Eviction::new(name.clone(), evicted.owner, "test")).await;
+    raw.assert_owners(&name, &[&holder], &[&next]).await;
+    raw.queue(&evicted, PATIENT).await;
+    raw.assert_owners(&name, &[&holder], &[&next, &evicted]).await;
+}
+
+/// A guard that was evicted hears of it with its next renewal, and its release says so.
+pub async fn an_evicted_guard_hears_of_its_loss(fixture: &dyn Fixture) {
+    let (raw, client) = (raw(fixture).await, client(fixture).await);
+    let ttl = fixture.ttl().max(Duration::from_secs(2));
+    undisturbed(ttl / 6, || async {
+        let name = name("evict-guard");
+        let options = Options::new().ttl(ttl);
+        let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
+        raw.throw_out(&name, guard.owner()).await;
+        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
+        assert!(!guard.is_valid());
+        if let Ok(released) = guard.release().await {
+            assert_eq!(released, Released::NotHeld);
+        }
+        match reason {
+            LossReason::NotHeld => Ok(()),
+            other => Err(format!("the evicted guard ended with {other:?}")),
+        }
+    })
+    .await;
+}

@@ -1,0 +1,115 @@
+//! Who holds, who waits, and which locks there are.
+
+use tenure_core::{Mode, Options, Origin, now};
+use tenure_testkit::{GENEROUS, eventually};
+
+use crate::Fixture;
+use crate::fixture::{LONG, claim, claim_for, client, let_go, name, raw};
+use crate::raw::PATIENT;
+
+/// A snapshot shows the holder with all that is known of it.
+pub async fn a_snapshot_shows_the_holder(fixture: &dyn Fixture) {
+    let name = name("holder");
+    let client = client(fixture).await;
+    let options = Options::new().ttl(LONG).label("nightly »report« 'x'");
+    let before = now();
+    let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
+    let state = raw(fixture).await.inspect(&name).await;
+    let longest = now().since(before);
+    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    let here = Origin::here();
+    assert_eq!(holder.owner, guard.owner().to_string());
+    assert_eq!(holder.mode, Mode::Exclusive);
+    assert_eq!(holder.token, guard.token());
+    assert_eq!(holder.host.as_deref(), Some(here.host.as_str()));
+    assert_eq!(holder.pid, Some(here.pid));
+    assert_eq!(holder.label, "nightly »report« 'x'");
+    assert!(holder.age <= longest, "{:?} old after {longest:?}", holder.age);
+    let left = holder.expires_in.unwrap();
+    assert!(left <= LONG && left + longest * 2 >= LONG, "{left:?} left after {longest:?}");
+    assert!(state.waiters.is_empty());
+    let_go(guard).await;
+}
+
+/// A snapshot shows the waiters in their order, with all that is known of them.
+pub async fn a_snapshot_shows_the_waiters_in_order(fixture: &dyn Fixture) {
+    let name = name("waiters");
+    let raw = raw(fixture).await;
+    let holder = claim(&name, Mode::Exclusive);
+    raw.hold(&holder).await;
+    let before = now();
+    let mut waiters: Vec<_> = (0..4).map(|_| claim(&name, Mode::Exclusive)).collect();
+    for (place, waiter) in waiters.iter_mut().enumerate() {
+        waiter.label = format!("number {place}").into();
+        raw.queue(waiter, PATIENT).await;
+    }
+    let state = raw.inspect(&name).await;
+    let longest = now().since(before);
+    assert_eq!(state.waiters.len(), waiters.len());
+    for (shown, waiter) in state.waiters.iter().zip(&waiters) {
+        assert_eq!(shown.owner, waiter.owner.to_string());
+        assert_eq!(shown.mode, waiter.mode);
+        assert_eq!(shown.host.as_deref(), Some(waiter.origin.host.as_str()));
+        assert_eq!(shown.pid, Some(waiter.origin.pid));
+        assert_eq!(shown.label, *waiter.label);
+        assert!(shown.age <= longest, "{:?} old after {longest:?}", shown.age);
+    }
+}
+
+/// A hold ages although it is renewed.
+pub async fn renewing_a_hold_does_not_make_it_younger(fixture: &dyn Fixture) {
+    let name = name("age");
+    let raw = raw(fixture).await;
+    let holder = claim(&name, Mode::Exclusive);
+    raw.hold(&holder).await;
+    let held = now();
+    let older = || async {
+        let age = raw.inspect(&name).await.holders[0].age;
+        raw.renew(&holder).await;
+        age >= std::time::Duration::from_millis(50)
+    };
+    assert!(eventually(GENEROUS, older).await, "young after {:?}", now().since(held));
+}
+
+/// A lock that was never used, and one that was given back, look free.
+pub async fn a_free_lock_looks_free(fixture: &dyn Fixture) {
+    let name = name("free");
+    let raw = raw(fixture).await;
+    raw.assert_free(&name).await;
+    let [holder, waiter] = [(); 2].map(|()| claim(&name, Mode::Exclusive));
+    raw.hold(&holder).await;
+    raw.queue(&waiter, PATIENT).await;
+    assert!(!raw.inspect(&name).await.is_free());
+    raw.give_up(&holder).await;
+    raw.give_up(&waiter).await;
+    raw.assert_free(&name).await;
+    assert_eq!(raw.list(name.as_str()).await, []);
+}
+
+/// A list has the live locks that begin with the prefix, sorted, and no others.
+pub async fn a_list_has_live_locks_with_the_prefix_in_order(fixture: &dyn Fixture) {
+    let prefix = name("list");
+    let raw = raw(fixture).await;
+    let named = |suffix: &str| format!("{prefix}{suffix}").parse().unwrap();
+    let mut live: Vec<_> = ["/b", "/a", "/a/b", "", "*", "%", "_", "/é", "/[a]"].map(named).into();
+    for name in &live {
+        raw.hold(&claim(name, Mode::Exclusive)).await;
+    }
+    let released = claim(&named("/released"), Mode::Exclusive);
+    raw.hold(&released).await;
+    raw.give_up(&released).await;
+    let expired = claim_for(&named("/expired"), Mode::Exclusive, fixture.ttl());
+    raw.hold(&expired).await;
+    let elsewhere = claim(&name("elsewhere"), Mode::Exclusive);
+    raw.hold(&elsewhere).await;
+    live.sort();
+    let listed = || async { raw.list(prefix.as_str()).await == live };
+    assert!(eventually(GENEROUS, listed).await, "{:?}", raw.list(prefix.as_str()).await);
+    for pattern in ["*", "%", "_"] {
+        let found = raw.list(&format!("{prefix}{pattern}")).await;
+        let exact: Vec<_> = live.iter().filter(|name| name.as_str().ends_with(pattern)).collect();
+        assert_eq!(found.iter().collect::<Vec<_>>(), exact, "{pattern} is no wildcard");
+    }
+    let all = raw.list("").await;
+    assert!(all.is_sorted() && all.contains(&elsewhere.name), "{all:?}");
+}

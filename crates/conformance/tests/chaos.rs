@@ -1,0 +1,46 @@
+//! The suite on the memory store when calls are late, lost or repeated: every promise holds, it
+//! only takes longer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_conformance::Fixture;
+use tenure_core::{Chaos, Faults, MemoryStore, Store};
+
+struct Troubled {
+    store: MemoryStore,
+    connections: AtomicU64,
+}
+
+async fn troubled() -> Troubled {
+    Troubled { store: MemoryStore::new(), connections: AtomicU64::new(0) }
+}
+
+#[async_trait]
+impl Fixture for Troubled {
+    async fn store(&self) -> Arc<dyn Store> {
+        let seed = self.connections.fetch_add(1, Ordering::Relaxed);
+        let faults = Faults::new(seed)
+            .delay(Duration::ZERO..Duration::from_millis(2))
+            .lose_requests(0.03)
+            .lose_replies(0.03)
+            .duplicate(0.05);
+        Arc::new(Chaos::new(Arc::new(self.store.clone()), faults))
+    }
+
+    fn url(&self) -> Option<String> {
+        None
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(1_000)
+    }
+
+    fn faithful(&self) -> bool {
+        false
+    }
+}
+
+tenure_conformance::suite!(troubled);
