@@ -43,6 +43,7 @@ pub async fn modes_are_supported_exactly_as_promised(fixture: &dyn Fixture) {
     assert_as_promised(reader.read().await, promises.shared).await;
     let semaphore = client.semaphore(name.as_str(), 2).unwrap().with(long());
     assert_as_promised(semaphore.acquire().await, promises.permits).await;
+    client.close().await;
     raw.assert_free(&name).await;
 }
 

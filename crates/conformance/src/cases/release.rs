@@ -90,6 +90,7 @@ pub async fn a_dropped_guard_is_released_in_the_background(fixture: &dyn Fixture
     drop(guard);
     let guard = tokio::time::timeout(tenure_testkit::GENEROUS, next).await.unwrap().unwrap();
     let_go(guard).await;
+    other.close().await;
     raw.assert_free(&name).await;
 }
 

@@ -42,6 +42,7 @@ pub async fn trying_a_held_lock_is_busy_and_leaves_nothing(fixture: &dyn Fixture
     let guard = mutex.try_acquire().await.unwrap();
     assert!(guard.is_valid());
     let_go(guard).await;
+    client.close().await;
     raw.assert_free(&name).await;
 }
 

@@ -1,0 +1,262 @@
+//! Stores that are broken on purpose, each in one way.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_core::{
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Grant, LockName, LockState,
+    MemoryStore, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token,
+};
+
+/// What is wrong with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    GrantsAlways,
+    TokensRepeat,
+    TokenPerCall,
+    ReleasesForAnybody,
+    LastComeFirstServed,
+    LetsOvertake,
+    WakesOnly,
+    NeverWakes,
+    NeverExpires,
+    ExpiresEarly,
+    RenewsInWords,
+    WaitersStay,
+    HidesFencing,
+    HidesModes,
+    PromisesProcesses,
+    KeepsWaiters,
+    ForgetsReleases,
+    QueuesTheImpatient,
+    LosesPlaces,
+    EvictsAnybody,
+    EvictsNobody,
+    MixesNames,
+    ListsAnyhow,
+    ShowsAnybody,
+    AlwaysFails,
+}
+
+/// The memory store with one fault.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    store: MemoryStore,
+    fault: Fault,
+    calls: AtomicU64,
+    claims: Mutex<HashMap<OwnerId, Claim>>,
+}
+
+const AGES: Duration = Duration::from_secs(3_600);
+
+impl Broken {
+    pub(crate) fn new(fault: Fault) -> Self {
+        let (store, claims) = (MemoryStore::new(), Mutex::default());
+        Self { store, fault, calls: AtomicU64::new(0), claims }
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    /// The claim as the faulty store understands it.
+    fn distort(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        match self.fault {
+            Fault::NeverExpires => claim.ttl = AGES,
+            Fault::ExpiresEarly => claim.ttl /= 3,
+            Fault::MixesNames => claim.name = self.name(&claim.name),
+            Fault::ShowsAnybody => claim.label = "somebody".into(),
+            _ => {}
+        }
+        claim
+    }
+
+    fn name(&self, name: &LockName) -> LockName {
+        let trimmed = name.as_str().trim_end_matches('/');
+        if self.is(Fault::MixesNames) && !trimmed.is_empty() {
+            return trimmed.parse().unwrap();
+        }
+        name.clone()
+    }
+
+    /// The token as the faulty store gives it.
+    fn counterfeit(&self, answer: Answer) -> Answer {
+        let number = match self.fault {
+            Fault::TokensRepeat => 7,
+            Fault::TokenPerCall => 1 + self.calls.fetch_add(1, Ordering::Relaxed),
+            _ => return answer,
+        };
+        match answer {
+            Answer::Granted(Grant { since, .. }) => {
+                Answer::Granted(Grant { token: Some(Token::new(number)), since })
+            }
+            other => other,
+        }
+    }
+
+    /// Anybody's claim that is shown as a holder, or waits, under this name.
+    fn known(&self, owner: &str) -> Option<Claim> {
+        let owner: OwnerId = owner.parse().unwrap();
+        self.claims.lock().unwrap().get(&owner).cloned()
+    }
+
+    async fn holder(&self, name: &LockName) -> Option<Claim> {
+        let state = self.store.inspect(name).await.unwrap();
+        state.holders.first().and_then(|holder| self.known(&holder.owner))
+    }
+
+    async fn waiters(&self, name: &LockName) -> Vec<Claim> {
+        let state = self.store.inspect(name).await.unwrap();
+        state.waiters.iter().filter_map(|waiter| self.known(&waiter.owner)).collect()
+    }
+
+    /// Sends those who wait to the end of the line, the last one excepted.
+    async fn turn_the_line(&self, name: &LockName) -> Vec<Claim> {
+        let mut waiters = self.waiters(name).await;
+        waiters.pop();
+        for waiter in &waiters {
+            self.store.release(waiter).await.unwrap();
+        }
+        waiters
+    }
+
+    /// Takes the waiters out, so that the next claim meets only the holders.
+    async fn empty_the_line(&self, name: &LockName) -> Vec<Claim> {
+        let waiters = self.waiters(name).await;
+        for waiter in &waiters {
+            self.store.release(waiter).await.unwrap();
+        }
+        waiters
+    }
+
+    async fn line_up(&self, waiters: &[Claim]) {
+        for waiter in waiters {
+            self.store.claim(waiter, Patience::Queue(AGES)).await.unwrap();
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Broken {
+    fn capabilities(&self) -> Capabilities {
+        let mut promises = self.store.capabilities();
+        match self.fault {
+            Fault::HidesFencing => promises.fencing = Fencing::None,
+            Fault::HidesModes => (promises.shared, promises.permits) = (false, false),
+            Fault::PromisesProcesses => promises.cross_process = true,
+            _ => {}
+        }
+        promises
+    }
+
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        let claim = &self.distort(claim);
+        self.claims.lock().unwrap().insert(claim.owner, claim.clone());
+        let patience = match (self.fault, patience) {
+            (Fault::WaitersStay, Patience::Queue(_)) => Patience::Queue(AGES),
+            (Fault::QueuesTheImpatient, Patience::None) => Patience::Queue(AGES),
+            _ => patience,
+        };
+        match self.fault {
+            Fault::LosesPlaces
+                if self.holder(&claim.name).await.is_some_and(|h| h.owner != claim.owner) =>
+            {
+                self.store.release(claim).await?;
+            }
+            Fault::LetsOvertake => {
+                let waiters = self.empty_the_line(&claim.name).await;
+                let answer = self.store.claim(claim, patience).await;
+                let others = waiters.into_iter().filter(|waiter| waiter.owner != claim.owner);
+                self.line_up(&others.collect::<Vec<_>>()).await;
+                return answer;
+            }
+            _ => {}
+        }
+        let answer = self.store.claim(claim, patience).await?;
+        match (self.fault, answer) {
+            (Fault::GrantsAlways, Answer::Queued(_) | Answer::Busy) => {
+                self.store.release(claim).await?;
+                let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
+                Ok(Answer::Granted(Grant { token: Some(Token::new(token)), since: None }))
+            }
+            (Fault::QueuesTheImpatient, Answer::Queued(_)) => Ok(Answer::Busy),
+            (_, answer) => Ok(self.counterfeit(answer)),
+        }
+    }
+
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        if self.is(Fault::NeverWakes) {
+            std::future::pending::<()>().await;
+        }
+        Ok(self.counterfeit(self.store.wait(claim, place).await?))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        if self.is(Fault::RenewsInWords) {
+            return Ok(Renewal::Renewed);
+        }
+        self.store.renew(&self.distort(claim)).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        let claim = self.distort(claim);
+        let holder = self.holder(&claim.name).await;
+        match (self.fault, holder) {
+            (Fault::ForgetsReleases, _) => Ok(Released::Released),
+            (Fault::ReleasesForAnybody, Some(holder)) => self.store.release(&holder).await,
+            (Fault::KeepsWaiters, Some(holder)) if holder.owner != claim.owner => {
+                Ok(Released::NotHeld)
+            }
+            (Fault::LastComeFirstServed, Some(holder)) if holder.owner == claim.owner => {
+                let waiters = self.turn_the_line(&claim.name).await;
+                let released = self.store.release(&claim).await;
+                self.line_up(&waiters).await;
+                released
+            }
+            (Fault::WakesOnly, Some(holder)) if holder.owner == claim.owner => {
+                self.empty_the_line(&claim.name).await;
+                self.store.release(&claim).await
+            }
+            _ => self.store.release(&claim).await,
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        if self.is(Fault::AlwaysFails) {
+            return Err(Error::new(ErrorKind::Unreachable, "inspect", "it is broken"));
+        }
+        let mut state = self.store.inspect(&self.name(name)).await?;
+        state.name = name.clone();
+        let repeated = self.is(Fault::TokensRepeat).then(|| Token::new(7));
+        for holder in &mut state.holders {
+            holder.token = repeated.or(holder.token);
+        }
+        Ok(state)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let mut names = self.store.list(prefix).await?;
+        if self.is(Fault::ListsAnyhow) {
+            names.reverse();
+        }
+        Ok(names)
+    }
+
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        match self.fault {
+            Fault::EvictsAnybody => {
+                let holder = self.holder(&eviction.name).await;
+                let owner =
+                    holder.map_or(eviction.owner.clone(), |holder| holder.owner.to_string());
+                self.store.evict(&Eviction { owner, ..eviction.clone() }).await
+            }
+            Fault::EvictsNobody => Ok(Released::Released),
+            _ => self.store.evict(eviction).await,
+        }
+    }
+}
