@@ -1,0 +1,87 @@
+//! The record of evictions: one JSON object per line, synced before the eviction happens.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tenure_core::Eviction;
+
+use crate::fault::{Fault, Result};
+
+pub(crate) fn record(
+    dir: &Path,
+    eviction: &Eviction,
+    pid: Option<u32>,
+    token: Option<u64>,
+) -> Result<()> {
+    let path = dir.join("audit.log");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let clock_ms = since.map_or(0, |span| span.as_millis());
+    let line = line(clock_ms, eviction, pid, token);
+    let mut options = File::options();
+    options.append(true).create(true).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW);
+    options
+        .open(&path)
+        .and_then(|mut file| {
+            // One write, so that lines of several processes do not mix.
+            file.write_all(line.as_bytes())?;
+            file.sync_data()
+        })
+        .map_err(|error| Fault::io("writing", &path, error))
+}
+
+fn line(clock_ms: u128, eviction: &Eviction, pid: Option<u32>, token: Option<u64>) -> String {
+    let number = |number: Option<u64>| number.map_or("null".into(), |number| number.to_string());
+    format!(
+        "{{\"at_unix_ms\":{clock_ms},\"event\":\"evict\",\"lock\":{},\"owner\":{},\"pid\":{},\
+         \"token\":{},\"by_host\":{},\"by_pid\":{},\"reason\":{}}}\n",
+        quoted(eviction.name.as_str()),
+        quoted(&eviction.owner),
+        number(pid.map(u64::from)),
+        number(token),
+        quoted(&eviction.by.host),
+        eviction.by.pid,
+        quoted(&eviction.reason),
+    )
+}
+
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            character if character.is_control() => {
+                // Writing to a string cannot fail.
+                let _ = write!(quoted, "\\u{:04x}", u32::from(character));
+            }
+            character => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::{LockName, OwnerId};
+
+    #[test]
+    fn a_hostile_reason_stays_inside_its_quotes() {
+        let name = LockName::new("a\"b").unwrap();
+        let reason = "x\"}\n{\"y\u{85}";
+        let eviction = Eviction::new(name, OwnerId::from_bytes([1; 16]), reason);
+        let line = line(5, &eviction, Some(7), None);
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(line.starts_with(
+            "{\"at_unix_ms\":5,\"event\":\"evict\",\"lock\":\"a\\\"b\",\"owner\":\"0101"
+        ));
+        assert!(line.contains("\"pid\":7,\"token\":null,"));
+        assert!(line.ends_with("\"reason\":\"x\\\"}\\u000a{\\\"y\\u0085\"}\n"));
+    }
+}

@@ -1,0 +1,80 @@
+//! What can go wrong in here, small enough to be passed around cheaply.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use tenure_core::{Error, ErrorKind};
+
+pub(crate) type Result<T, E = Fault> = std::result::Result<T, E>;
+
+/// A fault on its way to becoming an [`Error`]. Boxed, because reading a word of the table can
+/// fail and must stay cheap when it does not.
+pub(crate) struct Fault(Box<Details>);
+
+struct Details {
+    kind: ErrorKind,
+    message: String,
+    source: Option<io::Error>,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Details { kind, message: message.into(), source: None }))
+    }
+
+    /// The table does not hold together: `what` completes "the table is damaged: …".
+    #[cold]
+    pub(crate) fn damaged(what: &str) -> Self {
+        Self::new(ErrorKind::Damaged, format!("the lock table is damaged: {what}"))
+    }
+
+    /// A system call failed on `path`.
+    pub(crate) fn io(doing: &str, path: &Path, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        let (kind, remedy) = match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
+                (ErrorKind::Full, "make room on the disk")
+            }
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+                (ErrorKind::Denied, "choose a directory this user may write to")
+            }
+            Some(libc::ENOTDIR | libc::ENAMETOOLONG | libc::ENOENT | libc::ELOOP) => {
+                (ErrorKind::Invalid, "choose another directory")
+            }
+            Some(libc::EMFILE | libc::ENFILE) => {
+                (ErrorKind::Unreachable, "raise the limit of open files")
+            }
+            _ => (ErrorKind::Unreachable, "see the cause"),
+        };
+        let message = format!("{doing} {} failed ({error}): {remedy}", path.display());
+        let mut fault = Self::new(kind, message);
+        fault.0.source = Some(error);
+        fault
+    }
+
+    /// The public error: what was being done, and for a damaged table what to do about it.
+    pub(crate) fn during(self, operation: &'static str, dir: &Path) -> Error {
+        let Details { kind, mut message, source } = *self.0;
+        if kind == ErrorKind::Damaged {
+            message.push_str("; stop the processes that use it and delete ");
+            message.push_str(&dir.join("table").display().to_string());
+        }
+        let error = Error::new(kind, operation, message);
+        match source {
+            Some(source) => error.caused_by(source),
+            None => error,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+    }
+}

@@ -1,0 +1,146 @@
+//! A file in memory, shared with other processes, as atomic words.
+//!
+//! The address range is reserved once at the size the file may ever have; the file grows into it.
+//! No reference to shared memory leaves this module but to atomics, and none to a word that the
+//! file does not back with blocks on the disk: such a word would end the process with SIGBUS.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<AtomicU64>,
+    words: usize,
+    backed: AtomicUsize,
+    file: File,
+}
+
+// SAFETY: the mapping is reached through atomics only, and lives as long as `self`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a file, with room to grow to so many words.
+    pub(crate) fn new(file: File, words: usize) -> io::Result<Self> {
+        let length = words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a fresh mapping at an address the kernel chooses touches no memory of ours.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Self { base, words, backed: AtomicUsize::new(0), file };
+        mapping.refresh()?;
+        Ok(mapping)
+    }
+
+    /// The word with this number, if the file backs it.
+    pub(crate) fn word(&self, number: usize) -> Option<&AtomicU64> {
+        if number >= self.backed.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: `backed` never exceeds `words`, so the pointer stays inside the mapping, which
+        // outlives the reference; pages are aligned, so words are too; every bit pattern is a
+        // u64; and all who share the memory use atomics.
+        Some(unsafe { self.base.add(number).as_ref() })
+    }
+
+    /// The first half of the word with this number, for a futex.
+    pub(crate) fn half(&self, number: usize) -> Option<&AtomicU32> {
+        let word = self.word(number)?;
+        // SAFETY: the first four bytes of a live, aligned word. The word is never accessed as a
+        // whole, so there are no mixed-size accesses.
+        Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
+    }
+
+    /// Words the file backs, as last seen.
+    pub(crate) fn backed(&self) -> usize {
+        self.backed.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the file's size again: another process may have made it grow.
+    pub(crate) fn refresh(&self) -> io::Result<usize> {
+        let bytes = usize::try_from(self.file.metadata()?.len()).unwrap_or(usize::MAX);
+        let backed = (bytes / 8).min(self.words);
+        self.backed.store(backed, Ordering::Relaxed);
+        Ok(backed)
+    }
+
+    /// Makes the file at least so many words long, with blocks behind every one of them.
+    pub(crate) fn grow(&self, words: usize) -> io::Result<()> {
+        if words > self.words {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        allocate(&self.file, words as u64 * 8)?;
+        self.refresh().map(drop)
+    }
+
+    /// Whether the file still has a name. One without is shared with nobody who comes later.
+    pub(crate) fn is_linked(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 0)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the one mapped in `new`; no reference into it outlives `self`.
+        // A failure leaves the range mapped, which harms nobody.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.words * 8) };
+    }
+}
+
+/// Gives the file so many bytes of real blocks: a full disk is an error here, not a signal later.
+pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let mut at = file.metadata()?.len();
+            let zeros = vec![0; 1 << 16];
+            while at < bytes {
+                let part = (bytes - at).min(zeros.len() as u64);
+                file.write_all_at(&zeros[..part as usize], at)?;
+                at += part;
+            }
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_beyond_the_file_are_out_of_reach_until_it_grows() {
+        let file = tempfile::tempfile().unwrap();
+        allocate(&file, 4096).unwrap();
+        let ours = Mapping::new(file.try_clone().unwrap(), 4096).unwrap();
+        let theirs = Mapping::new(file, 4096).unwrap();
+        assert!(ours.word(511).is_some());
+        assert!(ours.word(512).is_none());
+        ours.grow(1024).unwrap();
+        ours.word(1023).unwrap().store(7, Ordering::Release);
+        assert!(theirs.word(1023).is_none(), "not before it looks again");
+        theirs.refresh().unwrap();
+        assert_eq!(theirs.word(1023).unwrap().load(Ordering::Acquire), 7);
+        assert!(ours.grow(4097).is_err());
+        assert!(!ours.is_linked().unwrap());
+    }
+}

@@ -1,0 +1,306 @@
+//! Claim, renew and release.
+
+use std::time::Duration;
+
+use tenure_core::{
+    Answer, Claim, ErrorKind, Grant, Moment, OwnerId, Patience, Place, Released, Renewal, Token,
+};
+
+use crate::fault::{Fault, Result};
+use crate::line::{GLANCE, Wake};
+use crate::records::{Entry, Lock, Name};
+use crate::store::Inner;
+use crate::txn::Txn;
+
+/// How many holders are searched for an owner. Claims of ours that were granted behind more than
+/// this many are remembered; the others only ever move forward.
+const SEARCHED: u32 = 4;
+
+type Outcome<T> = std::result::Result<T, (Fault, bool)>;
+
+impl Inner {
+    pub(crate) fn claim(&self, claim: &Claim, patience: Patience) -> Outcome<Answer> {
+        if !claim.mode.is_sound() {
+            let why = "a claim takes at least one permit, and at most as many as there are";
+            return Err((Fault::new(ErrorKind::Invalid, why), false));
+        }
+        let name = Name::new(claim.name.as_str());
+        let owner = owner_words(claim.owner);
+        self.change(|txn, wakes| {
+            let now = now();
+            let newcomer = || Entry::new(owner, self.table.me(), claim.mode, nanos(claim.ttl), now);
+            let Some(mut lock) = txn.find_lock(&name)? else {
+                let mut lock = txn.new_lock(&name)?;
+                let holder = txn.add_holder(&mut lock, newcomer(), &claim.label)?;
+                txn.save_lock(&lock)?;
+                return Ok(granted(&holder));
+            };
+            if let Some(known) = self.find_own(txn, &lock, owner)? {
+                if known.ends > now {
+                    return self.claim_again(txn, lock, known, claim, patience, wakes);
+                }
+                // What has ended is gone: the claim is a new one.
+                wakes.extend(txn.successor(&lock, &known)?);
+                txn.remove(&mut lock, &known)?;
+            }
+            txn.admit(&mut lock, now, GLANCE, wakes)?;
+            if lock.first_waiter == 0 && !lock.room().admits(claim.mode) {
+                txn.sweep(&mut lock, now, GLANCE)?;
+            }
+            if lock.first_waiter == 0 && lock.room().admits(claim.mode) {
+                let holder = txn.add_holder(&mut lock, newcomer(), &claim.label)?;
+                txn.save_lock(&lock)?;
+                if lock.holders > SEARCHED {
+                    self.seats.keep(owner, (holder.index, holder.generation));
+                }
+                return Ok(granted(&holder));
+            }
+            let Patience::Queue(stay) = patience else {
+                txn.settle(&lock)?;
+                return Ok(Answer::Busy);
+            };
+            let mut waiter = newcomer();
+            waiter.ends = now.saturating_add(nanos(stay));
+            let waiter = txn.add_waiter(&mut lock, waiter, &claim.label)?;
+            txn.save_lock(&lock)?;
+            self.seats.keep(owner, (waiter.index, waiter.generation));
+            queued(txn, &lock, &waiter, now)
+        })
+    }
+
+    /// The claim is in the table and has not ended.
+    fn claim_again(
+        &self,
+        txn: &mut Txn<'_>,
+        mut lock: Lock,
+        mut known: Entry,
+        claim: &Claim,
+        patience: Patience,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Answer> {
+        let now = now();
+        self.table.still_shared()?;
+        if known.holds {
+            known.ttl = nanos(claim.ttl);
+            known.ends = now.saturating_add(known.ttl);
+            txn.save_claim(&known)?;
+            return Ok(granted(&known));
+        }
+        if let Patience::Queue(stay) = patience {
+            known.ends = now.saturating_add(nanos(stay));
+            txn.save_claim(&known)?;
+        }
+        let is_head = lock.first_waiter == known.index;
+        let look_at = if is_head { u32::MAX } else { GLANCE };
+        txn.admit(&mut lock, now, look_at, wakes)?;
+        let mut known = txn.claim_on(&lock, known.index)?;
+        if !known.holds && known.before != 0 {
+            self.clear_before(txn, &mut lock, &mut known, now, wakes)?;
+        }
+        if known.holds {
+            wakes.retain(|wake| wake.index != known.index);
+            return Ok(granted(&known));
+        }
+        if patience == Patience::None {
+            wakes.extend(txn.successor(&lock, &known)?);
+            txn.remove(&mut lock, &known)?;
+            txn.admit(&mut lock, now, GLANCE, wakes)?;
+            txn.settle(&lock)?;
+            self.seats.forget(known.owner);
+            return Ok(Answer::Busy);
+        }
+        txn.save_lock(&lock)?;
+        queued(txn, &lock, &known, now)
+    }
+
+    /// Takes out those right before us in line who are dead.
+    fn clear_before(
+        &self,
+        txn: &mut Txn<'_>,
+        lock: &mut Lock,
+        known: &mut Entry,
+        now: u64,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<()> {
+        let mut cleared = false;
+        for _ in 0..GLANCE {
+            if known.before == 0 {
+                break;
+            }
+            let before = txn.claim_on(lock, known.before)?;
+            if before.ends > now && self.table.lives(before.member)? {
+                break;
+            }
+            txn.remove(lock, &before)?;
+            txn.save_lock(lock)?;
+            txn.commit()?;
+            *known = txn.claim_on(lock, known.index)?;
+            cleared = true;
+        }
+        if cleared && known.before == 0 {
+            txn.admit(lock, now, u32::MAX, wakes)?;
+            *known = txn.claim_on(lock, known.index)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn renew(&self, claim: &Claim) -> Outcome<Renewal> {
+        let name = Name::new(claim.name.as_str());
+        let owner = owner_words(claim.owner);
+        self.table.still_shared().map_err(|fault| (fault, false))?;
+        let renewal = self.change(|txn, _| {
+            let now = now();
+            let Some(lock) = txn.find_lock(&name)? else {
+                return Ok(Renewal::Lost);
+            };
+            match self.find_any(txn, &lock, owner)? {
+                Some(mut known) if known.holds && known.ends > now => {
+                    known.ttl = nanos(claim.ttl);
+                    known.ends = now.saturating_add(known.ttl);
+                    txn.save_claim(&known)?;
+                    Ok(Renewal::Renewed)
+                }
+                _ => Ok(Renewal::Lost),
+            }
+        });
+        if let Ok(Renewal::Lost) = renewal {
+            self.seats.forget(owner);
+        }
+        renewal
+    }
+
+    pub(crate) fn release(&self, claim: &Claim) -> Outcome<Released> {
+        let name = Name::new(claim.name.as_str());
+        let owner = owner_words(claim.owner);
+        let released = self.change(|txn, wakes| {
+            let Some(mut lock) = txn.find_lock(&name)? else {
+                return Ok(Released::NotHeld);
+            };
+            match self.find_any(txn, &lock, owner)? {
+                Some(known) => self.take_out(txn, &mut lock, &known, wakes),
+                None => Ok(Released::NotHeld),
+            }
+        });
+        self.seats.forget(owner);
+        released
+    }
+
+    /// Removes a claim and lets in whoever is next.
+    pub(crate) fn take_out(
+        &self,
+        txn: &mut Txn<'_>,
+        lock: &mut Lock,
+        known: &Entry,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Released> {
+        let successor = txn.successor(lock, known)?;
+        txn.remove(lock, known)?;
+        let first = wakes.len();
+        if lock.first_waiter != 0 {
+            txn.admit(lock, now(), GLANCE, wakes)?;
+        }
+        // Whoever was let in is told that already.
+        if let Some(next) = successor
+            && !wakes[first..].contains(&next)
+        {
+            wakes.push(next);
+        }
+        txn.settle(lock)?;
+        Ok(if known.holds { Released::Released } else { Released::NotHeld })
+    }
+
+    /// A claim that was made here.
+    fn find_own(&self, txn: &Txn<'_>, lock: &Lock, owner: [u64; 2]) -> Result<Option<Entry>> {
+        if let Some((index, generation)) = self.seats.find(owner) {
+            let known = txn.claim_at(index, generation)?;
+            if let Some(known) = known
+                && known.owner == owner
+                && known.lock == lock.index
+                && known.lock_generation == lock.generation
+            {
+                return Ok(Some(known));
+            }
+            self.seats.forget(owner);
+        }
+        let mut found = None;
+        let mut searched = 0;
+        txn.walk(lock, lock.first_holder, |holder| {
+            if holder.owner == owner {
+                found = Some(holder);
+            }
+            searched += 1;
+            Ok(found.is_none() && searched < SEARCHED)
+        })?;
+        Ok(found)
+    }
+
+    /// A claim, wherever it was made.
+    pub(crate) fn find_any(
+        &self,
+        txn: &Txn<'_>,
+        lock: &Lock,
+        owner: [u64; 2],
+    ) -> Result<Option<Entry>> {
+        let mut found = self.find_own(txn, lock, owner)?;
+        for first in [lock.first_holder, lock.first_waiter] {
+            if found.is_none() {
+                txn.walk(lock, first, |claim| {
+                    if claim.owner == owner {
+                        found = Some(claim);
+                    }
+                    Ok(found.is_none())
+                })?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Txn<'_> {
+    /// The claim in this record, if it is still that one.
+    pub(crate) fn claim_at(&self, index: u32, generation: u32) -> Result<Option<Entry>> {
+        if index == 0 || index >= self.carved() {
+            return Ok(None);
+        }
+        let is = self.kind(index)?;
+        if is != (crate::records::CLAIM, generation) {
+            return Ok(None);
+        }
+        self.claim(index).map(Some)
+    }
+}
+
+pub(crate) fn granted(holder: &Entry) -> Answer {
+    Answer::Granted(Grant {
+        token: Some(Token::new(holder.token)),
+        since: Some(Moment::from_nanos(holder.ends.saturating_sub(holder.ttl))),
+    })
+}
+
+/// The place of a waiter; for the head of the line, when the first of the holders' terms ends.
+pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<Answer> {
+    let mut first_end: Option<u64> = None;
+    if lock.first_waiter == waiter.index {
+        txn.walk(lock, lock.first_holder, |holder| {
+            first_end = Some(first_end.map_or(holder.ends, |end| end.min(holder.ends)));
+            Ok(true)
+        })?;
+    }
+    Ok(Answer::Queued(Place {
+        ask_again_in: first_end.map(|end| Duration::from_nanos(end.saturating_sub(now))),
+        mark: crate::layout::pair(waiter.index, waiter.generation),
+    }))
+}
+
+pub(crate) fn owner_words(owner: OwnerId) -> [u64; 2] {
+    let id = u128::from_be_bytes(*owner.as_bytes());
+    [(id >> 64) as u64, id as u64]
+}
+
+pub(crate) fn now() -> u64 {
+    tenure_core::now().as_nanos()
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,441 @@
+//! Records: a lock, or one claim on it. Each carries a checksum and is checked when it is read.
+
+use tenure_core::Mode;
+use tenure_proto::{Occupancy, Token};
+
+use crate::fault::{Fault, Result};
+use crate::layout::*;
+use crate::members::Member;
+use crate::txn::Txn;
+
+pub(crate) const FREE: u8 = 1;
+pub(crate) const LOCK: u8 = 2;
+pub(crate) const CLAIM: u8 = 3;
+
+const META: usize = 0;
+const CHECK: usize = 1;
+const LOCK_NAME: usize = 9;
+const NAME_WORDS: usize = 25;
+const CLAIM_LABEL: usize = 13;
+/// The longest label that is kept, in bytes.
+pub(crate) const LABEL_BYTES: usize = (RECORD_WORDS - CLAIM_LABEL - 1) * 8;
+
+/// A lock's name as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    words: [u64; NAME_WORDS],
+    bytes: u8,
+    pub(crate) hash: u64,
+}
+
+impl Name {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut words = [0; NAME_WORDS];
+        let bytes = pack_text(name, &mut words);
+        let used = bytes.div_ceil(8);
+        let hash = words[..used].iter().fold(bytes as u64, |hash, word| {
+            let mixed = (hash.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            mixed ^ mixed >> 29
+        });
+        Self { words, bytes: bytes as u8, hash }
+    }
+
+    fn used(&self) -> &[u64] {
+        &self.words[..usize::from(self.bytes).div_ceil(8)]
+    }
+}
+
+/// A lock, as read. Saved with [`Txn::save_lock`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lock {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    name_bytes: u8,
+    /// The next lock in the same bucket.
+    pub(crate) chain: u32,
+    pub(crate) hash: u64,
+    pub(crate) first_waiter: u32,
+    pub(crate) last_waiter: u32,
+    pub(crate) first_holder: u32,
+    pub(crate) last_holder: u32,
+    pub(crate) exclusive: u32,
+    pub(crate) shared: u32,
+    pub(crate) permits: u64,
+    pub(crate) holders: u32,
+    pub(crate) waiters: u32,
+}
+
+impl Lock {
+    /// What the holders leave room for.
+    pub(crate) fn room(&self) -> Occupancy {
+        let mut room = Occupancy::default();
+        if self.exclusive > 0 {
+            room.enter(Mode::Exclusive);
+        }
+        if self.shared > 0 {
+            room.enter(Mode::Shared);
+        }
+        if self.permits > 0 {
+            let take = u32::try_from(self.permits).unwrap_or(u32::MAX);
+            room.enter(Mode::Permits { take, of: take });
+        }
+        room
+    }
+
+    const fn words(&self) -> [u64; 7] {
+        [
+            self.chain as u64,
+            self.hash,
+            pair(self.first_waiter, self.last_waiter),
+            pair(self.first_holder, self.last_holder),
+            pair(self.exclusive, self.shared),
+            self.permits,
+            pair(self.holders, self.waiters),
+        ]
+    }
+}
+
+/// A claim, as read. Saved with [`Txn::save_claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+    pub(crate) holds: bool,
+    label_bytes: u8,
+    pub(crate) lock: u32,
+    pub(crate) lock_generation: u32,
+    pub(crate) before: u32,
+    pub(crate) after: u32,
+    pub(crate) owner: [u64; 2],
+    pub(crate) member: Member,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: u64,
+    pub(crate) ends: u64,
+    pub(crate) granted: u64,
+    pub(crate) token: u64,
+    pub(crate) arrived: u64,
+}
+
+impl Entry {
+    /// A claim that has just arrived.
+    pub(crate) fn new(owner: [u64; 2], member: Member, mode: Mode, ttl: u64, now: u64) -> Self {
+        Self {
+            index: 0,
+            generation: 0,
+            holds: false,
+            label_bytes: 0,
+            lock: 0,
+            lock_generation: 0,
+            before: 0,
+            after: 0,
+            owner,
+            member,
+            mode,
+            ttl,
+            ends: 0,
+            granted: 0,
+            token: 0,
+            arrived: now,
+        }
+    }
+
+    /// From now on it holds.
+    pub(crate) const fn grant(&mut self, token: Token, now: u64) {
+        self.holds = true;
+        self.granted = now;
+        self.ends = now.saturating_add(self.ttl);
+        self.token = token.get();
+    }
+
+    const fn meta(&self) -> u64 {
+        let (tag, ..) = unmode(self.mode);
+        CLAIM as u64
+            | (self.holds as u64) << 8
+            | tag << 16
+            | (self.label_bytes as u64) << 24
+            | (self.generation as u64) << 32
+    }
+
+    const fn words(&self) -> [u64; 11] {
+        let (_, take, of) = unmode(self.mode);
+        [
+            pair(self.lock, self.lock_generation),
+            pair(self.before, self.after),
+            self.owner[0],
+            self.owner[1],
+            pair(self.member.slot, self.member.generation),
+            pair(take, of),
+            self.ttl,
+            self.ends,
+            self.granted,
+            self.token,
+            self.arrived,
+        ]
+    }
+}
+
+impl Txn<'_> {
+    /// Kind and generation of a record, without a look at the rest of it.
+    pub(crate) fn kind(&self, index: u32) -> Result<(u8, u32)> {
+        let meta = self.get(self.at(index)?)?;
+        Ok((meta as u8, high(meta)))
+    }
+
+    pub(crate) fn lock(&self, index: u32) -> Result<Lock> {
+        let at = self.at(index)?;
+        let meta = self.get(at)?;
+        if meta as u8 != LOCK {
+            return Err(Fault::damaged("a link to a lock leads elsewhere"));
+        }
+        let name_bytes = (meta >> 24) as u8;
+        let used = LOCK_NAME + usize::from(name_bytes).div_ceil(8);
+        if used > LOCK_NAME + NAME_WORDS {
+            return Err(Fault::damaged("a name is too long"));
+        }
+        self.verify(index, at, used)?;
+        let word = |place| self.get(at + place);
+        let (waiters, holders, room, counts) = (word(4)?, word(5)?, word(6)?, word(8)?);
+        Ok(Lock {
+            index,
+            generation: high(meta),
+            name_bytes,
+            chain: low(word(2)?),
+            hash: word(3)?,
+            first_waiter: low(waiters),
+            last_waiter: high(waiters),
+            first_holder: low(holders),
+            last_holder: high(holders),
+            exclusive: low(room),
+            shared: high(room),
+            permits: word(7)?,
+            holders: low(counts),
+            waiters: high(counts),
+        })
+    }
+
+    pub(crate) fn claim(&self, index: u32) -> Result<Entry> {
+        let at = self.at(index)?;
+        let meta = self.get(at)?;
+        let label_bytes = (meta >> 24) as u8;
+        if meta as u8 != CLAIM || usize::from(label_bytes) > LABEL_BYTES {
+            return Err(Fault::damaged("a link to a claim leads elsewhere"));
+        }
+        let used = CLAIM_LABEL + usize::from(label_bytes).div_ceil(8);
+        self.verify(index, at, used)?;
+        let word = |place| self.get(at + place);
+        let (lock, line, member, mode) = (word(2)?, word(3)?, word(6)?, word(7)?);
+        Ok(Entry {
+            index,
+            generation: high(meta),
+            holds: (meta >> 8) as u8 != 0,
+            label_bytes,
+            lock: low(lock),
+            lock_generation: high(lock),
+            before: low(line),
+            after: high(line),
+            owner: [word(4)?, word(5)?],
+            member: Member { slot: low(member), generation: high(member) },
+            mode: remode((meta >> 16) as u8, mode)?,
+            ttl: word(8)?,
+            ends: word(9)?,
+            granted: word(10)?,
+            token: word(11)?,
+            arrived: word(12)?,
+        })
+    }
+
+    pub(crate) fn is_named(&self, lock: &Lock, name: &Name) -> Result<bool> {
+        if lock.hash != name.hash || lock.name_bytes != name.bytes {
+            return Ok(false);
+        }
+        let at = self.at(lock.index)? + LOCK_NAME;
+        for (place, word) in name.used().iter().enumerate() {
+            if self.get(at + place)? != *word {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn name_of(&self, lock: &Lock) -> Result<String> {
+        let at = self.at(lock.index)? + LOCK_NAME;
+        self.text(at, lock.name_bytes)
+    }
+
+    pub(crate) fn label_of(&self, claim: &Entry) -> Result<String> {
+        let at = self.at(claim.index)? + CLAIM_LABEL;
+        self.text(at, claim.label_bytes)
+    }
+
+    pub(crate) fn save_lock(&mut self, lock: &Lock) -> Result<()> {
+        self.save(lock.index, None, &lock.words())
+    }
+
+    pub(crate) fn save_claim(&mut self, claim: &Entry) -> Result<()> {
+        self.save(claim.index, Some(claim.meta()), &claim.words())
+    }
+
+    /// A new lock, which nobody can find yet.
+    pub(crate) fn build_lock(&mut self, name: &Name, chain: u32) -> Result<Lock> {
+        let (index, generation) = self.allocate()?;
+        let lock = Lock {
+            index,
+            generation,
+            name_bytes: name.bytes,
+            chain,
+            hash: name.hash,
+            ..Lock::default()
+        };
+        let meta = u64::from(LOCK) | u64::from(name.bytes) << 24 | u64::from(generation) << 32;
+        self.build(index, meta, &lock.words(), name.used())?;
+        Ok(lock)
+    }
+
+    /// A new claim, which nobody can find yet.
+    pub(crate) fn build_claim(&mut self, mut claim: Entry, label: &str) -> Result<Entry> {
+        (claim.index, claim.generation) = self.allocate()?;
+        let mut words = [0; LABEL_BYTES / 8];
+        let mut end = label.len().min(LABEL_BYTES);
+        while !label.is_char_boundary(end) {
+            end -= 1;
+        }
+        let bytes = pack_text(&label[..end], &mut words);
+        claim.label_bytes = bytes as u8;
+        let label = &words[..bytes.div_ceil(8)];
+        self.build(claim.index, claim.meta(), &claim.words(), label)?;
+        Ok(claim)
+    }
+
+    /// Gives a record back.
+    pub(crate) fn free(&mut self, index: u32, generation: u32) -> Result<()> {
+        let at = self.at(index)?;
+        let next = u64::from(self.first_free());
+        let meta = free_meta(generation);
+        self.set(at + META, meta)?;
+        self.set(at + CHECK, free_check(index, meta, next))?;
+        self.set(at + 2, next)?;
+        self.set_first_free(index);
+        Ok(())
+    }
+
+    /// The record after this one in the free list.
+    pub(crate) fn next_free(&self, index: u32) -> Result<(u32, u32)> {
+        let at = self.at(index)?;
+        let (meta, next) = (self.get(at)?, self.get(at + 2)?);
+        if meta as u8 != FREE || self.get(at + CHECK)? != free_check(index, meta, next) {
+            return Err(Fault::damaged("the free list leads elsewhere"));
+        }
+        Ok((low(next), high(meta)))
+    }
+
+    fn allocate(&mut self) -> Result<(u32, u32)> {
+        let index = self.first_free();
+        if index == 0 {
+            return Ok((self.carve()?, 1));
+        }
+        let (next, generation) = self.next_free(index)?;
+        self.set_first_free(next);
+        Ok((index, generation.wrapping_add(1)))
+    }
+
+    /// Only what a free record is known by must be put back by a roll-back: kind, checksum and
+    /// link. The rest of a free record means nothing.
+    fn build(&mut self, index: u32, meta: u64, words: &[u64], text: &[u64]) -> Result<()> {
+        let at = self.at(index)?;
+        let salt = u64::from(index);
+        let mut sum = mix(salt, META, meta);
+        for (place, word) in words.iter().chain(text).enumerate() {
+            sum ^= mix(salt, place + 2, *word);
+            if place > 0 {
+                self.put_unseen(at + 2 + place, *word)?;
+            }
+        }
+        self.set(at + META, meta)?;
+        self.set(at + CHECK, sum)?;
+        self.set(at + 2, words[0])
+    }
+
+    fn save(&mut self, index: u32, meta: Option<u64>, words: &[u64]) -> Result<()> {
+        let at = self.at(index)?;
+        let salt = u64::from(index);
+        let mut sum = self.get(at + CHECK)?;
+        let before = sum;
+        let meta = meta.map(|meta| (META, meta));
+        let words = words.iter().enumerate().map(|(n, word)| (n + 2, *word));
+        for (place, word) in meta.into_iter().chain(words) {
+            let old = self.get(at + place)?;
+            if old != word {
+                sum ^= mix(salt, place, old) ^ mix(salt, place, word);
+                self.set(at + place, word)?;
+            }
+        }
+        if sum != before {
+            self.set(at + CHECK, sum)?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, index: u32, at: usize, used: usize) -> Result<()> {
+        let salt = u64::from(index);
+        let mut sum = mix(salt, META, self.get(at)?);
+        for place in 2..used {
+            sum ^= mix(salt, place, self.get(at + place)?);
+        }
+        if sum != self.get(at + CHECK)? {
+            return Err(Fault::damaged("a record does not add up"));
+        }
+        Ok(())
+    }
+
+    fn text(&self, at: usize, bytes: u8) -> Result<String> {
+        let bytes = usize::from(bytes);
+        let mut text = Vec::with_capacity(bytes + 8);
+        for place in 0..bytes.div_ceil(8) {
+            text.extend_from_slice(&self.get(at + place)?.to_le_bytes());
+        }
+        text.truncate(bytes);
+        String::from_utf8(text).map_err(|_| Fault::damaged("a text is not UTF-8"))
+    }
+
+    fn at(&self, index: u32) -> Result<usize> {
+        if index == 0 || index >= self.carved() {
+            return Err(Fault::damaged("a link leads outside"));
+        }
+        Ok(words_for(index))
+    }
+}
+
+fn pack_text(text: &str, words: &mut [u64]) -> usize {
+    for (word, bytes) in words.iter_mut().zip(text.as_bytes().chunks(8)) {
+        let mut eight = [0; 8];
+        eight[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(eight);
+    }
+    text.len()
+}
+
+const fn free_meta(generation: u32) -> u64 {
+    pair(FREE as u32, generation)
+}
+
+const fn free_check(index: u32, meta: u64, next: u64) -> u64 {
+    mix(index as u64, META, meta) ^ mix(index as u64, 2, next)
+}
+
+const fn unmode(mode: Mode) -> (u64, u32, u32) {
+    match mode {
+        Mode::Exclusive => (0, 0, 0),
+        Mode::Shared => (1, 0, 0),
+        Mode::Permits { take, of } => (2, take, of),
+    }
+}
+
+fn remode(tag: u8, permits: u64) -> Result<Mode> {
+    let (take, of) = (low(permits), high(permits));
+    match tag {
+        0 => Ok(Mode::Exclusive),
+        1 => Ok(Mode::Shared),
+        2 => Ok(Mode::Permits { take, of }),
+        _ => Err(Fault::damaged("a claim has no mode")),
+    }
+}

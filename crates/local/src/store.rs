@@ -1,0 +1,301 @@
+//! The store: what is kept open, and the tasks that listen.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+
+use async_trait::async_trait;
+use tenure_core::{
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, LockName, LockState,
+    Patience, Place, Released, Renewal, Result, Store,
+};
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::death::Watches;
+use crate::fault::{self, Fault};
+use crate::line::Wake;
+use crate::members::{IN_USE, OVERFLOW};
+use crate::readiness;
+use crate::seats::Seats;
+use crate::table::{Setup, Table};
+use crate::txn::Txn;
+use crate::wait::Look;
+use crate::wake::{self, Bells, Sent};
+
+/// Locks shared by the processes of one Linux machine, in a directory.
+///
+/// Cloning is cheap, and clones share one place among the table's members. When the last clone is
+/// dropped, what it still held is given up.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), tenure_core::Error> {
+/// use tenure_local::LocalStore;
+///
+/// let store = LocalStore::open(LocalStore::default_dir()?)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LocalStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) table: Table,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) watches: Watches,
+    pub(crate) runtime: Handle,
+    bells: Bells,
+    listener: OnceLock<AbortHandle>,
+}
+
+impl LocalStore {
+    /// Opens the directory, and creates it if it is missing.
+    ///
+    /// Call it inside a tokio runtime with its IO driver on: wake-ups from other processes are
+    /// received by a task there.
+    ///
+    /// # Errors
+    /// [`Denied`](ErrorKind::Denied) and [`Invalid`](ErrorKind::Invalid) for a directory that
+    /// cannot be used, [`Unsupported`](ErrorKind::Unsupported) for one on a network file system
+    /// or of another version, [`Damaged`](ErrorKind::Damaged), [`Full`](ErrorKind::Full).
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(dir, Setup::default())
+    }
+
+    /// For tests: opens with a boot id and a limit of their choice.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_with(dir: impl AsRef<Path>, setup: Setup) -> Result<Self> {
+        let dir = dir.as_ref();
+        let operation = "open the local store";
+        let runtime = Handle::try_current().map_err(|error| {
+            let why = "there is no tokio runtime here: call it inside one";
+            Error::new(ErrorKind::Invalid, operation, why).caused_by(error)
+        })?;
+        Self::start(dir, setup, runtime).map_err(|fault| fault.during(operation, dir))
+    }
+
+    /// Where this user's locks are unless a directory is named: `/var/lib/tenure` for root, else
+    /// `tenure` in `$XDG_STATE_HOME` or in `~/.local/state`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the user has no home.
+    pub fn default_dir() -> Result<PathBuf> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(PathBuf::from("/var/lib/tenure"));
+        }
+        let absolute = |name: &str| {
+            let path = PathBuf::from(std::env::var_os(name)?);
+            path.is_absolute().then_some(path)
+        };
+        absolute("XDG_STATE_HOME")
+            .or_else(|| Some(absolute("HOME")?.join(".local/state")))
+            .map(|state| state.join("tenure"))
+            .ok_or_else(|| {
+                let why = "neither HOME nor XDG_STATE_HOME names a directory: set one, or name a \
+                           directory for the locks";
+                Error::new(ErrorKind::Invalid, "find the local store", why)
+            })
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.inner.table.dir
+    }
+
+    fn start(dir: &Path, setup: Setup, runtime: Handle) -> fault::Result<Self> {
+        let table = Table::open(dir, setup)?;
+        let bells = Bells::new(dir);
+        let fifo = bells.own(table.me())?;
+        let _inside = runtime.enter();
+        let fifo =
+            readiness::readable(fifo).map_err(|error| Fault::io("listening in", dir, error))?;
+        let inner = Arc::new(Inner {
+            table,
+            seats: Arc::default(),
+            watches: Watches::default(),
+            bells,
+            listener: OnceLock::new(),
+            runtime: runtime.clone(),
+        });
+        inner.move_in()?;
+        let listening = runtime.spawn(listen(fifo, Arc::downgrade(&inner)));
+        inner.listener.get_or_init(|| listening.abort_handle());
+        Ok(Self { inner })
+    }
+
+    fn run<T>(
+        &self,
+        operation: &'static str,
+        lock: &LockName,
+        work: impl FnOnce(&Inner) -> Result<T, (Fault, bool)>,
+    ) -> Result<T> {
+        work(&self.inner).map_err(|(fault, unknown)| {
+            let error = fault.during(operation, self.dir()).about(lock);
+            if unknown { error.with_unknown_effect() } else { error }
+        })
+    }
+}
+
+impl Inner {
+    /// Changes the table, and then tells those who have news. An error after part of the work was
+    /// committed comes with `true`.
+    pub(crate) fn change<T>(
+        &self,
+        work: impl FnOnce(&mut Txn<'_>, &mut Vec<Wake>) -> fault::Result<T>,
+    ) -> Result<T, (Fault, bool)> {
+        let mut wakes = Vec::new();
+        let mut txn = Txn::begin(&self.table).map_err(|fault| (fault, false))?;
+        let done = work(&mut txn, &mut wakes).and_then(|value| txn.commit().map(|()| value));
+        let committed = txn.has_committed();
+        drop(txn);
+        for wake in wakes {
+            self.tell(wake);
+        }
+        done.map_err(|fault| (fault, committed))
+    }
+
+    fn tell(&self, wake: Wake) {
+        if wake.member == self.table.me() {
+            return self.seats.notify(wake.index);
+        }
+        if self.bells.ring(wake) == Sent::Full
+            && let Some(flags) = self.table.map.word(wake.member.flags_at())
+        {
+            flags.fetch_or(OVERFLOW, Ordering::AcqRel);
+            // The reader may have emptied the FIFO before the flag was up; then this is heard.
+            self.bells.ring(wake);
+        }
+    }
+
+    /// Clears up after the slot's last member, if it left anything.
+    fn move_in(&self) -> fault::Result<()> {
+        let me = self.table.me();
+        let Some(flags) = self.table.map.word(me.flags_at()) else {
+            return Err(Fault::damaged("the file is shorter than it says"));
+        };
+        if flags.load(Ordering::Acquire) & IN_USE != 0 {
+            self.reap_slot(me.slot, |member| member != me)?;
+        }
+        flags.store(IN_USE, Ordering::Release);
+        Ok(())
+    }
+
+    fn heard(&self, bytes: &[u8]) {
+        match wake::parse(bytes) {
+            Some(records) => records.for_each(|index| self.seats.notify(index)),
+            None => self.seats.notify_all(),
+        }
+        let flags = self.table.map.word(self.table.me().flags_at());
+        if let Some(flags) = flags
+            && flags.load(Ordering::Acquire) & OVERFLOW != 0
+        {
+            flags.fetch_and(!OVERFLOW, Ordering::AcqRel);
+            self.seats.notify_all();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.get() {
+            listener.abort();
+        }
+        let me = self.table.me();
+        // Best effort: whatever stays behind is cleared up by others, who see us gone.
+        if self.reap_slot(me.slot, |member| member == me).is_ok()
+            && let Some(flags) = self.table.map.word(me.flags_at())
+        {
+            flags.store(0, Ordering::Release);
+        }
+    }
+}
+
+async fn listen(fifo: AsyncFd<std::os::fd::OwnedFd>, inner: Weak<Inner>) {
+    let mut bytes = [0; 4096];
+    loop {
+        let Ok(mut ready) = fifo.readable().await else {
+            return;
+        };
+        let read = ready.try_io(|fifo| Ok(rustix::io::read(fifo, &mut bytes)?));
+        match read {
+            Ok(Ok(read)) => match inner.upgrade() {
+                Some(inner) => inner.heard(&bytes[..read]),
+                None => return,
+            },
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::Interrupted => {
+                tracing::warn!(%error, "wake-ups can no longer be read; waiters poll instead");
+                return;
+            }
+            // Not ready after all, or interrupted.
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl Store for LocalStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::full(Fencing::Until {
+            fault: "the directory, or its file `tokens`, is deleted or restored from a copy while \
+                    the wall clock is behind the last token (tokens then start from the clock, at \
+                    1,048,576 per second), or the disk loses what it has confirmed as written",
+        })
+    }
+
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        self.run("claim", &claim.name, |inner| inner.claim(claim, patience))
+    }
+
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        let subscription = self.inner.seats.subscribe(place.mark as u32);
+        loop {
+            let look = self.run("wait for", &claim.name, |inner| inner.look(claim, place))?;
+            match look {
+                Look::Answer(answer) => return Ok(answer),
+                Look::Watch(members) => {
+                    for member in members {
+                        Inner::watch(&self.inner, member);
+                    }
+                }
+            }
+            subscription.news().await;
+        }
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        self.run("renew", &claim.name, |inner| inner.renew(claim))
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.run("release", &claim.name, |inner| inner.release(claim))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.run("inspect", name, |inner| inner.inspect(name))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let listed = self.inner.list(prefix);
+        listed.map_err(|(fault, _)| fault.during("list locks", self.dir()))
+    }
+
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
+    }
+}
+
+impl fmt::Debug for LocalStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalStore")
+            .field("dir", &self.dir())
+            .field("member", &self.inner.table.me())
+            .finish_non_exhaustive()
+    }
+}

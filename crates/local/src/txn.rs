@@ -1,0 +1,269 @@
+//! Changes to the table that happen as a whole or not at all, also if the process is killed.
+//!
+//! Before a word is changed, its number and old value go into a journal in the table, and the
+//! journal's length is raised: three stores that no compiler or processor may reorder (each is a
+//! release). Whoever passes the gate and finds the journal not empty puts the old values back, in
+//! reverse. To commit is to set the length to zero.
+
+use std::sync::atomic::Ordering;
+
+use tenure_core::ErrorKind;
+use tenure_proto::{Reserve, Token};
+
+use crate::fault::{Fault, Result};
+use crate::gate::{self, Passed};
+use crate::layout::*;
+use crate::members::{self, Member};
+use crate::table::{Table, load, state_check};
+
+/// The right to change the table, and the way to do it. Dropped without
+/// [`commit`](Txn::commit), it leaves the table as it was.
+#[derive(Debug)]
+pub(crate) struct Txn<'t> {
+    pub(crate) table: &'t Table,
+    entries: usize,
+    commits: u32,
+    /// The state as it will be after the commit; in the table it is still as before.
+    state: [u64; STATE_WORDS],
+    state_before: [u64; STATE_WORDS],
+    #[cfg(test)]
+    killed: bool,
+}
+
+const FREE_AND_CARVED: usize = 0;
+const CAPACITY: usize = 1;
+const NEXT_TOKEN: usize = 2;
+const CEILING: usize = 3;
+
+impl<'t> Txn<'t> {
+    /// Passes the gate, and undoes what somebody who died inside left half done.
+    pub(crate) fn begin(table: &'t Table) -> Result<Self> {
+        let gate = table.map.half(GATE).ok_or_else(short)?;
+        let is_dead = |inside| table.lives(Member::from_gate(inside)).map(|lives| !lives);
+        if let Passed::Blocked(inside) = gate::enter(gate, table.me().at_gate(), is_dead)? {
+            return Err(blocked(table, Member::from_gate(inside)));
+        }
+        let mut txn = Self {
+            table,
+            entries: 0,
+            commits: 0,
+            state: [0; STATE_WORDS],
+            state_before: [0; STATE_WORDS],
+            #[cfg(test)]
+            killed: false,
+        };
+        txn.roll_back()?;
+        txn.load_state()?;
+        Ok(txn)
+    }
+
+    /// Whether part of the work is already done for good.
+    pub(crate) const fn has_committed(&self) -> bool {
+        self.commits > 0
+    }
+
+    pub(crate) fn get(&self, word: usize) -> Result<u64> {
+        self.table.map.word(word).map(load).ok_or_else(short)
+    }
+
+    /// Changes a word, so that it can be undone.
+    pub(crate) fn set(&mut self, word: usize, value: u64) -> Result<()> {
+        let old = self.get(word)?;
+        if old == value {
+            return Ok(());
+        }
+        if self.entries == JOURNAL_ENTRIES {
+            return Err(Fault::new(ErrorKind::Internal, "one change is too large for the journal"));
+        }
+        let at = JOURNAL + self.entries * 2;
+        self.put(at, word as u64)?;
+        self.put(at + 1, old)?;
+        self.put(JOURNAL_LENGTH, length_word(self.entries + 1))?;
+        self.entries += 1;
+        self.put(word, value)
+    }
+
+    /// Writes a word of a record that nobody can find before the commit.
+    pub(crate) fn put_unseen(&mut self, word: usize, value: u64) -> Result<()> {
+        self.put(word, value)
+    }
+
+    /// Makes the changes so far final. The gate stays ours.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        if self.state != self.state_before {
+            for place in 0..STATE_WORDS {
+                self.set(STATE + place, self.state[place])?;
+            }
+            self.set(STATE_CHECK, state_check(&self.state))?;
+            self.state_before = self.state;
+        }
+        if self.entries > 0 {
+            self.put(JOURNAL_LENGTH, 0)?;
+            self.entries = 0;
+            self.commits += 1;
+        }
+        Ok(())
+    }
+
+    /// First record of the free list, zero if it is empty.
+    pub(crate) const fn first_free(&self) -> u32 {
+        low(self.state[FREE_AND_CARVED])
+    }
+
+    /// Records from here on were never used.
+    pub(crate) const fn carved(&self) -> u32 {
+        high(self.state[FREE_AND_CARVED])
+    }
+
+    pub(crate) const fn set_first_free(&mut self, record: u32) {
+        self.state[FREE_AND_CARVED] = pair(record, self.carved());
+    }
+
+    /// A record that was never used, after making the file grow if need be.
+    pub(crate) fn carve(&mut self) -> Result<u32> {
+        let record = self.carved();
+        let capacity = low(self.state[CAPACITY]);
+        if record >= capacity {
+            let limit = self.table.limit;
+            if capacity >= limit {
+                let why = format!(
+                    "the lock table is full: {} locks, holders and waiters in all",
+                    limit - 1
+                );
+                return Err(Fault::new(ErrorKind::Full, why));
+            }
+            let grown = capacity.saturating_add(CHUNK).min(limit);
+            let path = self.table.dir.join("table");
+            let done = self.table.map.grow(words_for(grown));
+            done.map_err(|error| Fault::io("growing", &path, error))?;
+            self.state[CAPACITY] = u64::from(grown);
+        }
+        self.state[FREE_AND_CARVED] = pair(self.first_free(), record + 1);
+        Ok(record)
+    }
+
+    /// The next fencing token.
+    pub(crate) fn mint(&mut self) -> Result<Token> {
+        let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
+        let token = match reserve.take() {
+            Some(token) => token,
+            None => {
+                self.table.tokens.reserve(&mut reserve)?;
+                reserve.take().ok_or_else(|| Fault::damaged("no token follows a reservation"))?
+            }
+        };
+        self.state[NEXT_TOKEN] = reserve.next();
+        self.state[CEILING] = reserve.ceiling();
+        Ok(token)
+    }
+
+    fn put(&mut self, word: usize, value: u64) -> Result<()> {
+        #[cfg(test)]
+        self.count_down_to_the_kill()?;
+        let word = self.table.map.word(word).ok_or_else(short)?;
+        word.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    fn load_state(&mut self) -> Result<()> {
+        for place in 0..STATE_WORDS {
+            self.state[place] = self.get(STATE + place)?;
+        }
+        self.state_before = self.state;
+        if self.get(STATE_CHECK)? != state_check(&self.state) {
+            return Err(Fault::damaged("its state does not add up"));
+        }
+        let capacity = self.state[CAPACITY];
+        if capacity > u64::from(self.table.limit) || u64::from(self.carved()) > capacity {
+            return Err(Fault::damaged("its capacity makes no sense"));
+        }
+        let words = words_for(capacity as u32);
+        if words > self.table.map.backed() {
+            let path = self.table.dir.join("table");
+            let backed = self.table.map.refresh();
+            let backed = backed.map_err(|error| Fault::io("looking at", &path, error))?;
+            if words > backed {
+                return Err(short());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the old values back, the last one first. Repeating it does no harm.
+    fn roll_back(&mut self) -> Result<()> {
+        let length = self.get(JOURNAL_LENGTH)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let entries = low(length) as usize;
+        if length != length_word(entries) || entries > JOURNAL_ENTRIES {
+            return Err(Fault::damaged("its journal makes no sense"));
+        }
+        // Whoever was killed may have made the file grow.
+        let path = self.table.dir.join("table");
+        let looked = self.table.map.refresh();
+        looked.map_err(|error| Fault::io("looking at", &path, error))?;
+        for entry in (0..entries).rev() {
+            let word = self.get(JOURNAL + entry * 2)? as usize;
+            let old = self.get(JOURNAL + entry * 2 + 1)?;
+            if word < MEMBERS_AT && !(STATE_CHECK..STATE + STATE_WORDS).contains(&word) {
+                return Err(Fault::damaged("its journal points outside"));
+            }
+            self.put(word, old)?;
+        }
+        self.put(JOURNAL_LENGTH, 0)?;
+        self.entries = 0;
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn count_down_to_the_kill(&mut self) -> Result<()> {
+        let left = &self.table.stores_left;
+        if left.load(Ordering::Relaxed) == 0 {
+            self.killed = true;
+            return Err(Fault::new(ErrorKind::Internal, "killed by the test"));
+        }
+        if left.load(Ordering::Relaxed) != usize::MAX {
+            left.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        #[cfg(test)]
+        if self.killed {
+            return;
+        }
+        if self.entries > 0 && self.roll_back().is_err() {
+            // The journal stays, and whoever comes next reports the damage.
+            tracing::error!(dir = %self.table.dir.display(), "a change could not be undone");
+        }
+        if let Some(gate) = self.table.map.half(GATE) {
+            gate::leave(gate);
+        }
+    }
+}
+
+/// The length with its complement, so that a flipped bit is not taken for a journal.
+const fn length_word(entries: usize) -> u64 {
+    pair(entries as u32, !(entries as u32))
+}
+
+fn short() -> Fault {
+    Fault::damaged("the file is shorter than it says")
+}
+
+fn blocked(table: &Table, inside: Member) -> Fault {
+    let who = match members::pid(&table.map, inside) {
+        Ok(Some(pid)) => format!("process {pid}"),
+        _ => "another process".into(),
+    };
+    let why = format!(
+        "{who} has been inside the lock table for more than {:?}: it may be stopped; let it go \
+         on or kill it",
+        gate::PATIENCE
+    );
+    Fault::new(ErrorKind::Unreachable, why)
+}

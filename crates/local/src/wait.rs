@@ -1,0 +1,53 @@
+//! What a waiter finds when it looks, and whose death would be news to it.
+
+use tenure_core::{Answer, Claim, Place};
+
+use crate::fault::Fault;
+use crate::layout::{high, low};
+use crate::members::Member;
+use crate::ops::{granted, now, owner_words, queued};
+use crate::store::Inner;
+
+/// Holders' processes a head watches at most; the poll looks after the rest.
+const WATCHED: usize = 64;
+
+#[derive(Debug)]
+pub(crate) enum Look {
+    Answer(Answer),
+    /// Nothing yet: these members' deaths would be news.
+    Watch(Vec<Member>),
+}
+
+impl Inner {
+    pub(crate) fn look(&self, claim: &Claim, place: &Place) -> Result<Look, (Fault, bool)> {
+        let owner = owner_words(claim.owner);
+        self.change(|txn, _| {
+            let now = now();
+            let known = txn.claim_at(low(place.mark), high(place.mark))?;
+            let Some(known) = known.filter(|known| known.owner == owner && known.ends > now) else {
+                return Ok(Look::Answer(Answer::Queued(Place::default())));
+            };
+            if known.holds {
+                return Ok(Look::Answer(granted(&known)));
+            }
+            let lock = txn.lock(known.lock)?;
+            let mut watched = Vec::new();
+            if known.before == 0 {
+                if place.ask_again_in.is_none() {
+                    // It has become the head, and must know when to ask again.
+                    return queued(txn, &lock, &known, now).map(Look::Answer);
+                }
+                txn.walk(&lock, lock.first_holder, |holder| {
+                    if !watched.contains(&holder.member) {
+                        watched.push(holder.member);
+                    }
+                    Ok(watched.len() < WATCHED)
+                })?;
+            } else {
+                watched.push(txn.claim_on(&lock, known.before)?.member);
+            }
+            watched.retain(|member| *member != self.table.me());
+            Ok(Look::Watch(watched))
+        })
+    }
+}

@@ -1,0 +1,152 @@
+//! What the tests share: claims, and child processes that can be killed.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{
+    Answer, Claim, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Store, Token,
+};
+use tenure_local::LocalStore;
+
+pub const LONG: Duration = Duration::from_secs(600);
+pub const QUEUE: Patience = Patience::Queue(LONG);
+
+pub fn name(name: &str) -> LockName {
+    LockName::new(name).unwrap()
+}
+
+pub fn claim(lock: &str, mode: Mode) -> Claim {
+    Claim {
+        name: name(lock),
+        owner: OwnerId::random(),
+        mode,
+        ttl: LONG,
+        origin: Origin::here(),
+        label: Arc::from("a test"),
+    }
+}
+
+pub fn exclusive(lock: &str) -> Claim {
+    claim(lock, Mode::Exclusive)
+}
+
+pub fn grant(answer: Answer) -> Grant {
+    match answer {
+        Answer::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub fn token(answer: Answer) -> Token {
+    grant(answer).token.unwrap()
+}
+
+pub fn place(answer: Answer) -> Place {
+    match answer {
+        Answer::Queued(place) => place,
+        other => panic!("not queued: {other:?}"),
+    }
+}
+
+/// As the one loop in core does it, without its poll: so only a wake-up helps.
+pub async fn acquire(store: &LocalStore, claim: &Claim) -> Grant {
+    let mut answer = store.claim(claim, QUEUE).await.unwrap();
+    loop {
+        answer = match answer {
+            Answer::Granted(grant) => return grant,
+            Answer::Queued(place) => match store.wait(claim, &place).await.unwrap() {
+                Answer::Queued(_) => store.claim(claim, QUEUE).await.unwrap(),
+                other => other,
+            },
+            Answer::Busy => panic!("busy, although patient"),
+        }
+    }
+}
+
+/// The same test binary again, in a role: see `child_entry` in each test file.
+pub struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    pub fn start(role: &str, dir: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_entry", "--exact", "--nocapture", "--test-threads=1"])
+            .env("TENURE_TEST_ROLE", role)
+            .env("TENURE_TEST_DIR", dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, input, output }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next word the child says to us, past what the test harness prints.
+    pub fn hear(&mut self) -> String {
+        for _ in 0..1_000 {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).unwrap();
+            assert_ne!(read, 0, "the child ended");
+            if let Some((_, said)) = line.trim_end().split_once("says ") {
+                return said.to_owned();
+            }
+        }
+        panic!("the child says nothing of use");
+    }
+
+    pub fn tell(&mut self, word: &str) {
+        writeln!(self.input, "{word}").unwrap();
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In the child: what it is to do, if this process is one.
+pub fn role() -> Option<(String, std::path::PathBuf)> {
+    let role = std::env::var("TENURE_TEST_ROLE").ok()?;
+    Some((role, std::env::var_os("TENURE_TEST_DIR")?.into()))
+}
+
+/// In the child.
+pub fn say(word: &str) {
+    println!("says {word}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// In the child: waits for a word; false when the parent is gone.
+pub fn listen() -> bool {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap_or(0) > 0
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
