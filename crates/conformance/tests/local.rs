@@ -1,5 +1,7 @@
 //! The suite on the local store.
 
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -102,9 +102,10 @@ pub async fn a_list_has_live_locks_with_the_prefix_in_order(fixture: &dyn Fixtur
     raw.hold(&expired).await;
     let elsewhere = claim(&name("elsewhere"), Mode::Exclusive);
     raw.hold(&elsewhere).await;
+    let gone = || async { raw.inspect(&expired.name).await.is_free() };
+    assert!(eventually(GENEROUS, gone).await, "the hold never expired");
     live.sort();
-    let listed = || async { raw.list(prefix.as_str()).await == live };
-    assert!(eventually(GENEROUS, listed).await, "{:?}", raw.list(prefix.as_str()).await);
+    assert_eq!(raw.list(prefix.as_str()).await, live);
     for pattern in ["*", "%", "_"] {
         let found = raw.list(&format!("{prefix}{pattern}")).await;
         let exact: Vec<_> = live.iter().filter(|name| name.as_str().ends_with(pattern)).collect();

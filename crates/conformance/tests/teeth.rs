@@ -1,6 +1,9 @@
 //! The judge is judged: each case named here fails on a store that is broken in the way the case
 //! is there to find. A case that passes on everything proves nothing.
 
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+#[path = "teeth/broken.rs"]
 mod broken;
 
 use std::sync::Arc;
@@ -38,18 +41,18 @@ impl Fixture for Fake {
     }
 }
 
-/// One test per fault: the cases named must all fail on it.
+/// One test for one or more faults: the cases named must all fail on them.
 macro_rules! teeth {
-    ($($test:ident: $fault:ident fails [$($subject:ident::$case:ident),+ $(,)?];)*) => {
+    ($($test:ident: $($fault:ident fails [$($subject:ident::$case:ident),+ $(,)?]),+;)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                let cases = [$((
+                let cases = [$($((
                     stringify!($case),
                     tokio::spawn(async {
                         cases::$subject::$case(&Fake::with(Fault::$fault)).await;
                     }),
-                )),+];
+                )),+),+];
                 for (name, case) in cases {
                     let failed = case.await.is_err_and(|error| error.is_panic());
                     assert!(failed, "{name} passes on a broken store");
@@ -61,15 +64,28 @@ macro_rules! teeth {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn without_a_fault_every_case_named_here_passes() {
             let mut cases = tokio::task::JoinSet::new();
-            $($(cases.spawn(async {
+            $($($(cases.spawn(async {
                 cases::$subject::$case(&Fake::with(Fault::None)).await;
-            });)+)*
+            });)+)+)*
             cases.join_all().await;
         }
     };
 }
 
 teeth! {
+    // Together, because each case waits for as long as it can before it fails.
+    stores_that_never_wake_expire_skip_or_evict: NeverWakes fails [
+        handover::a_waiter_hears_of_its_grant,
+        handover::news_that_came_between_two_waits_is_found_by_the_second,
+    ], NeverExpires fails [
+        lease::a_hold_without_renewal_expires,
+        line::a_grant_that_nobody_picks_up_expires,
+    ], WaitersStay fails [
+        line::a_waiter_that_never_asks_again_is_skipped,
+    ], EvictsNobody fails [
+        eviction::an_evicted_guard_hears_of_its_loss,
+        eviction::an_evicted_waiter_loses_its_place,
+    ];
     a_store_that_always_grants: GrantsAlways fails [
         exclusion::one_holds_at_a_time_under_parallel_load,
         waiting::trying_a_held_lock_is_busy_and_leaves_nothing,
@@ -106,14 +122,6 @@ teeth! {
         handover::a_release_makes_the_first_in_line_the_holder,
         line::nobody_overtakes_those_who_wait,
     ];
-    a_store_that_never_wakes: NeverWakes fails [
-        handover::a_waiter_hears_of_its_grant,
-        handover::news_that_came_between_two_waits_is_found_by_the_second,
-    ];
-    a_store_whose_holds_never_expire: NeverExpires fails [
-        lease::a_hold_without_renewal_expires,
-        line::a_grant_that_nobody_picks_up_expires,
-    ];
     a_store_whose_holds_expire_early: ExpiresEarly fails [
         lease::a_hold_without_renewal_expires,
         lease::the_term_counts_from_the_last_renewal,
@@ -124,9 +132,6 @@ teeth! {
         lease::a_guard_holds_beyond_several_terms,
         lease::a_hold_without_renewal_expires,
         eviction::an_eviction_hits_the_owner_seen_only,
-    ];
-    a_store_whose_dead_waiters_stay: WaitersStay fails [
-        line::a_waiter_that_never_asks_again_is_skipped,
     ];
     a_store_without_fencing_that_gives_tokens: HidesFencing fails [
         promises::tokens_are_given_exactly_as_promised,
@@ -163,10 +168,6 @@ teeth! {
     ];
     a_store_that_evicts_whoever_holds: EvictsAnybody fails [
         eviction::an_eviction_hits_the_owner_seen_only,
-    ];
-    a_store_that_does_not_evict: EvictsNobody fails [
-        eviction::an_evicted_guard_hears_of_its_loss,
-        eviction::an_evicted_waiter_loses_its_place,
     ];
     a_store_that_takes_names_for_paths: MixesNames fails [
         names::odd_names_are_locks_of_their_own,
