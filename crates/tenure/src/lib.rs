@@ -1,1 +1,40 @@
-//! tenure.
+//! Distributed locks over the engines people already run, behind one API.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::Options;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> tenure::Result<()> {
+//! let client = tenure::connect("memory:").await?;
+//! let orders = client.mutex("orders/42")?.with(Options::new().ttl(Duration::from_secs(10)));
+//!
+//! let guard = orders.acquire().await?;
+//! // Send the token along with every write, and let the resource refuse an older one.
+//! assert!(guard.token().is_some());
+//! // The work is dropped at once when the lock is lost.
+//! let total = guard.run(async { 40 + 2 }).await?;
+//! assert_eq!(total, 42);
+//! guard.release().await?;
+//! # client.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A store is named by a URL ([`StoreUrl`]) and opened by [`connect`], so that one program locks in
+//! its unit tests (`memory:`), on one machine (`local`) and on servers, without a change. Code here
+//! may read a URL and choose an engine; it may not lock (that is `tenure-core`'s business).
+//!
+//! Each engine is a feature of this crate; `local` is there by default.
+
+mod directory;
+mod duration;
+mod engine;
+mod open;
+mod percent;
+mod url;
+
+pub use duration::parse_duration;
+pub use open::{connect, connect_to, open};
+pub use tenure_core::*;
+pub use url::StoreUrl;

@@ -1,0 +1,245 @@
+//! Store URLs, parsed once.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tenure_core::{Error, ErrorKind, Result};
+
+use crate::directory::default_directory;
+use crate::engine::{Engine, READ};
+use crate::{duration, parse_duration, percent};
+
+/// Where a store is: `local`, `local:/dir`, `memory:`, `redis://host`, …
+///
+/// Neither [`Display`](fmt::Display) nor [`Debug`](fmt::Debug) shows a password.
+///
+/// ```
+/// let url: tenure::StoreUrl = "redis://app:secret@cache:6379/0".parse()?;
+/// assert_eq!(url.to_string(), "redis://app:***@cache:6379/0");
+/// assert!("http://cache".parse::<tenure::StoreUrl>().is_err());
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl {
+    scheme: &'static str,
+    engine: Engine,
+    place: Place,
+    timeout: Option<Duration>,
+}
+
+/// What the URL says between scheme and query.
+#[derive(Clone, PartialEq, Eq)]
+enum Place {
+    /// Nothing is needed.
+    Here,
+    /// A directory. `None`: the default one.
+    Directory(Option<PathBuf>),
+    Servers(Servers),
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Servers {
+    user: Option<String>,
+    password: Option<Secret>,
+    /// `host` or `host:port`, one or more with commas between.
+    hosts: String,
+    /// What follows the hosts, with its slash. May be empty.
+    path: String,
+}
+
+/// Text that no output shows.
+#[derive(Clone, PartialEq, Eq)]
+struct Secret(Vec<u8>);
+
+impl StoreUrl {
+    /// How long one call to the store may take, where the URL says so (`timeout=`).
+    pub const fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// The same URL with what it leaves to the environment filled in: for `local` the default
+    /// directory. What it shows then leads to the same store from anywhere on this machine.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the environment does not say where the default directory is.
+    pub fn resolved(mut self) -> Result<Self> {
+        if self.place == Place::Directory(None) {
+            self.place = Place::Directory(Some(default_directory()?));
+        }
+        Ok(self)
+    }
+
+    pub(crate) const fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The directory of a local store that has been [`resolved`](Self::resolved).
+    #[cfg(any(test, feature = "local"))]
+    pub(crate) fn directory(&self) -> Option<&std::path::Path> {
+        match &self.place {
+            Place::Directory(directory) => directory.as_deref(),
+            Place::Here | Place::Servers(_) => None,
+        }
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (scheme, rest) = text.split_at(text.find([':', '?']).unwrap_or(text.len()));
+        let (scheme, engine) = Engine::of(scheme)?;
+        let rest = rest.strip_prefix(':').unwrap_or(rest);
+        let (place, query) = match rest.split_once('?') {
+            Some((place, query)) => (place, Some(query)),
+            None => (rest, None),
+        };
+        let place = match engine {
+            Engine::Memory if place.is_empty() => Place::Here,
+            Engine::Memory => return Err(invalid("nothing goes after memory: but options")),
+            Engine::Local => Place::Directory(directory(place)?),
+            _ => Place::Servers(servers(scheme, place, query)?),
+        };
+        let mut url = Self { scheme, engine, place, timeout: None };
+        if let (Some(query), Some(known)) = (query, engine.options()) {
+            url.read_options(query, known)?;
+        }
+        Ok(url)
+    }
+}
+
+impl StoreUrl {
+    fn read_options(&mut self, query: &str, known: &[&str]) -> Result<()> {
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match known.iter().find(|known| **known == name) {
+                Some(&"timeout") => self.timeout = Some(timeout(value)?),
+                _ => {
+                    let (scheme, known) = (self.scheme, known.join("=, "));
+                    let why = format!("{scheme} has no option {name:?}: it knows {known}=");
+                    return Err(invalid(&why));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.scheme)?;
+        match &self.place {
+            Place::Here => f.write_str(":")?,
+            Place::Directory(None) => {}
+            Place::Directory(Some(directory)) => {
+                let bytes = directory.as_os_str().as_encoded_bytes();
+                write!(f, ":{}", percent::encode(bytes))?;
+            }
+            Place::Servers(servers) => write!(f, "://{servers}")?,
+        }
+        match self.timeout {
+            Some(timeout) => write!(f, "?timeout={}", duration::write_duration(timeout)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.user, &self.password) {
+            (None, None) => {}
+            (user, None) => write!(f, "{}@", user.as_deref().unwrap_or(""))?,
+            (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or(""))?,
+        }
+        write!(f, "{}{}", self.hosts, self.path)
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
+    }
+}
+
+fn directory(place: &str) -> Result<Option<PathBuf>> {
+    if place.is_empty() {
+        return Ok(None);
+    }
+    let path = path_from(percent::decode(place));
+    match path.is_absolute() {
+        true => Ok(Some(path)),
+        false => Err(invalid("the directory must be absolute: write local:/dir")),
+    }
+}
+
+#[cfg(unix)]
+fn path_from(bytes: Vec<u8>) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+#[cfg(not(unix))]
+fn path_from(bytes: Vec<u8>) -> PathBuf {
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
+
+/// Reads `//[user[:password]@]hosts[/path]`. Its errors repeat nothing of the text: where it is
+/// malformed, any part of it may be a password.
+fn servers(scheme: &str, place: &str, query: Option<&str>) -> Result<Servers> {
+    let malformed =
+        |why: &str| invalid(&format!("{why}: write {scheme}://[user:password@]host:port"));
+    let place = place.strip_prefix("//").ok_or_else(|| malformed("`//` is missing"))?;
+    let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    if path.contains('@') || query.is_some_and(|query| query.contains('@')) {
+        return Err(malformed("`/`, `?` and `@` in a password are %2F, %3F and %40"));
+    }
+    let (credentials, hosts) = match authority.rsplit_once('@') {
+        Some((credentials, hosts)) => (Some(credentials), hosts),
+        None => (None, authority),
+    };
+    if !hosts.split(',').all(is_host) {
+        return Err(malformed("a host or its port is malformed"));
+    }
+    let (user, password) = match credentials.map(|text| text.split_once(':').unwrap_or((text, "")))
+    {
+        Some((user, password)) => (Some(user), Some(password)),
+        None => (None, None),
+    };
+    let given = |text: &&str| !text.is_empty();
+    Ok(Servers {
+        user: user.filter(given).map(str::to_owned),
+        password: password.filter(given).map(|text| Secret(percent::decode(text))),
+        hosts: hosts.into(),
+        path: path.into(),
+    })
+}
+
+/// Whether it is a `host`, `host:port` or `[v6]:port`.
+fn is_host(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !host.is_empty()
+        && (v6.is_some() || host.chars().all(plain))
+        && port.is_none_or(|port| port.parse::<u16>().is_ok())
+}
+
+fn timeout(value: &str) -> Result<Duration> {
+    match parse_duration(value) {
+        Ok(timeout) if !timeout.is_zero() => Ok(timeout),
+        _ => Err(invalid("timeout= takes a duration above zero, such as timeout=2s")),
+    }
+}
+
+fn invalid(why: &str) -> Error {
+    Error::new(ErrorKind::Invalid, READ, why)
+}
+
+#[cfg(test)]
+#[path = "url_tests.rs"]
+mod tests;

@@ -1,0 +1,97 @@
+use super::*;
+
+fn parse(text: &str) -> Result<StoreUrl> {
+    text.parse()
+}
+
+#[test]
+fn every_documented_form_is_read_and_shown_again() {
+    for text in [
+        "local",
+        "local?timeout=2s",
+        "local:/var/lock",
+        "local:/a%3Fb?timeout=250ms",
+        "memory:",
+        "memory:?timeout=2s",
+        "redis://cache",
+        "redis://app@cache:6379/1",
+        "rediss://cache:6379",
+        "redis+sentinel://h1:26379,h2:26379/service/0",
+        "redis+cluster://h1:7000,h2:7001",
+        "redlock://h1:6379,h2:6379,h3:6379",
+        "etcd://[::1]:2379,h2:2379",
+        "etcds://h1",
+        "zk://h1:2181,h2:2181/chroot",
+    ] {
+        assert_eq!(parse(text).unwrap().to_string(), text);
+    }
+    assert_eq!(parse("memory").unwrap(), parse("memory:").unwrap());
+    assert_eq!(parse("local:").unwrap(), parse("local").unwrap());
+}
+
+#[test]
+fn the_timeout_is_read() {
+    assert_eq!(parse("local").unwrap().timeout(), None);
+    let url = parse("memory:?timeout=2s").unwrap();
+    assert_eq!(url.timeout(), Some(Duration::from_secs(2)));
+    for bad in ["memory:?timeout=0s", "memory:?timeout=", "memory:?timeout", "local?timeout=2"] {
+        assert_eq!(parse(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+    }
+}
+
+#[test]
+fn an_unknown_scheme_lists_the_known_ones() {
+    for bad in ["http://host", "", "LOCAL", "redsi://u:hunter2@h", "u:hunter2@h", "hunter2@h"] {
+        let error = parse(bad).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
+        let message = error.to_string();
+        assert!(message.contains("local, memory, redis, rediss, redis+sentinel"), "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}
+
+#[test]
+fn an_unknown_option_lists_the_known_ones() {
+    let error = parse("local:/d?ttl=5s").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let message = error.to_string();
+    assert!(message.contains("\"ttl\"") && message.contains("timeout="), "{message}");
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    for text in [
+        "redis://app:hunter2@cache:6379/0?prefix=x",
+        "redis://:hunter2@cache",
+        "redis://app:hunter2@@cache",
+        "redis://app:hunter2:hunter2@cache",
+        "redlock://app:hunter2@h1,h2,h3?password=hunter2",
+    ] {
+        let url = parse(text).unwrap();
+        for shown in [url.to_string(), format!("{url:?}")] {
+            assert!(!shown.contains("hunter2"), "{shown}");
+            assert!(shown.contains(":***@"), "{shown}");
+        }
+    }
+    for malformed in [
+        "redis://app:hunter2",
+        "redis://app:hunter2/x@cache",
+        "redis://app:1?hunter2@cache",
+        "redis:app:hunter2@cache",
+        "redis://app:hunter2@",
+    ] {
+        let error = parse(malformed).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn a_relative_directory_is_refused_and_an_odd_one_comes_back() {
+    assert_eq!(parse("local:dir").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(parse("memory:/x").unwrap_err().kind(), ErrorKind::Invalid);
+    let url = parse("local:/a%3Fb%FF%25").unwrap();
+    let bytes = url.directory().unwrap().as_os_str().as_encoded_bytes();
+    assert_eq!(bytes, b"/a?b\xff%");
+    assert_eq!(parse(&url.to_string()).unwrap(), url);
+}
