@@ -1,0 +1,214 @@
+//! The command line: what can be said, and nothing about what is then done.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use tenure::{Options, OwnerId, parse_duration};
+
+use crate::exit;
+
+/// Locks shared by processes and machines, each held for a term and with a fencing token
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, after_help = exit::TABLE, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command understands.
+#[derive(Args, Debug)]
+pub(crate) struct Global {
+    /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, ...
+    // Not parsed here: clap would repeat a malformed URL, with its password, in its message.
+    #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
+    #[arg(global = true, hide_env_values = true)]
+    pub(crate) store: String,
+    /// One JSON object a line on standard output
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Nothing on standard error: the exit code says it
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Tell on standard error what tenure does; -vv tells more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Hold(Hold),
+    Ls(Ls),
+    Status(Status),
+    Watch(Watch),
+    Release(Release),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Run a command while holding a lock
+///
+/// The command gets tenure's standard input and output, its signals and its terminal, and finds
+/// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER and TENURE_STORE in its environment. When tenure dies,
+/// by whatever signal, the command and the processes of its group are killed. When the lock is
+/// lost, --on-lost says what happens to it. A tenure that is stopped (^Z) does not renew the lock,
+/// and loses it when the TTL has passed.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("what").required(true), after_help = exit::TABLE)]
+#[command(override_usage = "tenure run [OPTIONS] NAME -- COMMAND [ARGS...]\n       \
+                            tenure run [OPTIONS] NAME -c 'SHELL LINE'")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) lock: Lock,
+    /// What happens to the command when the lock is lost
+    #[arg(long, value_name = "WHAT", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// How long --on-lost term waits before it kills
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) grace: Duration,
+    /// Run this line with /bin/sh
+    #[arg(short = 'c', value_name = "SHELL LINE", group = "what")]
+    pub(crate) shell_line: Option<OsString>,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", group = "what")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Hold a lock until told to let go
+///
+/// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` where the store gives none), then
+/// holds it until SIGINT, SIGTERM or SIGHUP, or with --stdin until standard input closes.
+#[derive(Args, Debug)]
+#[command(after_help = exit::TABLE)]
+pub(crate) struct Hold {
+    #[command(flatten)]
+    pub(crate) lock: Lock,
+    /// Let go when standard input closes, too
+    #[arg(long)]
+    pub(crate) stdin: bool,
+}
+
+/// What lock, and how it is to be held.
+#[derive(Args, Debug)]
+pub(crate) struct Lock {
+    /// The lock
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Do not wait: exit with 75 if the lock is busy
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Wait at most so long, then exit with 75 [default: wait for ever]
+    #[arg(short, long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Hold it alone (the default)
+    #[arg(short = 'x', long, conflicts_with_all = ["shared", "permits"])]
+    pub(crate) exclusive: bool,
+    /// Hold it together with other shared holders
+    #[arg(short, long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// A semaphore of N permits: take one of them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+    /// Take K permits at once
+    #[arg(long, value_name = "K", requires = "permits", default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) take: u32,
+    /// The lease: how long others wait when the holder vanishes; renewed at a third of it
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ttl)]
+    pub(crate) ttl: Duration,
+    /// Give up the lock after this time, whatever the command does [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) max_hold: Option<Duration>,
+    /// The exit code for a lock that is busy or not free in time
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::BUSY)]
+    pub(crate) busy_exit_code: u8,
+    /// What ls and status show of this holder [default: the command's name, without arguments]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// SIGTERM to its process group, and SIGKILL after --grace
+    Term,
+    /// SIGKILL to its process group
+    Kill,
+    /// A warning only: it goes on without the lock
+    Nothing,
+}
+
+/// List the locks that are held or waited for
+///
+/// One row per holder: NAME MODE HOLDER TOKEN AGE TTL WAITERS.
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Only locks whose name begins with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// Show who holds a lock, and who waits for it, in order
+///
+/// A lock that nobody holds is free, which is no error.
+#[derive(Args, Debug)]
+pub(crate) struct Status {
+    /// The lock
+    pub(crate) name: String,
+}
+
+/// Print a line for every change, until interrupted
+///
+/// Begins with what is held and waited for. The store is looked at in intervals and compared with
+/// the time before: what comes and goes between two looks is not seen.
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Only locks whose name begins with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// The interval
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_duration)]
+    pub(crate) every: Duration,
+}
+
+/// Undo a claim
+///
+/// With --owner: releases the lock in the name of that owner, as it would itself, or takes its
+/// place out of the queue. With --force: takes the lock away from everybody who holds it now; the
+/// token advances, and the store keeps a record with the reason. Exits with 1 if nobody held it.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("whose").required(true))]
+pub(crate) struct Release {
+    /// The lock
+    pub(crate) name: String,
+    /// The owner, as `tenure status` shows it
+    #[arg(long, value_name = "ID", group = "whose")]
+    pub(crate) owner: Option<OwnerId>,
+    /// Take it from whoever holds it; asks for a --reason
+    #[arg(long, group = "whose", requires = "reason")]
+    pub(crate) force: bool,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", requires = "force")]
+    pub(crate) reason: Option<String>,
+}
+
+/// Print a shell's completion script
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page
+#[derive(Args, Debug)]
+pub(crate) struct Man {}
+
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = parse_duration(text).map_err(|error| error.to_string())?;
+    match (Options::MIN_TTL..=Options::MAX_TTL).contains(&ttl) {
+        true => Ok(ttl),
+        false => Err("choose a TTL between 100ms and 24h".into()),
+    }
+}

@@ -1,0 +1,164 @@
+//! The command that runs under the lock: started in a process group of its own, in front of the
+//! terminal if we were, guarded against our death, and waited for.
+
+mod find;
+mod guardian;
+mod system;
+mod terminal;
+
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{
+    self, Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group,
+    test_kill_process_group, waitpgid, waitpid,
+};
+
+use crate::exit;
+use terminal::Terminal;
+
+pub(crate) use find::{find, not_started};
+pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
+pub(crate) use system::is_ignored;
+
+/// A running command, and every process of its group.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The command's process, and by that the id of its group.
+    pid: Pid,
+    terminal: Option<Terminal>,
+    guardian: Guardian,
+}
+
+/// What became of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It ended, with what a shell would call its exit code.
+    Ended(u8),
+    /// A signal stopped it.
+    Stopped(Signal),
+}
+
+impl Job {
+    /// Starts a command. Must be called on the main thread: the command dies with the thread that
+    /// started it.
+    pub(crate) fn start(mut command: Command, guardian: Guardian) -> io::Result<Self> {
+        let terminal = Terminal::of_stdin();
+        let in_front = terminal.as_ref().is_some_and(Terminal::should_be_given);
+        system::prepare_command(&mut command, guardian.line()?, in_front);
+        let child = command.spawn().inspect_err(|_| guardian.call_off())?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { pid, terminal, guardian })
+    }
+
+    /// The next thing that happened to the command, if any. To be asked after every SIGCHLD until
+    /// it says `None`.
+    pub(crate) fn change(&self) -> io::Result<Option<Change>> {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        let Some((_, status)) = retry(|| waitpid(Some(self.pid), options))? else {
+            return Ok(None);
+        };
+        Ok(change(status))
+    }
+
+    /// Hands a signal on that was sent to us. What asks for an end or comes from the terminal goes
+    /// to the whole group: it would run on without the lock. The others mean the command alone.
+    pub(crate) fn pass_on(&self, signal: Signal) {
+        match signal {
+            Signal::USR1 | Signal::USR2 | Signal::ALARM => self.tell(signal),
+            _ => self.tell_all(signal),
+        }
+    }
+
+    /// Sends a signal to all processes of the group.
+    pub(crate) fn tell_all(&self, signal: Signal) {
+        // It fails only if nobody is left to be told.
+        let _ = kill_process_group(self.pid, signal);
+    }
+
+    fn tell(&self, signal: Signal) {
+        // The command has not been waited for, so the id is still its own.
+        let _ = kill_process(self.pid, signal);
+    }
+
+    /// Answers a stop of the command: the terminal's stops (^Z, reading in the background) stop us
+    /// too, so that the shell sees what it would have seen without us. Returns when we are
+    /// continued; says whether the command is to be continued as well.
+    pub(crate) fn follow_into_stop(&self, signal: Signal) -> bool {
+        let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        if !wants_terminal && signal != Signal::TSTP {
+            // Somebody stopped the command, not the job: the lock stays held.
+            return false;
+        }
+        let Some(terminal) = &self.terminal else {
+            return false;
+        };
+        if wants_terminal && terminal.is_ours() && terminal.give_to(self.pid) {
+            return true;
+        }
+        terminal.take_back_from(self.pid);
+        if wants_terminal && terminal::is_orphaned() {
+            // Nobody would ever continue us. The kernel ends such groups in the same way.
+            self.tell_all(Signal::HUP);
+            return true;
+        }
+        system::stop_our_group(signal);
+        true
+    }
+
+    /// Lets a stopped command continue, in front of the terminal if we are there.
+    pub(crate) fn resume(&self) {
+        if let Some(terminal) = self.terminal.as_ref().filter(|terminal| terminal.is_ours()) {
+            terminal.give_to(self.pid);
+        }
+        self.tell_all(Signal::CONT);
+    }
+
+    /// From now on processes of the group that lose their parent become ours to wait for, so that
+    /// [`is_gone`](Self::is_gone) is not deceived by dead ones that nobody waits for.
+    pub(crate) fn adopt_orphans() {
+        // Without it the end of the group is merely seen later.
+        let _ = process::set_child_subreaper(Some(process::getpid()));
+    }
+
+    /// Whether no process of the group is left. For after the command itself has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        while let Ok(Some(_)) = waitpgid(self.pid, WaitOptions::NOHANG) {}
+        test_kill_process_group(self.pid).is_err()
+    }
+
+    /// The command has ended: takes back the terminal and calls off the guardian. A job that is
+    /// dropped without it is killed.
+    pub(crate) fn finish(&self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back_from(self.pid);
+        }
+        self.guardian.call_off();
+    }
+}
+
+fn change(status: WaitStatus) -> Option<Change> {
+    if let Some(code) = status.exit_status() {
+        return Some(Change::Ended(u8::try_from(code).unwrap_or(u8::MAX)));
+    }
+    if let Some(signal) = status.terminating_signal() {
+        return Some(Change::Ended(exit::by_signal(signal)));
+    }
+    let signal = status.stopping_signal().and_then(Signal::from_named_raw);
+    signal.map(Change::Stopped)
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            answer => return Ok(answer?),
+        }
+    }
+}
+
+/// How often the end of a group is looked for; no signal tells it.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -1,0 +1,149 @@
+//! The calls that the compiler cannot check: signal dispositions, and what a new process does
+//! between fork and exec.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
+
+use rustix::net::{SendFlags, send};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use rustix::stdio::stdin;
+use rustix::termios::tcsetpgrp;
+
+/// Whether a signal is ignored by whoever started us (as `nohup` does with SIGHUP). Such a one
+/// stays ignored, for us and for the command.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no new action is given, and the old one is written to memory of the right size, in
+    // which zeroes are a valid value if the call fails.
+    let action = unsafe {
+        libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Does something while a signal is held back from this thread.
+pub(crate) fn blocking<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
+    let before = add_to_mask(signal);
+    let done = action();
+    set_mask(&before);
+    done
+}
+
+/// Stops every process of our group as the terminal would have done it. Returns when we are
+/// continued, or at once if there is no shell above us that could do that.
+pub(crate) fn stop_our_group(signal: Signal) {
+    let number = signal.as_raw();
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: an all-zero action is the default one (SIG_DFL, no flags, nothing masked); the old
+    // action is written to memory of the right size and put back as it was. `kill` takes no
+    // memory. Its signal reaches this thread before it returns.
+    unsafe {
+        let default = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+        libc::sigaction(number, &default, before.as_mut_ptr());
+        libc::kill(0, number);
+        libc::sigaction(number, before.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Prepares a command that dies with us, announces itself to its guardian, leads a process group
+/// of its own, and is `in_front` of the terminal from its first moment.
+pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, in_front: bool) {
+    let parent = getpid();
+    // The standard library clears the mask for the new process; it gets ours back.
+    let mask = mask();
+    command.process_group(0);
+    let hook = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(parent) {
+            // We died before the kernel knew of the death signal.
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let me = getpid();
+        let word = me.as_raw_pid().to_ne_bytes();
+        // A guardian that was killed guards nothing, but the death signal is still there.
+        let _ = send(guardian.as_fd(), &word, SendFlags::NOSIGNAL);
+        if in_front {
+            let _ = blocking(Signal::TTOU, || tcsetpgrp(stdin(), me));
+        }
+        set_mask(&mask);
+        Ok(())
+    };
+    // SAFETY: the hook makes system calls and touches its own stack, nothing else: no allocation,
+    // no lock, no panic (errors of a simple kind carry no memory).
+    unsafe { command.pre_exec(hook) };
+}
+
+/// Prepares a guardian: a session of its own, deaf to the signals that end others, so that it
+/// ends only with its line.
+pub(crate) fn prepare_guardian(command: &mut Command) {
+    let hook = || {
+        setsid()?;
+        for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM] {
+            // SAFETY: ignoring a signal installs no code.
+            unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) };
+        }
+        Ok(())
+    };
+    // SAFETY: the hook makes system calls only, as above.
+    unsafe { command.pre_exec(hook) };
+}
+
+fn mask() -> libc::sigset_t {
+    change_mask(libc::SIG_BLOCK, None)
+}
+
+fn add_to_mask(signal: Signal) -> libc::sigset_t {
+    let mut added = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `sigemptyset` makes a valid set of the memory, to which `sigaddset` adds one signal.
+    let added = unsafe {
+        libc::sigemptyset(added.as_mut_ptr());
+        libc::sigaddset(added.as_mut_ptr(), signal.as_raw());
+        added.assume_init()
+    };
+    change_mask(libc::SIG_BLOCK, Some(&added))
+}
+
+fn set_mask(mask: &libc::sigset_t) {
+    change_mask(libc::SIG_SETMASK, Some(mask));
+}
+
+/// Changes this thread's mask, and returns the one before.
+fn change_mask(how: libc::c_int, set: Option<&libc::sigset_t>) -> libc::sigset_t {
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is a valid one or none, and the old mask is written to memory of the right
+    // size, in which zeroes are a valid value.
+    unsafe {
+        libc::pthread_sigmask(how, set.map_or(ptr::null(), ptr::from_ref), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_blocked(signal: Signal) -> bool {
+        // SAFETY: the set is a valid one.
+        unsafe { libc::sigismember(&mask(), signal.as_raw()) == 1 }
+    }
+
+    #[test]
+    fn a_signal_is_held_back_only_as_long_as_asked() {
+        assert!(!is_blocked(Signal::TTOU));
+        assert!(blocking(Signal::TTOU, || is_blocked(Signal::TTOU)));
+        assert!(!is_blocked(Signal::TTOU));
+    }
+
+    #[test]
+    fn an_ignored_signal_is_known() {
+        // The Rust runtime ignores SIGPIPE, and nobody ignores SIGSEGV.
+        assert!(is_ignored(libc::SIGPIPE));
+        assert!(!is_ignored(libc::SIGSEGV));
+    }
+}

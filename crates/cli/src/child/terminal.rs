@@ -1,0 +1,57 @@
+//! The terminal, and whose turn it is.
+
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+
+use rustix::fs::{FileType, fstat};
+use rustix::process::{Pid, Signal, getpgrp, getppid, getsid};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+use super::system;
+
+/// The terminal on standard input.
+#[derive(Debug)]
+pub(crate) struct Terminal(());
+
+impl Terminal {
+    /// `None` if standard input is something else.
+    pub(crate) fn of_stdin() -> Option<Self> {
+        io::stdin().is_terminal().then_some(Self(()))
+    }
+
+    /// Whether our process group is in its foreground.
+    pub(crate) fn is_ours(&self) -> bool {
+        tcgetpgrp(io::stdin()).is_ok_and(|front| front == getpgrp())
+    }
+
+    /// Whether a new command should be put in the foreground at once. In a pipeline
+    /// (`tenure run a -- make | less`) the others of our group may need the terminal more; there
+    /// the command gets it when it asks.
+    pub(crate) fn should_be_given(&self) -> bool {
+        self.is_ours() && !is_pipe(io::stdout())
+    }
+
+    /// Puts a group in the foreground, and says whether that worked.
+    pub(crate) fn give_to(&self, group: Pid) -> bool {
+        // Whoever is in the background when it asks would be stopped for it.
+        system::blocking(Signal::TTOU, || tcsetpgrp(io::stdin(), group)).is_ok()
+    }
+
+    /// Puts us in the foreground again, if `group` is there now. A terminal that the shell has
+    /// given to another meanwhile is left alone.
+    pub(crate) fn take_back_from(&self, group: Pid) {
+        if tcgetpgrp(io::stdin()).is_ok_and(|front| front == group) {
+            self.give_to(getpgrp());
+        }
+    }
+}
+
+/// Whether our group has no shell above it that could continue it when it is stopped.
+pub(crate) fn is_orphaned() -> bool {
+    let session = |of: Option<Pid>| getsid(of).ok();
+    getppid().is_none_or(|parent| session(Some(parent)) != session(None))
+}
+
+fn is_pipe(file: impl AsFd) -> bool {
+    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}

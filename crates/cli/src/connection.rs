@@ -1,0 +1,46 @@
+//! The store that the command line names.
+
+use std::time::Duration;
+
+use tenure::{Client, ErrorKind, LockState, StoreUrl};
+
+use crate::exit::{self, Failure};
+
+/// A client, and where it is connected to.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) url: StoreUrl,
+}
+
+impl Connection {
+    /// Opens the store behind `url`.
+    pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
+        let url = url.parse::<StoreUrl>().and_then(StoreUrl::resolved)?;
+        let client = tenure::connect_to(&url).await.map_err(|error| {
+            let line = exit::line(&error);
+            match error.kind() {
+                ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
+                kind => Failure::new(exit::code(kind), format!("{line} (store {url})")),
+            }
+        })?;
+        Ok(Self { client, url })
+    }
+
+    /// All locks that are held or waited for and begin with `prefix`.
+    pub(crate) async fn states(&self, prefix: &str) -> Result<Vec<LockState>, Failure> {
+        let mut states = Vec::new();
+        for name in self.client.list(prefix).await? {
+            let state = self.client.inspect(name.as_str()).await?;
+            // It may have become free since it was listed.
+            if !state.is_free() {
+                states.push(state);
+            }
+        }
+        Ok(states)
+    }
+
+    /// Finishes what is left to the background. Bounded: what cannot be said now, the TTL says.
+    pub(crate) async fn close(&self) {
+        let _ = tokio::time::timeout(Duration::from_secs(2), self.client.close()).await;
+    }
+}

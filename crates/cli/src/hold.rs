@@ -1,0 +1,111 @@
+//! `tenure hold`: a lock until told to let go.
+
+use std::io::{self, Read};
+
+use serde_json::json;
+use tenure::{Guard, Released};
+use tokio::sync::oneshot;
+
+use crate::connection::Connection;
+use crate::exit::{self, Failure, Outcome};
+use crate::output::{Output, complain};
+use crate::signals::{ENDING, Signals};
+use crate::{args, lock};
+
+pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output) -> Outcome {
+    lock::check_name(&arguments.lock.name)?;
+    let mut signals = Signals::listen(&ENDING)?;
+    let connection = match signals.unless_interrupted(Connection::open(store)).await {
+        Ok(connection) => connection?,
+        Err(signal) => return Ok(exit::by_signal(signal.as_raw())),
+    };
+    let taking = lock::take(&connection, &arguments.lock, "tenure hold");
+    let outcome = match signals.unless_interrupted(taking).await {
+        Ok(Ok(guard)) => {
+            let told = tell(&guard, &connection, output);
+            match told {
+                Ok(()) => hold(guard, signals, arguments.stdin).await,
+                Err(closed) => {
+                    drop(guard);
+                    closed.outcome()
+                }
+            }
+        }
+        Ok(Err(failure)) => Err(failure),
+        Err(signal) => Ok(exit::by_signal(signal.as_raw())),
+    };
+    connection.close().await;
+    outcome
+}
+
+fn tell(
+    guard: &Guard,
+    connection: &Connection,
+    output: &Output,
+) -> Result<(), crate::output::Closed> {
+    let (name, owner) = (guard.name(), guard.owner());
+    let token = guard.token().map(|token| token.get());
+    let object = json!({
+        "lock": name.as_str(),
+        "token": token,
+        "owner": owner.to_string(),
+        "store": connection.url.to_string(),
+    });
+    let token = token.map_or_else(|| "-".into(), |token| token.to_string());
+    output.say(&object, format_args!("{name} {token} {owner}"))
+}
+
+async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
+    let closed = end_of_stdin(until_stdin_closes);
+    tokio::pin!(closed);
+    let mut warned = false;
+    let lost = |why: &str| {
+        let why = format!("lost the lock {:?}: {why}", guard.name());
+        Failure::new(exit::LOST, why)
+    };
+    loop {
+        tokio::select! {
+            biased;
+            reason = guard.lost() => return Err(lost(why(reason))),
+            () = guard.danger(), if !warned => {
+                warned = true;
+                let name = guard.name();
+                complain(&format!("the store has not confirmed the lock {name:?} for half its TTL"));
+            }
+            _ = signals.next() => break,
+            () = &mut closed => break,
+        }
+    }
+    let late = lost("it was no longer held when it was given back");
+    match guard.release().await {
+        Ok(Released::Released) => Ok(exit::OK),
+        Ok(Released::NotHeld) => Err(late),
+        Err(error) => Err(error.into()),
+    }
+}
+
+const fn why(reason: tenure::LossReason) -> &'static str {
+    match reason {
+        tenure::LossReason::MaxHold => "--max-hold is over",
+        tenure::LossReason::NotHeld => "the store says that this process no longer holds it",
+        _ => "its lease ended without a renewal",
+    }
+}
+
+/// Resolves when standard input ends, if that is asked for.
+async fn end_of_stdin(asked: bool) {
+    if !asked {
+        return std::future::pending().await;
+    }
+    let (sender, receiver) = oneshot::channel::<()>();
+    // A thread, because not everything that can be standard input can be polled; it is left behind
+    // when something else ends the hold.
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        let mut buffer = [0; 4096];
+        while input.read(&mut buffer).is_ok_and(|read| read > 0) {}
+        drop(sender);
+    });
+    // The sender is dropped, never used: the error is the news.
+    let _ = receiver.await;
+}

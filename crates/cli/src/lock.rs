@@ -1,0 +1,69 @@
+//! From lock options to a guard.
+
+use tenure::{Error, ErrorKind, Guard, LockName, Options, Result};
+
+use crate::args;
+use crate::connection::Connection;
+use crate::exit::{self, Failure};
+
+/// Takes the lock as the options say.
+pub(crate) async fn take(
+    connection: &Connection,
+    arguments: &args::Lock,
+    label: &str,
+) -> Result<Guard, Failure> {
+    let guard = acquire(connection, arguments, options(arguments, label)).await;
+    guard.map_err(|error| failure(&error, arguments))
+}
+
+/// The name, refused before anything is started for it.
+pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
+    Ok(LockName::new(name).map(drop)?)
+}
+
+fn options(arguments: &args::Lock, label: &str) -> Options {
+    let label = arguments.label.as_deref().unwrap_or(label);
+    let options = Options::new().ttl(arguments.ttl).label(label);
+    match arguments.max_hold {
+        Some(limit) => options.max_hold(limit),
+        None => options,
+    }
+}
+
+async fn acquire(connection: &Connection, lock: &args::Lock, options: Options) -> Result<Guard> {
+    let (client, name) = (&connection.client, lock.name.as_str());
+    if let Some(permits) = lock.permits {
+        let lock_ = client.semaphore(name, permits)?.taking(lock.take).with(options);
+        return match (lock.no_wait, lock.wait) {
+            (true, _) => lock_.try_acquire().await,
+            (false, Some(limit)) => lock_.acquire_within(limit).await,
+            (false, None) => lock_.acquire().await,
+        };
+    }
+    if lock.shared {
+        let lock_ = client.rw_lock(name)?.with(options);
+        return match (lock.no_wait, lock.wait) {
+            (true, _) => lock_.try_read().await,
+            (false, Some(limit)) => lock_.read_within(limit).await,
+            (false, None) => lock_.read().await,
+        };
+    }
+    let mutex = client.mutex(name)?.with(options);
+    match (lock.no_wait, lock.wait) {
+        (true, _) => mutex.try_acquire().await,
+        (false, Some(limit)) => mutex.acquire_within(limit).await,
+        (false, None) => mutex.acquire().await,
+    }
+}
+
+fn failure(error: &Error, arguments: &args::Lock) -> Failure {
+    let line = exit::line(error);
+    match error.kind() {
+        ErrorKind::Busy | ErrorKind::TimedOut => {
+            let name = &arguments.name;
+            let line = format!("{line}; `tenure status {name:?}` shows who holds it");
+            Failure::new(arguments.busy_exit_code, line)
+        }
+        kind => Failure::new(exit::code(kind), line),
+    }
+}

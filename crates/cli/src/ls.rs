@@ -1,0 +1,43 @@
+//! `tenure ls`: the locks there are.
+
+use tenure::LockState;
+
+use crate::args;
+use crate::connection::Connection;
+use crate::exit::{self, Outcome};
+use crate::output::Output;
+use crate::show;
+
+pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) -> Outcome {
+    let connection = Connection::open(store).await?;
+    let states = connection.states(&arguments.prefix).await?;
+    let told = match output.is_json() {
+        true => states.iter().try_for_each(|state| output.line(show::state(state))),
+        false => {
+            let headings = ["NAME", "MODE", "HOLDER", "TOKEN", "AGE", "TTL", "WAITERS"];
+            output.table(&headings, states.iter().flat_map(rows).collect())
+        }
+    };
+    told.map_or_else(|closed| closed.outcome(), |()| Ok(exit::OK))
+}
+
+/// One row per holder; one without a holder where there are only waiters.
+fn rows(state: &LockState) -> Vec<Vec<String>> {
+    let (name, waiters) = (state.name.to_string(), state.waiters.len().to_string());
+    let none = || String::from("-");
+    if state.holders.is_empty() {
+        return vec![vec![name, none(), none(), none(), none(), none(), waiters]];
+    }
+    let row = |holder: &tenure::Holder| {
+        vec![
+            name.clone(),
+            show::mode(holder.mode),
+            show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label),
+            holder.token.map_or_else(none, |token| token.to_string()),
+            show::span(holder.age),
+            holder.expires_in.map_or_else(none, show::span),
+            waiters.clone(),
+        ]
+    };
+    state.holders.iter().map(row).collect()
+}

@@ -1,0 +1,68 @@
+//! The `tenure` command. What it promises is in `tenure --help` and the manual page.
+
+mod args;
+mod changes;
+mod child;
+mod completions;
+mod connection;
+mod exit;
+mod hold;
+mod lock;
+mod ls;
+mod man;
+mod output;
+mod release;
+mod run;
+mod show;
+mod signals;
+mod status;
+mod supervise;
+mod usage;
+mod watch;
+
+use std::process::ExitCode;
+
+use args::{Arguments, Command};
+use exit::{Failure, Outcome};
+
+fn main() -> ExitCode {
+    if child::is_guardian() {
+        return child::stand_guard();
+    }
+    let Arguments { global, command } = match usage::arguments() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    output::set_up(global.quiet, global.verbose);
+    let code = execute(&global, command).unwrap_or_else(|failure| {
+        output::complain(&failure.message);
+        failure.code
+    });
+    ExitCode::from(code)
+}
+
+fn execute(global: &args::Global, command: Command) -> Outcome {
+    let output = output::Output::new(global.json);
+    let store = &global.store;
+    match command {
+        Command::Run(arguments) => in_runtime(run::execute(store, &arguments)),
+        Command::Hold(arguments) => in_runtime(hold::execute(store, &arguments, &output)),
+        Command::Ls(arguments) => in_runtime(ls::execute(store, &arguments, &output)),
+        Command::Status(arguments) => in_runtime(status::execute(store, &arguments, &output)),
+        Command::Watch(arguments) => in_runtime(watch::execute(store, &arguments, &output)),
+        Command::Release(arguments) => in_runtime(release::execute(store, &arguments, &output)),
+        Command::Completions(arguments) => completions::execute(&arguments),
+        Command::Man(_) => man::execute(),
+    }
+}
+
+/// Runs on the main thread: the child's death signal is bound to the thread that started it, and a
+/// wake-up needs no hop to another one.
+fn in_runtime(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::system("start", &error))?;
+    let outcome = runtime.block_on(command);
+    // What still runs in the background has nothing more to say.
+    runtime.shutdown_background();
+    outcome
+}

@@ -1,0 +1,129 @@
+//! What people and programs see: results on standard output, everything else on standard error.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::Value;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::exit::{self, Failure};
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Decides once what goes to standard error: nothing, warnings, or also what tenure does.
+pub(crate) fn set_up(quiet: bool, verbose: u8) {
+    QUIET.store(quiet, Ordering::Relaxed);
+    let level = match verbose {
+        0 => return,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let ansi = io::stderr().is_terminal() && colour_is_welcome();
+    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(ansi);
+    subscriber.with_writer(io::stderr).init();
+}
+
+/// One line for people about what went wrong.
+pub(crate) fn complain(message: &str) {
+    if !QUIET.load(Ordering::Relaxed) {
+        // Nobody is left to tell if standard error is gone.
+        let _ = writeln!(io::stderr().lock(), "tenure: {}", printable(message));
+    }
+}
+
+/// Where results go.
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) const fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    pub(crate) const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// One result: the object for programs, or the text for people. Out at once.
+    pub(crate) fn say(&self, object: &Value, text: impl Display) -> Result<(), Closed> {
+        match self.json {
+            true => self.line(object),
+            false => self.line(text),
+        }
+    }
+
+    /// One line. Out at once.
+    pub(crate) fn line(&self, text: impl Display) -> Result<(), Closed> {
+        write(format!("{text}\n").as_bytes())
+    }
+
+    /// Rows under bold headings, in aligned columns.
+    pub(crate) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> Result<(), Closed> {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(headings.iter().copied()).add_rows(rows);
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        let bold = io::stdout().is_terminal() && colour_is_welcome();
+        let mut text = String::new();
+        for (number, line) in table.lines().enumerate() {
+            let line = line.trim_end();
+            match bold && number == 0 {
+                true => text.push_str(&format!("\x1b[1m{line}\x1b[0m\n")),
+                false => text.push_str(&format!("{line}\n")),
+            }
+        }
+        write(text.as_bytes())
+    }
+}
+
+/// Bytes on standard output. Out at once.
+pub(crate) fn write(bytes: &[u8]) -> Result<(), Closed> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Closed)
+}
+
+/// Standard output takes no more.
+#[derive(Debug)]
+pub(crate) struct Closed(io::Error);
+
+impl Closed {
+    /// A reader that has seen enough is no failure; a full disk is one.
+    pub(crate) fn outcome(self) -> exit::Outcome {
+        match self.0.kind() {
+            ErrorKind::BrokenPipe => Ok(exit::OK),
+            _ => Err(Failure::system("write to standard output", &self.0)),
+        }
+    }
+}
+
+/// The text without anything a terminal would act on. Labels and host names are others' words.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// See no-color.org: any value but the empty one forbids colour.
+fn colour_is_welcome() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_words_cannot_command_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\r\n\u{9b}c é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c é");
+    }
+
+    #[test]
+    fn a_reader_that_left_is_no_failure_and_a_full_disk_is() {
+        assert_eq!(Closed(ErrorKind::BrokenPipe.into()).outcome().unwrap(), 0);
+        assert_eq!(Closed(ErrorKind::StorageFull.into()).outcome().unwrap_err().code, 70);
+    }
+}

@@ -1,0 +1,101 @@
+//! `tenure release`: somebody else's claim undone.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure::{Claim, Eviction, Holder, LockName, Mode, Origin, OwnerId, Released};
+
+use crate::args;
+use crate::connection::Connection;
+use crate::exit::{self, Outcome};
+use crate::output::{Closed, Output, printable};
+use crate::show;
+
+pub(crate) async fn execute(store: &str, arguments: &args::Release, output: &Output) -> Outcome {
+    let name = LockName::new(&arguments.name)?;
+    let connection = Connection::open(store).await?;
+    match (arguments.owner, &arguments.reason) {
+        (Some(owner), _) => release(&connection, name, owner, output).await,
+        (None, reason) => {
+            let reason = reason.as_deref().unwrap_or_default();
+            evict(&connection, &name, reason, output).await
+        }
+    }
+}
+
+async fn release(
+    connection: &Connection,
+    name: LockName,
+    owner: OwnerId,
+    output: &Output,
+) -> Outcome {
+    let claim = Claim {
+        name: name.clone(),
+        owner,
+        // Of a claim that is released, only the name and the owner matter.
+        mode: Mode::Exclusive,
+        ttl: Duration::from_secs(30),
+        origin: Origin::here(),
+        label: "".into(),
+    };
+    let released = connection.client.store().release(&claim).await?;
+    let object = |released: bool| json!({"lock": name.as_str(), "owner": owner.to_string(), "released": released});
+    let (code, told) = match released {
+        Released::Released => {
+            (exit::OK, output.say(&object(true), format_args!("released {name}")))
+        }
+        Released::NotHeld => {
+            let text = format!("{name} is not held by this owner; if it waited, it no longer does");
+            (exit::NOTHING_DONE, output.say(&object(false), text))
+        }
+    };
+    finish(told, code)
+}
+
+/// Takes the lock from each holder that is seen now; whoever comes after is left alone.
+async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
+    let state = connection.client.inspect(name.as_str()).await?;
+    let mut evicted = 0_u32;
+    for holder in &state.holders {
+        let eviction = Eviction {
+            name: name.clone(),
+            owner: holder.owner.clone(),
+            by: Origin::here(),
+            reason: reason.into(),
+        };
+        if connection.client.store().evict(&eviction).await? == Released::NotHeld {
+            continue;
+        }
+        evicted += 1;
+        let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+        let owner = printable(&holder.owner);
+        let text = format!("evicted {who} from {name}, owner {owner}");
+        if let Err(closed) = output.say(&record(name, holder, reason), text) {
+            return closed.outcome();
+        }
+    }
+    if evicted > 0 {
+        return Ok(exit::OK);
+    }
+    let object = json!({"lock": name.as_str(), "released": false});
+    finish(output.say(&object, format_args!("nobody holds {name}")), exit::NOTHING_DONE)
+}
+
+fn record(name: &LockName, holder: &Holder, reason: &str) -> Value {
+    json!({
+        "lock": name.as_str(),
+        "owner": holder.owner,
+        "host": holder.host,
+        "pid": holder.pid,
+        "label": holder.label,
+        "reason": reason,
+        "released": true,
+    })
+}
+
+fn finish(told: Result<(), Closed>, code: u8) -> Outcome {
+    match told {
+        Ok(()) => Ok(code),
+        Err(closed) => closed.outcome(),
+    }
+}

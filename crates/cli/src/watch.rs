@@ -1,0 +1,129 @@
+//! `tenure watch`: a line per change.
+
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::changes::{Change, Who, between};
+use crate::connection::Connection;
+use crate::exit::{self, Failure, Outcome};
+use crate::output::{Output, printable};
+use crate::signals::{ENDING, Signals};
+use crate::{args, show};
+
+pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Output) -> Outcome {
+    if arguments.every.is_zero() {
+        return Err(Failure::new(exit::USAGE, "--every must be above zero, such as 100ms"));
+    }
+    let mut signals = Signals::listen(&ENDING)?;
+    let watching = watch(store, arguments, output);
+    // To be interrupted is how a watch ends.
+    signals.unless_interrupted(watching).await.unwrap_or(Ok(exit::OK))
+}
+
+async fn watch(store: &str, arguments: &args::Watch, output: &Output) -> Outcome {
+    let connection = Connection::open(store).await?;
+    let mut ticks = interval(arguments.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = Vec::new();
+    loop {
+        ticks.tick().await;
+        if reader_left() {
+            return Ok(exit::OK);
+        }
+        let after = connection.states(&arguments.prefix).await?;
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        for change in between(&before, &after) {
+            if let Err(closed) = output.say(&object(&change, at), text(&change, at)) {
+                return closed.outcome();
+            }
+        }
+        before = after;
+    }
+}
+
+/// Whether nobody reads standard output any more. Without changes no write would find out.
+fn reader_left() -> bool {
+    let stdout = io::stdout();
+    let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
+    let at_once = Timespec::default();
+    poll(&mut asked, Some(&at_once)).is_ok_and(|ready| ready > 0)
+        && asked[0].revents().contains(PollFlags::ERR)
+}
+
+fn text(change: &Change, at: Duration) -> String {
+    let (time, name, event) = (utc(at), &change.lock, change.event.name());
+    let place = |who: &Who| show::whereabouts(who.host.as_deref(), who.pid, &who.label);
+    let mut text = format!("{time} {name} {event} {}", place(&change.who));
+    if let Some(from) = &change.from {
+        text.push_str(&format!(" from {}", place(from)));
+    }
+    if let Some(token) = change.who.token {
+        text.push_str(&format!(" token {token}"));
+    }
+    printable(&text)
+}
+
+fn object(change: &Change, at: Duration) -> Value {
+    let who = |who: &Who| {
+        json!({
+            "owner": who.owner,
+            "token": who.token.map(|token| token.get()),
+            "host": who.host,
+            "pid": who.pid,
+            "label": who.label,
+        })
+    };
+    json!({
+        "at": utc(at),
+        "lock": change.lock.as_str(),
+        "event": change.event.name(),
+        "who": who(&change.who),
+        "from": change.from.as_ref().map(who),
+    })
+}
+
+/// A time since 1970 as `2026-11-15T22:10:21.042Z`.
+fn utc(since_1970: Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let millisecond = since_1970.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z")
+}
+
+/// The Gregorian date so many days after 1970-01-01, counted in years that begin in March, so that
+/// the leap day is the last of its year.
+const fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400;
+    (if month <= 2 { year + 1 } else { year }, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_the_calendar_has_them() {
+        for (milliseconds, shown) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_794_780_621_042, "2026-11-15T22:10:21.042Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(Duration::from_millis(milliseconds)), shown);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What the command of `tenure run` gets, and what becomes of its end.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use tenure_testkit::GENEROUS;
+
+use crate::common::{Ran, Store, code, line, runs, signal};
+
+const SHOW: &str =
+    "echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_STORE ${TENURE_PASSWORD-none}";
+
+#[test]
+fn the_command_finds_lock_token_owner_and_store_in_its_environment() {
+    let store = Store::new();
+    let show = |store: &Store| {
+        let mut command = store.tenure(&["run", "a", "-c", SHOW]);
+        Ran::from(command.env("TENURE_PASSWORD", "hunter2").output().unwrap()).ok()
+    };
+    let (first, second) = (show(&store), show(&store));
+    let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
+    let (first, second) = (words(&first), words(&second));
+    assert_eq!(first.len(), 5, "{first:?}");
+    assert_eq!(first[0], "a");
+    let token = |words: &[String]| words[1].parse::<u64>().unwrap();
+    assert!(token(&first) < token(&second), "{first:?} {second:?}");
+    assert_eq!(first[2].len(), 32);
+    assert_ne!(first[2], second[2]);
+    assert!(first[3].starts_with("local:/"), "{first:?}");
+    assert_eq!(first[4], "none", "the command must not get the password");
+}
+
+#[test]
+fn the_exit_code_of_the_command_is_ours() {
+    let store = Store::new();
+    for (shell_line, code) in
+        [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    {
+        let ran = store.run(&["run", "a", "-c", shell_line]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(code), ""), "{shell_line}");
+        assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn standard_input_goes_to_the_command() {
+    let store = Store::new();
+    let mut command = store.tenure(&["run", "a", "--", "cat"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"one\0two\n").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"one\0two\n");
+}
+
+#[test]
+fn arguments_that_are_not_utf8_reach_the_command_unchanged() {
+    let store = Store::new();
+    let odd = OsStr::from_bytes(b"\xff\xfe x");
+    let words = ["run", "a", "--", "printf", "%s"].map(OsStr::new);
+    let output = store.tenure(&[&words[..], &[odd]].concat()).output().unwrap();
+    assert_eq!(output.stdout, odd.as_bytes());
+    let ran = store
+        .tenure(&[
+            OsStr::new("run"),
+            OsStr::new("a"),
+            OsStr::new("-c"),
+            OsStr::from_bytes(b"printf %s \xff"),
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(ran.stdout, b"\xff");
+}
+
+#[tokio::test]
+async fn signals_sent_to_us_reach_the_command() {
+    let store = Store::new();
+    for (name, number) in [
+        ("HUP", Signal::HUP),
+        ("INT", Signal::INT),
+        ("QUIT", Signal::QUIT),
+        ("TERM", Signal::TERM),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+    ] {
+        let shell_line = format!(
+            "trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
+        );
+        let mut run = store.start(&["run", "a", "-c", &shell_line]);
+        assert_eq!(line(&mut run).await, "ready");
+        signal(&run, number);
+        assert_eq!(line(&mut run).await, format!("got {name}"));
+        assert_eq!(code(&mut run).await, Some(9), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_a_passed_on_signal_ends_gives_128_and_the_signal() {
+    let store = Store::new();
+    let mut run = store.start(&["run", "a", "-c", "echo ready; exec sleep 100"]);
+    assert_eq!(line(&mut run).await, "ready");
+    signal(&run, Signal::TERM);
+    assert_eq!(code(&mut run).await, Some(143));
+    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_signal_that_our_starter_ignores_stays_ignored() {
+    let store = Store::new();
+    let binary = env!("CARGO_BIN_EXE_tenure");
+    let shell_line = "trap '' HUP; exec \"$0\" run a -c 'echo ready; kill -HUP $$; kill -HUP $PPID; read word; echo $word'";
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", shell_line, binary])
+        .env("TENURE_DIR", store.scratch())
+        .env_remove("TENURE_STORE");
+    let mut run = tenure_testkit::Process::spawn(command).unwrap();
+    assert_eq!(line(&mut run).await, "ready");
+    run.send("alive").unwrap();
+    assert_eq!(line(&mut run).await, "alive");
+    assert_eq!(code(&mut run).await, Some(0));
+}
+
+#[test]
+fn the_command_dies_of_a_broken_pipe_as_it_would_alone() {
+    let store = Store::new();
+    let ran = store.run(&[
+        "run",
+        "a",
+        "-c",
+        "sh -c 'sleep 0.1; exec yes' | head -1; true; yes | head -1",
+    ]);
+    assert_eq!(ran.stdout, "y\ny\n");
+    assert_eq!(ran.stderr, "", "no complaint about a broken pipe");
+}
+
+#[test]
+fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
+    let store = Store::new();
+    let file = store.scratch().join("plain");
+    std::fs::write(&file, "echo hello\n").unwrap();
+    let plain = file.to_str().unwrap();
+    store.run(&["run", "a", "--", "no-such-command"]).failed(127);
+    store.run(&["run", "a", "--", "/no/such/command"]).failed(127);
+    store.run(&["run", "a", "--", plain]).failed(126);
+    assert!(!store.scratch().parent().unwrap().join("store").exists(), "no store was opened");
+    // Found and executable, but the interpreter is not there.
+    std::fs::write(&file, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    store.run(&["run", "a", "--", plain]).failed(127);
+    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn nothing_of_us_is_left_when_the_command_has_ended() {
+    let store = Store::new();
+    let mut run = store.start(&["run", "a", "-c", "echo ready; read word; exit 3"]);
+    assert_eq!(line(&mut run).await, "ready");
+    let children =
+        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).unwrap();
+    let children: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(children.len(), 2, "the command and its guardian");
+    run.close_input();
+    assert_eq!(run.wait(GENEROUS).await.unwrap().code(), Some(3));
+    assert!(!children.into_iter().any(runs));
+}
+
+#[test]
+fn what_the_command_leaves_in_the_background_keeps_nothing_open_of_ours() {
+    let store = Store::new();
+    // `output` returns only when every copy of both pipes is closed.
+    let ran = store.run(&["run", "a", "-c", "sleep 5 >/dev/null 2>&1 & echo $!"]);
+    let pid: u32 = ran.ok().trim().parse().unwrap();
+    assert!(runs(pid), "what a command that ended well has left is not ours to kill");
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+}

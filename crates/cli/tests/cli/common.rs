@@ -1,0 +1,133 @@
+//! What the tests share.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tenure_testkit::{GENEROUS, Process, TempDir, eventually, temp_dir};
+
+/// A store of one's own.
+pub(crate) struct Store(TempDir);
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        Self(temp_dir())
+    }
+
+    /// A directory of one's own for other things.
+    pub(crate) fn scratch(&self) -> std::path::PathBuf {
+        let scratch = self.0.path().join("scratch");
+        fs::create_dir_all(&scratch).unwrap();
+        scratch
+    }
+
+    /// A `tenure` command line on this store.
+    pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.args(arguments).env("TENURE_DIR", self.0.path().join("store"));
+        for variable in ["TENURE_STORE", "TENURE_TOKEN", "TENURE_PASSWORD", "NO_COLOR"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Ran {
+        self.tenure(arguments).stdin(Stdio::null()).output().unwrap().into()
+    }
+
+    /// Starts it, to be talked to.
+    pub(crate) fn start<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Process {
+        Process::spawn(self.tenure(arguments)).unwrap()
+    }
+
+    /// Starts `tenure hold NAME` and waits until it holds. Also returns its token and owner.
+    pub(crate) async fn hold(&self, options: &[&str], name: &str) -> (Process, u64, String) {
+        let mut holder = self.start(&[&["hold"], options, &[name]].concat());
+        let line = holder.line(GENEROUS).await.expect("hold says that it holds");
+        let words: Vec<_> = line.split(' ').collect();
+        assert_eq!((words.len(), words[0]), (3, name), "{line}");
+        (holder, words[1].parse().unwrap(), words[2].into())
+    }
+
+    /// What `status --json` says.
+    pub(crate) fn status(&self, name: &str) -> Value {
+        serde_json::from_str(&self.run(&["status", name, "--json"]).ok()).unwrap()
+    }
+
+    /// Waits until so many claims wait for the lock.
+    pub(crate) async fn waiters(&self, name: &str, count: usize) {
+        let there = || async { self.status(name)["waiters"].as_array().unwrap().len() == count };
+        assert!(eventually(GENEROUS, there).await, "{count} never wait: {}", self.status(name));
+    }
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// What it printed, if all went well.
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+
+    /// It failed with this code and one line about it.
+    pub(crate) fn failed(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(self.stdout, "");
+        let one_line = self.stderr.ends_with('\n') && self.stderr.lines().count() == 1;
+        assert!(one_line && self.stderr.starts_with("tenure: "), "{self:?}");
+        self.stderr
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+/// Whether a process runs (a dead one that nobody waited for does not).
+pub(crate) fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Waits until a process no longer runs.
+pub(crate) async fn ends(pid: u32) -> bool {
+    eventually(GENEROUS, || async { !runs(pid) }).await
+}
+
+/// Sends a signal to a process that the test has started and not waited for.
+pub(crate) fn signal(process: &Process, signal: Signal) {
+    let pid = Pid::from_raw(process.pid().try_into().unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// The next line, which must come.
+pub(crate) async fn line(process: &mut Process) -> String {
+    process.line(GENEROUS).await.expect("a line comes")
+}
+
+/// The exit code of a process that must end by itself.
+pub(crate) async fn code(process: &mut Process) -> Option<i32> {
+    process.wait(GENEROUS).await.expect("it ends").code()
+}
+
+/// Long enough for a wrong thing to show, short enough to be paid in every run.
+pub(crate) const A_MOMENT: Duration = Duration::from_millis(300);

@@ -1,0 +1,91 @@
+//! `ls`, `status` and `watch`.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tenure_testkit::GENEROUS;
+
+use crate::common::{Store, code, line, signal};
+
+#[tokio::test]
+async fn ls_shows_a_row_per_holder_and_only_names_with_the_prefix() {
+    let store = Store::new();
+    let (holder, token, _) = store.hold(&["--label", "nightly report"], "jobs/a").await;
+    let (_other, ..) = store.hold(&[], "other").await;
+    let table = store.run(&["ls", "jobs/"]).ok();
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 2, "{table}");
+    let headings: Vec<_> = lines[0].split_whitespace().collect();
+    assert_eq!(headings, ["NAME", "MODE", "HOLDER", "TOKEN", "AGE", "TTL", "WAITERS"]);
+    assert!(lines[1].starts_with("jobs/a "), "{table}");
+    for part in [&format!(":{} (nightly report)", holder.pid()), &token.to_string(), "exclusive"] {
+        assert!(lines[1].contains(part), "{part}: {table}");
+    }
+    assert!(!table.contains('\x1b'), "no colour where there is no terminal");
+    let objects = store.run(&["ls", "--json"]).ok();
+    let names: Vec<_> = objects
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["lock"].clone())
+        .collect();
+    assert_eq!(names, ["jobs/a", "other"]);
+}
+
+#[tokio::test]
+async fn status_shows_the_holder_and_the_waiters_in_order() {
+    let store = Store::new();
+    let free = store.status("a");
+    assert_eq!(free.to_string(), r#"{"holders":[],"lock":"a","mode":null,"waiters":[]}"#);
+    assert_eq!(store.run(&["status", "a"]).ok(), "a is free\n");
+    let (holder, token, owner) = store.hold(&[], "a").await;
+    let first = store.start(&["run", "--label", "first", "a", "--", "true"]);
+    store.waiters("a", 1).await;
+    let second = store.start(&["run", "--label", "second", "a", "--", "true"]);
+    store.waiters("a", 2).await;
+    let status = store.status("a");
+    let held = &status["holders"][0];
+    assert_eq!(status["mode"], "exclusive");
+    assert_eq!((&held["token"], &held["pid"]), (&token.into(), &holder.pid().into()));
+    assert_eq!(held["owner"], owner);
+    assert!(held["expires_in_ms"].as_u64().unwrap() <= 30_000);
+    for (place, waiter, label) in [(0, &first, "first"), (1, &second, "second")] {
+        let shown = &status["waiters"][place];
+        assert_eq!((&shown["pid"], &shown["label"]), (&waiter.pid().into(), &label.into()));
+    }
+    let text = store.run(&["status", "a"]).ok();
+    assert!(text.contains(&owner), "{text}");
+    assert!(text.find("(first)").unwrap() < text.find("(second)").unwrap(), "{text}");
+}
+
+#[tokio::test]
+async fn watch_tells_of_every_change_and_ends_well_when_interrupted() {
+    let store = Store::new();
+    let (mut holder, ..) = store.hold(&["--label", "one"], "a").await;
+    let mut watch = store.start(&["watch", "--every", "10ms"]);
+    assert!(line(&mut watch).await.contains(" a acquired "));
+    let mut waiter = store.start(&["hold", "--label", "two", "a"]);
+    let waiting = line(&mut watch).await;
+    assert!(waiting.contains(" a waiting ") && waiting.contains("(two)"), "{waiting}");
+    signal(&holder, Signal::TERM);
+    let handed = line(&mut watch).await;
+    assert!(handed.contains(" a handed over ") && handed.contains("(one)"), "{handed}");
+    signal(&waiter, Signal::TERM);
+    assert!(line(&mut watch).await.contains(" a released "));
+    signal(&watch, Signal::INT);
+    assert_eq!(code(&mut watch).await, Some(0));
+    assert_eq!(code(&mut holder).await, Some(0));
+    assert_eq!(code(&mut waiter).await, Some(0));
+}
+
+#[tokio::test]
+async fn watch_ends_quietly_when_nobody_reads_it() {
+    let store = Store::new();
+    let mut command = store.tenure(&["watch", "--every", "10ms"]);
+    let mut watch = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(watch.stdout.take());
+    let ended = tokio::task::spawn_blocking(move || watch.wait_with_output().unwrap());
+    let output = tokio::time::timeout(GENEROUS, ended).await.unwrap().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}

@@ -1,0 +1,12 @@
+//! The `tenure` command from outside: a real binary, a store of its own for every test.
+
+#![allow(clippy::unwrap_used)]
+
+mod child;
+mod common;
+mod death;
+mod inspection;
+mod release;
+mod terminal;
+mod usage;
+mod waiting;

@@ -1,0 +1,157 @@
+//! On a terminal: the command is in front, and ^C and ^Z do what they do without us.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use rustix::process::{ioctl_tiocsctty, setsid};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use tenure_testkit::GENEROUS;
+
+use crate::common::Store;
+
+#[test]
+fn the_command_is_in_the_foreground_and_we_are_after_it() {
+    let store = Store::new();
+    // Of /proc/PID/stat, the fifth word is the process group, the eighth the one in front.
+    let look = "set -- $(cat /proc/$$/stat); test $5 = $8 && echo in-front";
+    let mut session = Session::start(
+        &store,
+        "\"$TENURE\" run a -- sh -c \"$LOOK\"; read word; echo got-$word",
+        look,
+    );
+    session.expect("in-front");
+    session.type_in("hello\n");
+    session.expect("got-hello");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn interrupt_from_the_terminal_ends_the_command_with_its_code() {
+    let store = Store::new();
+    let shell_line =
+        "trap '' INT; \"$TENURE\" run a -- sh -c 'echo read\"\"y; exec sleep 100'; echo code-$?";
+    let mut session = Session::start(&store, shell_line, "");
+    session.expect("ready");
+    session.type_in("\x03");
+    // The shell ignores SIGINT, and so does what it starts: as it would without us.
+    session.type_in("\x1c");
+    session.expect("code-131");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn suspend_and_continue_work_as_without_us() {
+    let store = Store::new();
+    let shell_line = "set -m; \"$TENURE\" run a -- cat; echo stopped-$?; fg; echo ended-$?";
+    let mut session = Session::start(&store, shell_line, "");
+    session.type_in("one\n");
+    // Once from the terminal's echo, once from cat.
+    session.expect("one\r\none");
+    session.type_in("\x1a");
+    session.expect("stopped-148");
+    // What `fg` says before it continues the job.
+    session.expect("run a -- cat");
+    session.type_in("two\n");
+    session.expect("two\r\ntwo");
+    session.type_in("\x04");
+    session.expect("ended-0");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
+    let store = Store::new();
+    let shell_line = "set -m; \"$TENURE\" run a -- cat | sed s/^/piped-/; echo ended";
+    let mut session = Session::start(&store, shell_line, "");
+    session.type_in("one\n");
+    session.type_in("\x04");
+    session.expect("piped-one");
+    session.expect("ended");
+    assert_eq!(session.end(), Some(0));
+}
+
+/// A shell on a terminal of its own.
+struct Session {
+    shell: Child,
+    keyboard: File,
+    screen: Receiver<Vec<u8>>,
+    seen: String,
+}
+
+impl Session {
+    fn start(store: &Store, shell_line: &str, look: &str) -> Self {
+        let keyboard =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&keyboard).unwrap();
+        unlockpt(&keyboard).unwrap();
+        let name = ptsname(&keyboard, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(name).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", shell_line]).env("LOOK", look);
+        for (name, value) in store.tenure::<&str>(&[]).get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
+        let stdio = || Stdio::from(terminal.try_clone().unwrap());
+        command.stdin(stdio()).stdout(stdio()).stderr(stdio());
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe {
+            command.pre_exec(|| {
+                setsid()?;
+                Ok(ioctl_tiocsctty(rustix::stdio::stdin())?)
+            });
+        }
+        let shell = command.spawn().unwrap();
+        drop((command, terminal));
+        let keyboard = File::from(keyboard);
+        let mut output = keyboard.try_clone().unwrap();
+        let (sender, screen) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // A terminal that nobody has open any more is an error.
+            while let Ok(read @ 1..) = output.read(&mut buffer) {
+                if sender.send(buffer[..read].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        let seen = String::new();
+        Self { shell, keyboard, screen, seen }
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until the text is on the screen.
+    fn expect(&mut self, text: &str) {
+        let limit = Instant::now() + GENEROUS;
+        while !self.seen.contains(text) {
+            let left = limit.saturating_duration_since(Instant::now());
+            match self.screen.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("{text:?} never shows: {:?}", self.seen),
+            }
+        }
+    }
+
+    fn end(mut self) -> Option<i32> {
+        self.shell.wait().unwrap().code()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // It has ended, or the test has failed.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}

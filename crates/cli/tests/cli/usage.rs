@@ -1,0 +1,123 @@
+//! Command lines that make no sense, stores that cannot be opened, and the texts that help.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::common::{Ran, Store};
+
+#[test]
+fn what_makes_no_sense_is_one_line_and_64() {
+    let store = Store::new();
+    let long = "x".repeat(201);
+    for arguments in [
+        &[][..],
+        &["doctor"],
+        &["run"],
+        &["run", "a"],
+        &["run", "a", "true"],
+        &["run", "", "--", "true"],
+        &["run", &long, "--", "true"],
+        &["run", "a\nb", "--", "true"],
+        &["run", "--ttl", "0s", "a", "--", "true"],
+        &["run", "--ttl", "25h", "a", "--", "true"],
+        &["run", "--ttl", "5", "a", "--", "true"],
+        &["run", "-n", "-w", "1s", "a", "--", "true"],
+        &["run", "--max-hold", "0s", "a", "--", "true"],
+        &["hold", "--on-lost", "term", "a"],
+        &["status", &long],
+        &["watch", "--every", "0s"],
+        &["--store", "http://host", "ls"],
+        &["--store", "local:relative", "ls"],
+        &["--store", "memory:?ttl=5s", "ls"],
+        &["--store", "redis://host", "ls"],
+    ] {
+        store.run(arguments).failed(64);
+    }
+    let unknown = store.run(&["--store", "http://host", "ls"]).failed(64);
+    assert!(unknown.contains("redis+sentinel") && unknown.contains("zk"), "{unknown}");
+    let missing = store.run(&["--store", "etcd://host", "ls"]).failed(64);
+    assert!(missing.contains("this build of tenure has no etcd engine"), "{missing}");
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let store = Store::new();
+    for url in [
+        "redis://app:hunter2@cache",
+        "redis://app:hunter2",
+        "redsi://app:hunter2@cache",
+        "redis://app:hunter2/@cache",
+        "app:hunter2@cache",
+    ] {
+        for verbose in ["-q", "-vvv"] {
+            for arguments in [&["--store", url, verbose, "ls"][..], &[verbose, url]] {
+                let ran = store.run(arguments);
+                assert_eq!(ran.code, Some(64), "{ran:?}");
+                assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+            }
+        }
+        for arguments in [&["ls"][..], &["ls", "--help"], &["--help"], &["nonsense"]] {
+            let mut command = store.tenure(arguments);
+            let ran = Ran::from(command.env("TENURE_STORE", url).output().unwrap());
+            assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_one_line_and_a_code() {
+    let store = Store::new();
+    let file = store.scratch().join("file");
+    std::fs::write(&file, "").unwrap();
+    let on = |directory: &std::path::Path| {
+        store.run(&["--store", &format!("local:{}", directory.display()), "ls"])
+    };
+    let said = on(&file.join("below"));
+    assert!(matches!(said.code, Some(64 | 69 | 77)), "{said:?}");
+    let code = said.code.unwrap();
+    said.failed(code);
+    // Root may write everywhere, so there this says nothing.
+    let closed = store.scratch().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
+    if std::fs::write(closed.join("probe"), "").is_err() {
+        on(&closed.join("below")).failed(77);
+    }
+}
+
+#[test]
+fn the_memory_store_serves_one_process() {
+    let store = Store::new();
+    let ran =
+        store.run(&["--store", "memory:", "run", "a", "-c", "echo $TENURE_STORE $TENURE_LOCK"]);
+    assert_eq!(ran.ok(), "memory: a\n");
+}
+
+#[test]
+fn help_names_every_exit_code() {
+    let store = Store::new();
+    for arguments in [&["--help"][..], &["run", "--help"], &["hold", "--help"], &["run", "-h"]] {
+        let help = store.run(arguments).ok();
+        for code in ["64", "69", "70", "75", "76", "77", "126", "127"] {
+            let has = |line: &str| line.split_whitespace().next() == Some(code);
+            assert!(help.lines().any(has), "{arguments:?} does not tell of {code}");
+        }
+    }
+    assert!(store.run(&["--version"]).ok().starts_with("tenure "));
+}
+
+#[test]
+fn completions_and_the_manual_page_are_printed() {
+    let store = Store::new();
+    for (shell, has) in
+        [("bash", "_tenure()"), ("zsh", "#compdef tenure"), ("fish", "complete -c tenure")]
+    {
+        let script = store.run(&["completions", shell]).ok();
+        assert!(script.contains(has) && script.contains("max-hold"), "{shell}");
+    }
+    let page = store.run(&["man"]).ok();
+    for part in
+        [".TH", "TENURE RUN", "TENURE RELEASE", "max\\-hold", "EXIT STATUS", "127", "TENURE_DIR"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
