@@ -39,23 +39,20 @@ pub(crate) fn enter(
     me: u32,
     is_dead: impl Fn(u32) -> Result<bool>,
 ) -> Result<Passed> {
-    if take(word, 0, me) {
+    if take(word, 0, me) || spin(word, me) {
         return Ok(Passed::Open);
     }
-    for _ in 0..SPINS {
-        std::hint::spin_loop();
-        if word.load(Ordering::Relaxed) == 0 && take(word, 0, me) {
-            return Ok(Passed::Open);
-        }
-    }
-    let started = Instant::now();
+    let mut started = Instant::now();
+    let mut slept = false;
     loop {
         let seen = word.load(Ordering::Relaxed);
-        if seen == 0 {
-            // Others may still sleep, so the mark stays.
-            if take(word, 0, me | CONTENDED) {
+        // Others may still sleep, so the mark stays. And somebody who comes and goes all the time
+        // must not always be faster than one who is just waking up: so it tries for a while.
+        if seen == 0 || slept {
+            if spin(word, me | CONTENDED) {
                 return Ok(Passed::Open);
             }
+            slept = false;
             continue;
         }
         let marked = seen | CONTENDED;
@@ -63,8 +60,10 @@ pub(crate) fn enter(
             continue;
         }
         sleep(word, marked);
+        slept = true;
         let inside = marked & !CONTENDED;
         if word.load(Ordering::Relaxed) != marked {
+            started = Instant::now();
             continue;
         }
         if inside == 0 || is_dead(inside)? {
@@ -87,6 +86,13 @@ pub(crate) fn leave(word: &AtomicU32) {
 
 fn take(word: &AtomicU32, from: u32, to: u32) -> bool {
     word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+fn spin(word: &AtomicU32, me: u32) -> bool {
+    (0..SPINS).any(|_| {
+        std::hint::spin_loop();
+        word.load(Ordering::Relaxed) == 0 && take(word, 0, me)
+    })
 }
 
 fn sleep(word: &AtomicU32, expected: u32) {

@@ -4,8 +4,6 @@
 //! Holders and waiters are two doubly linked lists, both in order of arrival, so that anybody
 //! leaves in constant time and a hand-off costs the same with 10,000 waiters as with one.
 
-use tenure_core::Mode;
-
 use crate::fault::{Fault, Result};
 use crate::layout::{BUCKETS, BUCKETS_AT, low, mix, pair};
 use crate::members::Member;
@@ -50,12 +48,19 @@ impl Txn<'_> {
         Err(Fault::damaged("a bucket has no end"))
     }
 
-    pub(crate) fn new_lock(&mut self, name: &Name) -> Result<Lock> {
+    /// Grants a claim on a lock that nobody has.
+    pub(crate) fn open_lock(
+        &mut self,
+        name: &Name,
+        mut claim: Entry,
+        label: &str,
+    ) -> Result<Entry> {
         let bucket = bucket_of(name.hash);
         let first = self.bucket(bucket)?;
-        let lock = self.build_lock(name, first)?;
+        claim.grant(self.mint()?, claim.arrived);
+        let (lock, claim) = self.build_held(name, first, claim, label)?;
         self.set_bucket(bucket, lock.index)?;
-        Ok(lock)
+        Ok(claim)
     }
 
     /// Saves the lock, or gives its record back if nobody holds it and nobody waits.
@@ -262,27 +267,13 @@ impl Txn<'_> {
             self.relink(lock, lock.last_holder, |last| last.after = claim.index)?;
         }
         lock.last_holder = claim.index;
-        lock.holders = lock.holders.saturating_add(1);
-        match claim.mode {
-            Mode::Exclusive => lock.exclusive = lock.exclusive.saturating_add(1),
-            Mode::Shared => lock.shared = lock.shared.saturating_add(1),
-            Mode::Permits { take, .. } => {
-                lock.permits = lock.permits.saturating_add(u64::from(take));
-            }
-        }
+        lock.count_in(claim.mode);
         Ok(())
     }
 
     fn unlink(&mut self, lock: &mut Lock, claim: &Entry) -> Result<()> {
         let (first, last) = if claim.holds {
-            lock.holders = lock.holders.saturating_sub(1);
-            match claim.mode {
-                Mode::Exclusive => lock.exclusive = lock.exclusive.saturating_sub(1),
-                Mode::Shared => lock.shared = lock.shared.saturating_sub(1),
-                Mode::Permits { take, .. } => {
-                    lock.permits = lock.permits.saturating_sub(u64::from(take));
-                }
-            }
+            lock.count_out(claim.mode);
             (&mut lock.first_holder, &mut lock.last_holder)
         } else {
             lock.waiters = lock.waiters.saturating_sub(1);

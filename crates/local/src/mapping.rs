@@ -51,6 +51,7 @@ impl Mapping {
     }
 
     /// The word with this number, if the file backs it.
+    #[inline]
     pub(crate) fn word(&self, number: usize) -> Option<&AtomicU64> {
         if number >= self.backed.load(Ordering::Relaxed) {
             return None;

@@ -30,9 +30,7 @@ impl Inner {
             let now = now();
             let newcomer = || Entry::new(owner, self.table.me(), claim.mode, nanos(claim.ttl), now);
             let Some(mut lock) = txn.find_lock(&name)? else {
-                let mut lock = txn.new_lock(&name)?;
-                let holder = txn.add_holder(&mut lock, newcomer(), &claim.label)?;
-                txn.save_lock(&lock)?;
+                let holder = txn.open_lock(&name, newcomer(), &claim.label)?;
                 return Ok(granted(&holder));
             };
             if let Some(known) = self.find_own(txn, &lock, owner)? {

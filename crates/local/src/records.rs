@@ -82,6 +82,26 @@ impl Lock {
         room
     }
 
+    /// One more holder.
+    pub(crate) const fn count_in(&mut self, mode: Mode) {
+        self.holders = self.holders.saturating_add(1);
+        match mode {
+            Mode::Exclusive => self.exclusive = self.exclusive.saturating_add(1),
+            Mode::Shared => self.shared = self.shared.saturating_add(1),
+            Mode::Permits { take, .. } => self.permits = self.permits.saturating_add(take as u64),
+        }
+    }
+
+    /// One holder less.
+    pub(crate) const fn count_out(&mut self, mode: Mode) {
+        self.holders = self.holders.saturating_sub(1);
+        match mode {
+            Mode::Exclusive => self.exclusive = self.exclusive.saturating_sub(1),
+            Mode::Shared => self.shared = self.shared.saturating_sub(1),
+            Mode::Permits { take, .. } => self.permits = self.permits.saturating_sub(take as u64),
+        }
+    }
+
     const fn words(&self) -> [u64; 7] {
         [
             self.chain as u64,
@@ -275,10 +295,16 @@ impl Txn<'_> {
         self.save(claim.index, Some(claim.meta()), &claim.words())
     }
 
-    /// A new lock, which nobody can find yet.
-    pub(crate) fn build_lock(&mut self, name: &Name, chain: u32) -> Result<Lock> {
+    /// A new lock with its first holder, which nobody can find yet.
+    pub(crate) fn build_held(
+        &mut self,
+        name: &Name,
+        chain: u32,
+        mut claim: Entry,
+        label: &str,
+    ) -> Result<(Lock, Entry)> {
         let (index, generation) = self.allocate()?;
-        let lock = Lock {
+        let mut lock = Lock {
             index,
             generation,
             name_bytes: name.bytes,
@@ -286,14 +312,22 @@ impl Txn<'_> {
             hash: name.hash,
             ..Lock::default()
         };
+        (claim.lock, claim.lock_generation) = (index, generation);
+        let claim = self.build_claim(claim, label)?;
+        (lock.first_holder, lock.last_holder) = (claim.index, claim.index);
+        lock.count_in(claim.mode);
         let meta = u64::from(LOCK) | u64::from(name.bytes) << 24 | u64::from(generation) << 32;
         self.build(index, meta, &lock.words(), name.used())?;
-        Ok(lock)
+        Ok((lock, claim))
     }
 
     /// A new claim, which nobody can find yet.
     pub(crate) fn build_claim(&mut self, mut claim: Entry, label: &str) -> Result<Entry> {
         (claim.index, claim.generation) = self.allocate()?;
+        if label.is_empty() {
+            self.build(claim.index, claim.meta(), &claim.words(), &[])?;
+            return Ok(claim);
+        }
         let mut words = [0; LABEL_BYTES / 8];
         let mut end = label.len().min(LABEL_BYTES);
         while !label.is_char_boundary(end) {
@@ -375,6 +409,7 @@ impl Txn<'_> {
         Ok(())
     }
 
+    #[inline]
     fn verify(&self, index: u32, at: usize, used: usize) -> Result<()> {
         let salt = u64::from(index);
         let mut sum = mix(salt, META, self.get(at)?);
@@ -397,6 +432,7 @@ impl Txn<'_> {
         String::from_utf8(text).map_err(|_| Fault::damaged("a text is not UTF-8"))
     }
 
+    #[inline]
     fn at(&self, index: u32) -> Result<usize> {
         if index == 0 || index >= self.carved() {
             return Err(Fault::damaged("a link leads outside"));
@@ -406,10 +442,12 @@ impl Txn<'_> {
 }
 
 fn pack_text(text: &str, words: &mut [u64]) -> usize {
-    for (word, bytes) in words.iter_mut().zip(text.as_bytes().chunks(8)) {
-        let mut eight = [0; 8];
-        eight[..bytes.len()].copy_from_slice(bytes);
-        *word = u64::from_le_bytes(eight);
+    let (eights, rest) = text.as_bytes().as_chunks::<8>();
+    for (word, eight) in words.iter_mut().zip(eights) {
+        *word = u64::from_le_bytes(*eight);
+    }
+    if let Some(word) = words.get_mut(eights.len()) {
+        *word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     }
     text.len()
 }

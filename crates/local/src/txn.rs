@@ -62,11 +62,13 @@ impl<'t> Txn<'t> {
         self.commits > 0
     }
 
+    #[inline]
     pub(crate) fn get(&self, word: usize) -> Result<u64> {
         self.table.map.word(word).map(load).ok_or_else(short)
     }
 
     /// Changes a word, so that it can be undone.
+    #[inline]
     pub(crate) fn set(&mut self, word: usize, value: u64) -> Result<()> {
         let old = self.get(word)?;
         if old == value {
@@ -84,6 +86,7 @@ impl<'t> Txn<'t> {
     }
 
     /// Writes a word of a record that nobody can find before the commit.
+    #[inline]
     pub(crate) fn put_unseen(&mut self, word: usize, value: u64) -> Result<()> {
         self.put(word, value)
     }
@@ -157,6 +160,7 @@ impl<'t> Txn<'t> {
         Ok(token)
     }
 
+    #[inline]
     fn put(&mut self, word: usize, value: u64) -> Result<()> {
         #[cfg(test)]
         self.count_down_to_the_kill()?;

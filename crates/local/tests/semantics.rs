@@ -1,5 +1,7 @@
 //! The store's contract, with all claims in one process, through one or two open stores.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;

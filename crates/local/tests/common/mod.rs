@@ -1,6 +1,6 @@
 //! What the tests share: claims, and child processes that can be killed.
 
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
