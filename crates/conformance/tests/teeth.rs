@@ -74,7 +74,7 @@ macro_rules! teeth {
 
 teeth! {
     // Together, because each case waits for as long as it can before it fails.
-    stores_that_never_wake_expire_skip_or_evict: NeverWakes fails [
+    stores_that_leave_things_undone: NeverWakes fails [
         handover::a_waiter_hears_of_its_grant,
         handover::news_that_came_between_two_waits_is_found_by_the_second,
     ], NeverExpires fails [
@@ -85,6 +85,15 @@ teeth! {
     ], EvictsNobody fails [
         eviction::an_evicted_guard_hears_of_its_loss,
         eviction::an_evicted_waiter_loses_its_place,
+    ], ForgetsAges fails [
+        inspection::renewing_a_hold_does_not_make_it_younger,
+    ], ShowsTheGone fails [
+        lease::an_expired_hold_is_not_shown,
+        inspection::a_free_lock_looks_free,
+        inspection::a_list_has_live_locks_with_the_prefix_in_order,
+    ], ForgetsReleases fails [
+        release::a_dropped_guard_is_released_in_the_background,
+        loss::max_hold_ends_a_lease_that_is_renewed,
     ];
     a_store_that_always_grants: GrantsAlways fails [
         exclusion::one_holds_at_a_time_under_parallel_load,
@@ -121,6 +130,7 @@ teeth! {
     a_store_that_wakes_but_does_not_hand_over: WakesOnly fails [
         handover::a_release_makes_the_first_in_line_the_holder,
         line::nobody_overtakes_those_who_wait,
+        shared::readers_in_line_go_in_together,
     ];
     a_store_whose_holds_expire_early: ExpiresEarly fails [
         lease::a_hold_without_renewal_expires,
@@ -157,7 +167,9 @@ teeth! {
         cancel::an_acquire_dropped_as_its_grant_arrives_leaves_no_trace,
         cancel::a_dropped_try_or_bounded_wait_leaves_no_trace,
         cancel::a_release_dropped_halfway_still_happens,
+        waiting::a_time_out_at_the_moment_of_the_grant_leaves_nothing,
         release::closing_a_client_waits_for_its_releases,
+        scale::thousands_of_locks_are_held_at_once,
         inspection::a_free_lock_looks_free,
     ];
     a_store_that_queues_the_impatient: QueuesTheImpatient fails [
@@ -181,5 +193,24 @@ teeth! {
     ];
     a_store_whose_faults_never_end: AlwaysFails fails [
         inspection::a_free_lock_looks_free,
+    ];
+    a_store_that_forgets_who_waits: ForgetsWhoWaits fails [
+        cancel::a_dropped_wait_keeps_the_place_in_line,
+    ];
+    a_store_that_grants_to_all_who_ask_again: GrantsWhoWaits fails [
+        handover::a_release_wakes_one_waiter_only,
+        line::asking_again_keeps_the_place_in_line,
+        scale::hundreds_of_waiters_are_served_in_order,
+    ];
+    a_store_that_releases_what_has_expired: ReleasesTheExpired fails [
+        lease::an_expired_hold_is_not_shown,
+        lease::a_hold_without_renewal_expires,
+        release::a_repeated_release_changes_nothing,
+    ];
+    a_store_that_compares_more_than_the_owner: ReleasesByMode fails [
+        release::a_release_goes_by_name_and_owner_alone,
+    ];
+    a_store_that_admits_unsound_claims: AdmitsTheUnsound fails [
+        permits::unsound_numbers_of_permits_are_refused,
     ];
 }

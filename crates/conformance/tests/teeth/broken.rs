@@ -40,6 +40,13 @@ pub(crate) enum Fault {
     ListsAnyhow,
     ShowsAnybody,
     AlwaysFails,
+    ForgetsWhoWaits,
+    GrantsWhoWaits,
+    ForgetsAges,
+    ShowsTheGone,
+    ReleasesTheExpired,
+    ReleasesByMode,
+    AdmitsTheUnsound,
 }
 
 /// The memory store with one fault.
@@ -49,14 +56,15 @@ pub(crate) struct Broken {
     fault: Fault,
     calls: AtomicU64,
     claims: Mutex<HashMap<OwnerId, Claim>>,
+    shown: Mutex<HashMap<LockName, LockState>>,
 }
 
 const AGES: Duration = Duration::from_secs(3_600);
 
 impl Broken {
     pub(crate) fn new(fault: Fault) -> Self {
-        let (store, claims) = (MemoryStore::new(), Mutex::default());
-        Self { store, fault, calls: AtomicU64::new(0), claims }
+        let (claims, shown) = (Mutex::default(), Mutex::default());
+        Self { store: MemoryStore::new(), fault, calls: AtomicU64::new(0), claims, shown }
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -97,6 +105,12 @@ impl Broken {
             }
             other => other,
         }
+    }
+
+    /// A grant out of nothing.
+    fn forged(&self) -> Answer {
+        let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
+        Answer::Granted(Grant { token: Some(Token::new(token)), since: None })
     }
 
     /// Anybody's claim that is shown as a holder, or waits, under this name.
@@ -156,7 +170,7 @@ impl Store for Broken {
 
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         let claim = &self.distort(claim);
-        self.claims.lock().unwrap().insert(claim.owner, claim.clone());
+        let asked_before = self.claims.lock().unwrap().insert(claim.owner, claim.clone()).is_some();
         let patience = match (self.fault, patience) {
             (Fault::WaitersStay, Patience::Queue(_)) => Patience::Queue(AGES),
             (Fault::QueuesTheImpatient, Patience::None) => Patience::Queue(AGES),
@@ -181,9 +195,10 @@ impl Store for Broken {
         match (self.fault, answer) {
             (Fault::GrantsAlways, Answer::Queued(_) | Answer::Busy) => {
                 self.store.release(claim).await?;
-                let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
-                Ok(Answer::Granted(Grant { token: Some(Token::new(token)), since: None }))
+                Ok(self.forged())
             }
+            (Fault::GrantsWhoWaits, Answer::Queued(_)) if asked_before => Ok(self.forged()),
+            (Fault::AdmitsTheUnsound, _) if !claim.mode.is_sound() => Ok(self.forged()),
             (Fault::QueuesTheImpatient, Answer::Queued(_)) => Ok(Answer::Busy),
             (_, answer) => Ok(self.counterfeit(answer)),
         }
@@ -192,6 +207,12 @@ impl Store for Broken {
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
         if self.is(Fault::NeverWakes) {
             std::future::pending::<()>().await;
+        }
+        if self.is(Fault::GrantsWhoWaits) {
+            return Ok(Answer::Queued(*place));
+        }
+        if self.is(Fault::ForgetsWhoWaits) {
+            self.store.release(claim).await?;
         }
         Ok(self.counterfeit(self.store.wait(claim, place).await?))
     }
@@ -208,6 +229,13 @@ impl Store for Broken {
         let holder = self.holder(&claim.name).await;
         match (self.fault, holder) {
             (Fault::ForgetsReleases, _) => Ok(Released::Released),
+            (Fault::ReleasesTheExpired, _) => {
+                self.store.release(&claim).await?;
+                Ok(Released::Released)
+            }
+            (Fault::ReleasesByMode, Some(holder)) if holder.mode != claim.mode => {
+                Ok(Released::NotHeld)
+            }
             (Fault::ReleasesForAnybody, Some(holder)) => self.store.release(&holder).await,
             (Fault::KeepsWaiters, Some(holder)) if holder.owner != claim.owner => {
                 Ok(Released::NotHeld)
@@ -235,7 +263,17 @@ impl Store for Broken {
         let repeated = self.is(Fault::TokensRepeat).then(|| Token::new(7));
         for holder in &mut state.holders {
             holder.token = repeated.or(holder.token);
+            if self.is(Fault::ForgetsAges) {
+                holder.age = Duration::ZERO;
+            }
         }
+        let mut shown = self.shown.lock().unwrap();
+        match shown.get(name) {
+            Some(before) if self.is(Fault::ShowsTheGone) && state.is_free() => {
+                return Ok(before.clone());
+            }
+            _ => shown.insert(name.clone(), state.clone()),
+        };
         Ok(state)
     }
 
