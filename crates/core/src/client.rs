@@ -115,6 +115,7 @@ impl Client {
     }
 
     fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+        crate::owner::settle_in();
         let keeper = Keeper::start(Arc::clone(&store), call_timeout);
         let janitor = Janitor::start(Arc::clone(&store), call_timeout);
         let origin = Origin::here();

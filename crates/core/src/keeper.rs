@@ -170,6 +170,16 @@ impl Book {
         ward.alarm
     }
 
+    /// When to wake up next. An alarm that is still to come is kept even if its lease is gone:
+    /// waking once for nothing is cheaper than being woken for every lease that comes and goes.
+    fn next_alarm(&mut self, now: Moment) -> Moment {
+        let first = self.alarms.first().map_or(NEVER, |(alarm, _)| *alarm);
+        if self.set_for <= now || first < self.set_for {
+            self.set_for = first;
+        }
+        self.set_for
+    }
+
     fn ring_for(&mut self, alarm: Moment) -> bool {
         let earlier = alarm < self.set_for;
         if earlier {
@@ -190,9 +200,9 @@ async fn go_round(round: Arc<Round>) {
     loop {
         let (renewals, next) = {
             let mut book = round.book.lock();
-            let renewals = book.due(now());
-            book.set_for = book.alarms.first().map_or(NEVER, |(alarm, _)| *alarm);
-            (renewals, book.set_for)
+            let now = now();
+            let renewals = book.due(now);
+            (renewals, book.next_alarm(now))
         };
         for (ward, lease, limit) in renewals {
             tokio::spawn(renew(Arc::clone(&round), ward, lease, limit));
@@ -224,5 +234,49 @@ async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration)
     };
     if round.book.lock().settle(ward, sent, outcome) {
         round.earlier.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Claim, LockName, Mode, Origin, OwnerId};
+
+    fn lease() -> Arc<Lease> {
+        let claim = Claim {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::random(),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(30),
+            origin: Origin::here(),
+            label: "".into(),
+        };
+        Arc::new(Lease::new(claim, None, now() + Duration::from_secs(29)))
+    }
+
+    #[test]
+    fn leases_that_come_and_go_wake_the_keeper_once() {
+        let mut book = Book::default();
+        let mut rings = 0;
+        for _ in 0..100 {
+            let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
+            let (ward, ring) = book.add(lease(), watchdog);
+            rings += u32::from(ring);
+            book.remove(ward);
+            // The keeper looks, as it does whenever it is woken.
+            book.next_alarm(now());
+        }
+        assert_eq!(rings, 1);
+        assert!(book.alarms.is_empty() && book.wards.is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_needs_attention_sooner_wakes_the_keeper() {
+        let mut book = Book::default();
+        let slow = Watchdog::new(now(), Duration::from_secs(30), None);
+        let quick = Watchdog::new(now(), Duration::from_secs(3), None);
+        assert!(book.add(lease(), slow.clone()).1);
+        assert!(!book.add(lease(), slow).1);
+        assert!(book.add(lease(), quick).1);
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, ErrorKind, Moment};
 
@@ -65,26 +66,36 @@ impl FromStr for OwnerId {
     }
 }
 
-thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES, pid: 0 }) };
-}
-
 /// One system call serves 64 ids.
 const POOL_BYTES: usize = 1024;
+
+thread_local! {
+    static POOL: RefCell<Pool> =
+        const { RefCell::new(Pool { bytes: [0; POOL_BYTES], used: POOL_BYTES, process: 0 }) };
+}
+
+/// The process that pools belong to, as of the last client that was made. A process forked since
+/// must not hand out its parent's ids; it cannot use its parent's clients either, so looking when
+/// a client is made is enough, and spares a system call for every id.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Makes sure that ids drawn from now on are of this process alone.
+pub(crate) fn settle_in() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+}
 
 struct Pool {
     bytes: [u8; POOL_BYTES],
     used: usize,
-    pid: u32,
+    process: u32,
 }
 
 impl Pool {
     fn draw(&mut self) -> OwnerId {
-        let pid = std::process::id();
-        // A forked child must not hand out its parent's ids a second time.
-        if self.used == POOL_BYTES || self.pid != pid {
+        let process = PROCESS.load(Ordering::Relaxed);
+        if self.used == POOL_BYTES || self.process != process {
             getrandom::fill(&mut self.bytes).expect("the operating system gives randomness");
-            (self.used, self.pid) = (0, pid);
+            (self.used, self.process) = (0, process);
         }
         let mut id = [0; 16];
         let drawn = &mut self.bytes[self.used..self.used + 16];
@@ -104,6 +115,13 @@ mod tests {
     fn ids_are_all_different() {
         let ids: HashSet<_> = (0..10_000).map(|_| OwnerId::random()).collect();
         assert_eq!(ids.len(), 10_000);
+    }
+
+    #[test]
+    fn a_pool_that_was_filled_in_another_process_is_thrown_away() {
+        let mut pool = Pool { bytes: [7; POOL_BYTES], used: 0, process: 1 };
+        PROCESS.store(2, Ordering::Relaxed);
+        assert_ne!(pool.draw(), OwnerId::from_bytes([7; 16]));
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! Measurements of tenure, each beside what it is to be compared with, in one run.
+//!
+//! The machine's mood cancels out in a ratio; a time alone says little. Rounds of the two sides
+//! alternate, and the ratio is that of their medians.
+
+use std::process::ExitCode;
+
+mod free;
+mod handoff;
+mod peer;
+mod table;
+mod waiters;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// A scenario's name, and what measures it.
+type Scenario = (&'static str, fn() -> Outcome<Vec<table::Row>>);
+
+const SCENARIOS: &[Scenario] = &[
+    ("local-free", free::measure),
+    ("local-handoff", handoff::measure),
+    ("local-waiters", waiters::measure),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.split_first() {
+        Some((first, rest)) if first == peer::ROLE => peer::play(rest).map(|()| true),
+        _ => measure(&arguments),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::from(70)
+        }
+    }
+}
+
+/// Measures the scenarios named, or all. False if a ratio is above its bound.
+fn measure(names: &[String]) -> Outcome<bool> {
+    if let Some(unknown) = names.iter().find(|name| SCENARIOS.iter().all(|(n, _)| n != name)) {
+        let known: Vec<_> = SCENARIOS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("no scenario {unknown}: there are {}", known.join(", ")).into());
+    }
+    let mut rows = Vec::new();
+    for (name, scenario) in SCENARIOS {
+        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+            rows.extend(scenario()?);
+        }
+    }
+    table::print(&rows);
+    Ok(rows.iter().all(table::Row::holds))
+}
