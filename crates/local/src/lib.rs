@@ -13,6 +13,8 @@ mod death;
 mod fault;
 mod files;
 mod gate;
+#[cfg(test)]
+mod killed;
 mod layout;
 mod line;
 mod mapping;

@@ -23,7 +23,7 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    const fn of(claim: &Entry) -> Self {
+    pub(crate) const fn of(claim: &Entry) -> Self {
         Self { member: claim.member, index: claim.index, generation: claim.generation }
     }
 }

@@ -8,6 +8,7 @@ use tenure_core::{
 
 use crate::audit;
 use crate::fault::{Fault, Result};
+use crate::line::Wake;
 use crate::members::{self, Member};
 use crate::ops::{now, owner_words};
 use crate::records::{Entry, LOCK, Lock, Name};
@@ -95,22 +96,21 @@ impl Inner {
         let pid = self.pid(&found).map_err(|fault| (fault, false))?;
         let token = found.holds.then_some(found.token);
         audit::record(&self.table.dir, eviction, pid, token).map_err(|fault| (fault, false))?;
-        let released = self.change(|txn, wakes| {
+        self.change(|txn, wakes| {
             let Some(mut lock) = txn.find_lock(&name)? else {
                 return Ok(Released::NotHeld);
             };
             match txn.claim_at(found.index, found.generation)? {
                 Some(known) if known.owner == owner && known.lock == lock.index => {
-                    // The fence moves past the evicted one even if nobody is next.
+                    // The fence moves past the evicted one even if nobody is next, and a waiter
+                    // that was evicted learns of it.
                     txn.mint()?;
+                    wakes.push(Wake::of(&known));
                     self.take_out(txn, &mut lock, &known, wakes)
                 }
                 _ => Ok(Released::NotHeld),
             }
-        });
-        // A waiter of ours that was evicted must learn of it.
-        self.seats.notify(found.index);
-        released
+        })
     }
 
     fn holder(&self, txn: &Txn<'_>, claim: &Entry, host: &str, now: u64) -> Result<Holder> {

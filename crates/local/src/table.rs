@@ -202,7 +202,11 @@ fn create(dir: &Path, path: &Path, boot: [u8; 16], limit: u32, ceiling: u64) -> 
 
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     file.write_all_at(&bytes, 0).map_err(failed)?;
-    std::fs::rename(&draft, path).map_err(failed)
+    // Only what the file is must survive a power cut: by its boot id it is then replaced. Zeros
+    // would be taken for somebody else's file.
+    file.sync_all().map_err(failed)?;
+    std::fs::rename(&draft, path).map_err(failed)?;
+    files::sync_dir(dir)
 }
 
 pub(crate) fn state_check(state: &[u64; STATE_WORDS]) -> u64 {

@@ -77,7 +77,11 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(role: &str, dir: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        // A signal that is ignored stays ignored in the program that follows: beyond a limit on
+        // the size of files there is then an error, as on a full disk.
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
             .args(["child_entry", "--exact", "--nocapture", "--test-threads=1"])
             .env("TENURE_TEST_ROLE", role)
             .env("TENURE_TEST_DIR", dir)
