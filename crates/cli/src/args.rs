@@ -20,6 +20,7 @@ pub(crate) struct Arguments {
 
 /// What every command understands.
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, ...
     // Not parsed here: clap would repeat a malformed URL, with its password, in its message.

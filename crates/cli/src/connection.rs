@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Client, ErrorKind, LockState, StoreUrl};
+use tenure::{Client, Error, ErrorKind, LockState, Result, StoreUrl};
 
 use crate::exit::{self, Failure};
 
@@ -37,6 +37,19 @@ impl Connection {
             }
         }
         Ok(states)
+    }
+
+    /// A call to the store itself, within the time that the client's calls have.
+    pub(crate) async fn within<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.url.timeout().unwrap_or(Duration::from_secs(2));
+        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+            let why = format!("the store did not answer within {limit:?}: check that it runs");
+            Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
+        })
     }
 
     /// Finishes what is left to the background. Bounded: what cannot be said now, the TTL says.

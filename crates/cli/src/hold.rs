@@ -2,13 +2,13 @@
 
 use std::io::{self, Read};
 
-use serde_json::json;
+use serde::Serialize;
 use tenure::{Guard, Released};
 use tokio::sync::oneshot;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{Output, complain};
+use crate::output::{Closed, Output, complain};
 use crate::signals::{ENDING, Signals};
 use crate::{args, lock};
 
@@ -38,20 +38,23 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
     outcome
 }
 
-fn tell(
-    guard: &Guard,
-    connection: &Connection,
-    output: &Output,
-) -> Result<(), crate::output::Closed> {
+#[derive(Serialize)]
+struct HeldObject<'a> {
+    lock: &'a str,
+    token: Option<u64>,
+    owner: String,
+    store: String,
+}
+
+fn tell(guard: &Guard, connection: &Connection, output: &Output) -> Result<(), Closed> {
     let (name, owner) = (guard.name(), guard.owner());
-    let token = guard.token().map(|token| token.get());
-    let object = json!({
-        "lock": name.as_str(),
-        "token": token,
-        "owner": owner.to_string(),
-        "store": connection.url.to_string(),
-    });
-    let token = token.map_or_else(|| "-".into(), |token| token.to_string());
+    let object = HeldObject {
+        lock: name.as_str(),
+        token: guard.token().map(|token| token.get()),
+        owner: owner.to_string(),
+        store: connection.url.to_string(),
+    };
+    let token = object.token.map_or_else(|| "-".into(), |token| token.to_string());
     output.say(&object, format_args!("{name} {token} {owner}"))
 }
 

@@ -33,19 +33,19 @@ fn options(arguments: &args::Lock, label: &str) -> Options {
 async fn acquire(connection: &Connection, lock: &args::Lock, options: Options) -> Result<Guard> {
     let (client, name) = (&connection.client, lock.name.as_str());
     if let Some(permits) = lock.permits {
-        let lock_ = client.semaphore(name, permits)?.taking(lock.take).with(options);
+        let semaphore = client.semaphore(name, permits)?.taking(lock.take).with(options);
         return match (lock.no_wait, lock.wait) {
-            (true, _) => lock_.try_acquire().await,
-            (false, Some(limit)) => lock_.acquire_within(limit).await,
-            (false, None) => lock_.acquire().await,
+            (true, _) => semaphore.try_acquire().await,
+            (false, Some(limit)) => semaphore.acquire_within(limit).await,
+            (false, None) => semaphore.acquire().await,
         };
     }
     if lock.shared {
-        let lock_ = client.rw_lock(name)?.with(options);
+        let rw_lock = client.rw_lock(name)?.with(options);
         return match (lock.no_wait, lock.wait) {
-            (true, _) => lock_.try_read().await,
-            (false, Some(limit)) => lock_.read_within(limit).await,
-            (false, None) => lock_.read().await,
+            (true, _) => rw_lock.try_read().await,
+            (false, Some(limit)) => rw_lock.read_within(limit).await,
+            (false, None) => rw_lock.read().await,
         };
     }
     let mutex = client.mutex(name)?.with(options);

@@ -6,13 +6,13 @@ use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
 use crate::output::Output;
-use crate::show;
+use crate::show::{self, StateObject};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) -> Outcome {
     let connection = Connection::open(store).await?;
     let states = connection.states(&arguments.prefix).await?;
     let told = match output.is_json() {
-        true => states.iter().try_for_each(|state| output.line(show::state(state))),
+        true => states.iter().try_for_each(|state| output.object(&StateObject::from(state))),
         false => {
             let headings = ["NAME", "MODE", "HOLDER", "TOKEN", "AGE", "TTL", "WAITERS"];
             output.table(&headings, states.iter().flat_map(rows).collect())

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use comfy_table::{ContentArrangement, Table, presets};
-use serde_json::Value;
+use serde::Serialize;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::exit::{self, Failure};
@@ -49,11 +49,17 @@ impl Output {
     }
 
     /// One result: the object for programs, or the text for people. Out at once.
-    pub(crate) fn say(&self, object: &Value, text: impl Display) -> Result<(), Closed> {
+    pub(crate) fn say(&self, object: &impl Serialize, text: impl Display) -> Result<(), Closed> {
         match self.json {
-            true => self.line(object),
+            true => self.object(object),
             false => self.line(text),
         }
+    }
+
+    /// One JSON object on a line of its own.
+    pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Closed> {
+        let text = serde_json::to_string(object).map_err(|error| Closed(error.into()))?;
+        self.line(text)
     }
 
     /// One line. Out at once.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use tenure::{Claim, Eviction, Holder, LockName, Mode, Origin, OwnerId, Released};
+use serde::Serialize;
+use tenure::{Claim, Eviction, LockName, Mode, Origin, OwnerId, Released};
 
 use crate::args;
 use crate::connection::Connection;
@@ -29,6 +29,7 @@ async fn release(
     owner: OwnerId,
     output: &Output,
 ) -> Outcome {
+    let store = connection.client.store();
     let claim = Claim {
         name: name.clone(),
         owner,
@@ -38,8 +39,10 @@ async fn release(
         origin: Origin::here(),
         label: "".into(),
     };
-    let released = connection.client.store().release(&claim).await?;
-    let object = |released: bool| json!({"lock": name.as_str(), "owner": owner.to_string(), "released": released});
+    let released = connection.within("release", store.release(&claim)).await?;
+    let id = owner.to_string();
+    let object =
+        |released| ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
     let (code, told) = match released {
         Released::Released => {
             (exit::OK, output.say(&object(true), format_args!("released {name}")))
@@ -55,6 +58,7 @@ async fn release(
 /// Takes the lock from each holder that is seen now; whoever comes after is left alone.
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
+    let store = connection.client.store();
     let mut evicted = 0_u32;
     for holder in &state.holders {
         let eviction = Eviction {
@@ -63,34 +67,47 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
             by: Origin::here(),
             reason: reason.into(),
         };
-        if connection.client.store().evict(&eviction).await? == Released::NotHeld {
+        if connection.within("evict", store.evict(&eviction)).await? == Released::NotHeld {
             continue;
         }
         evicted += 1;
         let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);
         let text = format!("evicted {who} from {name}, owner {owner}");
-        if let Err(closed) = output.say(&record(name, holder, reason), text) {
+        let object = ReleaseObject {
+            owner: Some(&holder.owner),
+            host: holder.host.as_deref(),
+            pid: holder.pid,
+            label: Some(&holder.label),
+            reason: Some(reason),
+            ..ReleaseObject::new(name, true)
+        };
+        if let Err(closed) = output.say(&object, text) {
             return closed.outcome();
         }
     }
     if evicted > 0 {
         return Ok(exit::OK);
     }
-    let object = json!({"lock": name.as_str(), "released": false});
+    let object = ReleaseObject::new(name, false);
     finish(output.say(&object, format_args!("nobody holds {name}")), exit::NOTHING_DONE)
 }
 
-fn record(name: &LockName, holder: &Holder, reason: &str) -> Value {
-    json!({
-        "lock": name.as_str(),
-        "owner": holder.owner,
-        "host": holder.host,
-        "pid": holder.pid,
-        "label": holder.label,
-        "reason": reason,
-        "released": true,
-    })
+#[derive(Default, Serialize)]
+struct ReleaseObject<'a> {
+    lock: &'a str,
+    released: bool,
+    owner: Option<&'a str>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    label: Option<&'a str>,
+    reason: Option<&'a str>,
+}
+
+impl<'a> ReleaseObject<'a> {
+    fn new(name: &'a LockName, released: bool) -> Self {
+        Self { lock: name.as_str(), released, ..Self::default() }
+    }
 }
 
 fn finish(told: Result<(), Closed>, code: u8) -> Outcome {

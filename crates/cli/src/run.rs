@@ -69,7 +69,7 @@ async fn under_lock(
         }
     };
     let end = supervise::supervise(&job, &guard, &mut signals, arguments).await?;
-    job.finish();
+    job.finish(end.signal);
     let name = guard.name().clone();
     let still_held = give_back(guard).await;
     if !end.lost && !still_held {

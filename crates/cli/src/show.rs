@@ -2,51 +2,91 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use tenure::{Holder, LockState, Mode, Waiter};
 
 use crate::output::printable;
 
 /// The object that `status` and `ls` print.
-pub(crate) fn state(state: &LockState) -> Value {
-    json!({
-        "lock": state.name.as_str(),
-        "mode": state.holders.first().map(|holder| mode_name(holder.mode)),
-        "holders": state.holders.iter().map(holder).collect::<Vec<_>>(),
-        "waiters": state.waiters.iter().map(waiter).collect::<Vec<_>>(),
-    })
+#[derive(Debug, Serialize)]
+pub(crate) struct StateObject<'a> {
+    lock: &'a str,
+    mode: Option<&'static str>,
+    holders: Vec<HolderObject<'a>>,
+    waiters: Vec<WaiterObject<'a>>,
 }
 
-fn holder(holder: &Holder) -> Value {
-    let mut object = json!({
-        "owner": holder.owner,
-        "token": holder.token.map(|token| token.get()),
-        "host": holder.host,
-        "pid": holder.pid,
-        "label": holder.label,
-        "age_ms": milliseconds(holder.age),
-        "expires_in_ms": holder.expires_in.map(milliseconds),
-    });
-    add_permits(&mut object, holder.mode);
-    object
+#[derive(Debug, Serialize)]
+struct HolderObject<'a> {
+    owner: &'a str,
+    token: Option<u64>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    label: &'a str,
+    age_ms: u64,
+    expires_in_ms: Option<u64>,
+    #[serde(flatten)]
+    permits: Option<Permits>,
 }
 
-fn waiter(waiter: &Waiter) -> Value {
-    let mut object = json!({
-        "owner": waiter.owner,
-        "mode": mode_name(waiter.mode),
-        "host": waiter.host,
-        "pid": waiter.pid,
-        "label": waiter.label,
-        "age_ms": milliseconds(waiter.age),
-    });
-    add_permits(&mut object, waiter.mode);
-    object
+#[derive(Debug, Serialize)]
+struct WaiterObject<'a> {
+    owner: &'a str,
+    mode: &'static str,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    label: &'a str,
+    age_ms: u64,
+    #[serde(flatten)]
+    permits: Option<Permits>,
 }
 
-fn add_permits(object: &mut Value, mode: Mode) {
-    if let (Mode::Permits { take, of }, Some(fields)) = (mode, object.as_object_mut()) {
-        fields.extend(Map::from_iter([("take".into(), take.into()), ("of".into(), of.into())]));
+#[derive(Debug, Serialize)]
+struct Permits {
+    take: u32,
+    of: u32,
+}
+
+impl<'a> From<&'a LockState> for StateObject<'a> {
+    fn from(state: &'a LockState) -> Self {
+        Self {
+            lock: state.name.as_str(),
+            mode: state.holders.first().map(|holder| mode_name(holder.mode)),
+            holders: state.holders.iter().map(holder).collect(),
+            waiters: state.waiters.iter().map(waiter).collect(),
+        }
+    }
+}
+
+fn holder(holder: &Holder) -> HolderObject<'_> {
+    HolderObject {
+        owner: &holder.owner,
+        token: holder.token.map(|token| token.get()),
+        host: holder.host.as_deref(),
+        pid: holder.pid,
+        label: &holder.label,
+        age_ms: milliseconds(holder.age),
+        expires_in_ms: holder.expires_in.map(milliseconds),
+        permits: permits(holder.mode),
+    }
+}
+
+fn waiter(waiter: &Waiter) -> WaiterObject<'_> {
+    WaiterObject {
+        owner: &waiter.owner,
+        mode: mode_name(waiter.mode),
+        host: waiter.host.as_deref(),
+        pid: waiter.pid,
+        label: &waiter.label,
+        age_ms: milliseconds(waiter.age),
+        permits: permits(waiter.mode),
+    }
+}
+
+const fn permits(mode: Mode) -> Option<Permits> {
+    match mode {
+        Mode::Permits { take, of } => Some(Permits { take, of }),
+        Mode::Exclusive | Mode::Shared => None,
     }
 }
 
@@ -104,10 +144,10 @@ mod tests {
 
     #[test]
     fn a_state_is_the_object_that_the_contract_shows() {
+        let json = |state: &LockState| serde_json::to_string(&StateObject::from(state)).unwrap();
         let name = LockName::new("a").unwrap();
         let free = LockState::free(name.clone());
-        let shown = r#"{"lock":"a","mode":null,"holders":[],"waiters":[]}"#;
-        assert_eq!(state(&free), serde_json::from_str::<Value>(shown).unwrap());
+        assert_eq!(json(&free), r#"{"lock":"a","mode":null,"holders":[],"waiters":[]}"#);
         let held = LockState {
             name,
             holders: vec![Holder {
@@ -122,9 +162,9 @@ mod tests {
             }],
             waiters: vec![],
         };
-        let shown = r#"{"lock":"a","mode":"permits","holders":[{"owner":"ab","token":17,"host":"h",
-            "pid":1,"label":"l","age_ms":5,"expires_in_ms":29000,"take":2,"of":5}],"waiters":[]}"#;
-        assert_eq!(state(&held), serde_json::from_str::<Value>(shown).unwrap());
+        let holder = r#"{"owner":"ab","token":17,"host":"h","pid":1,"label":"l","age_ms":5,"expires_in_ms":29000,"take":2,"of":5}"#;
+        let shown = format!(r#"{{"lock":"a","mode":"permits","holders":[{holder}],"waiters":[]}}"#);
+        assert_eq!(json(&held), shown);
     }
 
     #[test]

@@ -5,15 +5,16 @@ use tenure::LockState;
 use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
+use crate::lock;
 use crate::output::{Closed, Output};
-use crate::{lock, show};
+use crate::show::{self, StateObject};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Status, output: &Output) -> Outcome {
     lock::check_name(&arguments.name)?;
     let connection = Connection::open(store).await?;
     let state = connection.client.inspect(&arguments.name).await?;
     let told = match output.is_json() {
-        true => output.line(show::state(&state)),
+        true => output.object(&StateObject::from(&state)),
         false => tell(&state, output),
     };
     told.map_or_else(|closed| closed.outcome(), |()| Ok(exit::OK))

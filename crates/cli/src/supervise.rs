@@ -7,7 +7,7 @@ use tenure::{Guard, LossReason};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::{OnLost, Run};
-use crate::child::{Change, Job, LOOK_EVERY};
+use crate::child::{Change, Ending, Job, LOOK_EVERY};
 use crate::exit::Failure;
 use crate::output::complain;
 use crate::signals::Signals;
@@ -17,6 +17,8 @@ use crate::signals::Signals;
 pub(crate) struct End {
     /// The command's exit code.
     pub(crate) code: u8,
+    /// The signal that ended the command, if one did that was not passed on by us.
+    pub(crate) signal: Option<Signal>,
     /// Whether the lock was lost before.
     pub(crate) lost: bool,
 }
@@ -31,7 +33,8 @@ pub(crate) async fn supervise(
     let mut loss = None;
     let mut warned = false;
     let mut kill_at = None;
-    let code = loop {
+    let mut passed_on = Vec::new();
+    let ending = loop {
         tokio::select! {
             // Loss comes first: after a stop everything is ready at once.
             biased;
@@ -50,26 +53,32 @@ pub(crate) async fn supervise(
             }
             signal = signals.next() => match signal {
                 Signal::CHILD => {
-                    if let Some(code) = follow(job, guard, loss.is_some())? {
-                        break code;
+                    if let Some(ending) = follow(job, guard, loss.is_some())? {
+                        break ending;
                     }
                 }
-                signal => job.pass_on(signal),
+                signal => {
+                    if !passed_on.contains(&signal) {
+                        passed_on.push(signal);
+                    }
+                    job.pass_on(signal);
+                }
             }
         }
     };
     if loss.is_some() && arguments.on_lost != OnLost::Nothing {
         end_group(job, kill_at).await;
     }
-    Ok(End { code, lost: loss.is_some() })
+    let signal = ending.signal.filter(|signal| !passed_on.contains(signal));
+    Ok(End { code: ending.code, signal, lost: loss.is_some() })
 }
 
-/// Takes note of everything that happened to the command. Returns its code if it ended.
-fn follow(job: &Job, guard: &Guard, lost: bool) -> Result<Option<u8>, Failure> {
+/// Takes note of everything that happened to the command. Returns how it ended, if it did.
+fn follow(job: &Job, guard: &Guard, lost: bool) -> Result<Option<Ending>, Failure> {
     let fault = |error| Failure::system("wait for the command", &error);
     while let Some(change) = job.change().map_err(fault)? {
         match change {
-            Change::Ended(code) => return Ok(Some(code)),
+            Change::Ended(ending) => return Ok(Some(ending)),
             Change::Stopped(signal) => {
                 // After a long stop the lock may be gone: then it is the loss that decides.
                 if job.follow_into_stop(signal) && (lost || guard.is_valid()) {

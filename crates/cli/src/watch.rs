@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::changes::{Change, Who, between};
@@ -67,23 +67,45 @@ fn text(change: &Change, at: Duration) -> String {
     printable(&text)
 }
 
-fn object(change: &Change, at: Duration) -> Value {
-    let who = |who: &Who| {
-        json!({
-            "owner": who.owner,
-            "token": who.token.map(|token| token.get()),
-            "host": who.host,
-            "pid": who.pid,
-            "label": who.label,
-        })
-    };
-    json!({
-        "at": utc(at),
-        "lock": change.lock.as_str(),
-        "event": change.event.name(),
-        "who": who(&change.who),
-        "from": change.from.as_ref().map(who),
-    })
+#[derive(Serialize)]
+struct ChangeObject<'a> {
+    at: String,
+    lock: &'a str,
+    event: &'static str,
+    #[serde(flatten)]
+    who: WhoObject<'a>,
+    from: Option<WhoObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct WhoObject<'a> {
+    owner: &'a str,
+    token: Option<u64>,
+    host: Option<&'a str>,
+    pid: Option<u32>,
+    label: &'a str,
+}
+
+impl<'a> From<&'a Who> for WhoObject<'a> {
+    fn from(who: &'a Who) -> Self {
+        Self {
+            owner: &who.owner,
+            token: who.token.map(|token| token.get()),
+            host: who.host.as_deref(),
+            pid: who.pid,
+            label: &who.label,
+        }
+    }
+}
+
+fn object(change: &Change, at: Duration) -> ChangeObject<'_> {
+    ChangeObject {
+        at: utc(at),
+        lock: change.lock.as_str(),
+        event: change.event.name(),
+        who: (&change.who).into(),
+        from: change.from.as_ref().map(WhoObject::from),
+    }
 }
 
 /// A time since 1970 as `2026-11-15T22:10:21.042Z`.

@@ -35,19 +35,29 @@ pub(crate) struct Job {
 /// What became of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It ended, with what a shell would call its exit code.
-    Ended(u8),
+    /// It ended.
+    Ended(Ending),
     /// A signal stopped it.
     Stopped(Signal),
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    /// What a shell would call its exit code.
+    pub(crate) code: u8,
+    /// The signal that ended it, if one did.
+    pub(crate) signal: Option<Signal>,
 }
 
 impl Job {
     /// Starts a command. Must be called on the main thread: the command dies with the thread that
     /// started it.
     pub(crate) fn start(mut command: Command, guardian: Guardian) -> io::Result<Self> {
-        let terminal = Terminal::of_stdin();
-        let in_front = terminal.as_ref().is_some_and(Terminal::should_be_given);
-        system::prepare_command(&mut command, guardian.line()?, in_front);
+        let terminal = Terminal::ours();
+        let to_give = terminal.as_ref().filter(|terminal| terminal.should_be_given());
+        let to_give = to_give.map(Terminal::handle).transpose()?;
+        system::prepare_command(&mut command, guardian.line()?, to_give);
         let child = command.spawn().inspect_err(|_| guardian.call_off())?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
@@ -132,20 +142,32 @@ impl Job {
 
     /// The command has ended: takes back the terminal and calls off the guardian. A job that is
     /// dropped without it is killed.
-    pub(crate) fn finish(&self) {
-        if let Some(terminal) = &self.terminal {
-            terminal.take_back_from(self.pid);
-        }
+    ///
+    /// ^C and ^\ reach the group in front only. When one of them, and not we, has `ended` the
+    /// command, the others of our group (the script that called us) get it now, as they would have
+    /// without us.
+    pub(crate) fn finish(&self, ended: Option<Signal>) {
         self.guardian.call_off();
+        let in_front = |terminal: &&Terminal| terminal.is_of(self.pid);
+        let Some(terminal) = self.terminal.as_ref().filter(in_front) else {
+            return;
+        };
+        terminal.take_back_from(self.pid);
+        if let Some(signal @ (Signal::INT | Signal::QUIT)) = ended {
+            // We listen to it ourselves, so it ends only the others.
+            let _ = process::kill_current_process_group(signal);
+        }
     }
 }
 
 fn change(status: WaitStatus) -> Option<Change> {
     if let Some(code) = status.exit_status() {
-        return Some(Change::Ended(u8::try_from(code).unwrap_or(u8::MAX)));
+        let code = u8::try_from(code).unwrap_or(u8::MAX);
+        return Some(Change::Ended(Ending { code, signal: None }));
     }
     if let Some(signal) = status.terminating_signal() {
-        return Some(Change::Ended(exit::by_signal(signal)));
+        let (code, signal) = (exit::by_signal(signal), Signal::from_named_raw(signal));
+        return Some(Change::Ended(Ending { code, signal }));
     }
     let signal = status.stopping_signal().and_then(Signal::from_named_raw);
     signal.map(Change::Stopped)

@@ -11,7 +11,6 @@ use std::ptr;
 
 use rustix::net::{SendFlags, send};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
-use rustix::stdio::stdin;
 use rustix::termios::tcsetpgrp;
 
 /// Whether a signal is ignored by whoever started us (as `nohup` does with SIGHUP). Such a one
@@ -52,8 +51,8 @@ pub(crate) fn stop_our_group(signal: Signal) {
 }
 
 /// Prepares a command that dies with us, announces itself to its guardian, leads a process group
-/// of its own, and is `in_front` of the terminal from its first moment.
-pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, in_front: bool) {
+/// of its own, and is in front of the terminal, if it gets one, from its first moment.
+pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, terminal: Option<OwnedFd>) {
     let parent = getpid();
     // The standard library clears the mask for the new process; it gets ours back.
     let mask = mask();
@@ -68,8 +67,8 @@ pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, in_front
         let word = me.as_raw_pid().to_ne_bytes();
         // A guardian that was killed guards nothing, but the death signal is still there.
         let _ = send(guardian.as_fd(), &word, SendFlags::NOSIGNAL);
-        if in_front {
-            let _ = blocking(Signal::TTOU, || tcsetpgrp(stdin(), me));
+        if let Some(terminal) = &terminal {
+            let _ = blocking(Signal::TTOU, || tcsetpgrp(terminal, me));
         }
         set_mask(&mask);
         Ok(())

@@ -1,7 +1,8 @@
 //! The terminal, and whose turn it is.
 
-use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, fstat};
 use rustix::process::{Pid, Signal, getpgrp, getppid, getsid};
@@ -9,38 +10,49 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use super::system;
 
-/// The terminal on standard input.
+/// The terminal that controls our session, whether or not standard input is it: a command may
+/// ask for a password there with its input coming from a file.
 #[derive(Debug)]
-pub(crate) struct Terminal(());
+pub(crate) struct Terminal(File);
 
 impl Terminal {
-    /// `None` if standard input is something else.
-    pub(crate) fn of_stdin() -> Option<Self> {
-        io::stdin().is_terminal().then_some(Self(()))
+    /// `None` if there is none.
+    pub(crate) fn ours() -> Option<Self> {
+        File::options().read(true).write(true).open("/dev/tty").ok().map(Self)
+    }
+
+    /// The same terminal, for a new process to put itself in front of it.
+    pub(crate) fn handle(&self) -> io::Result<OwnedFd> {
+        Ok(self.0.try_clone()?.into())
     }
 
     /// Whether our process group is in its foreground.
     pub(crate) fn is_ours(&self) -> bool {
-        tcgetpgrp(io::stdin()).is_ok_and(|front| front == getpgrp())
+        self.is_of(getpgrp())
+    }
+
+    /// Whether this process group is in its foreground.
+    pub(crate) fn is_of(&self, group: Pid) -> bool {
+        tcgetpgrp(&self.0).is_ok_and(|front| front == group)
     }
 
     /// Whether a new command should be put in the foreground at once. In a pipeline
     /// (`tenure run a -- make | less`) the others of our group may need the terminal more; there
     /// the command gets it when it asks.
     pub(crate) fn should_be_given(&self) -> bool {
-        self.is_ours() && !is_pipe(io::stdout())
+        self.is_ours() && !is_pipe(io::stdin()) && !is_pipe(io::stdout())
     }
 
     /// Puts a group in the foreground, and says whether that worked.
     pub(crate) fn give_to(&self, group: Pid) -> bool {
         // Whoever is in the background when it asks would be stopped for it.
-        system::blocking(Signal::TTOU, || tcsetpgrp(io::stdin(), group)).is_ok()
+        system::blocking(Signal::TTOU, || tcsetpgrp(&self.0, group)).is_ok()
     }
 
     /// Puts us in the foreground again, if `group` is there now. A terminal that the shell has
     /// given to another meanwhile is left alone.
     pub(crate) fn take_back_from(&self, group: Pid) {
-        if tcgetpgrp(io::stdin()).is_ok_and(|front| front == group) {
+        if self.is_of(group) {
             self.give_to(getpgrp());
         }
     }

@@ -21,7 +21,7 @@ fn the_command_is_in_the_foreground_and_we_are_after_it() {
     let look = "set -- $(cat /proc/$$/stat); test $5 = $8 && echo in-front";
     let mut session = Session::start(
         &store,
-        "\"$TENURE\" run a -- sh -c \"$LOOK\"; read word; echo got-$word",
+        "\"$TENURE\" run a -- sh -c \"$SCRIPT\"; read word; echo got-$word",
         look,
     );
     session.expect("in-front");
@@ -31,16 +31,34 @@ fn the_command_is_in_the_foreground_and_we_are_after_it() {
 }
 
 #[test]
-fn interrupt_from_the_terminal_ends_the_command_with_its_code() {
+fn an_interrupt_ends_the_command_and_the_script_that_called_us() {
     let store = Store::new();
-    let shell_line =
-        "trap '' INT; \"$TENURE\" run a -- sh -c 'echo read\"\"y; exec sleep 100'; echo code-$?";
+    let shell_line = "\"$TENURE\" run a -- sh -c 'echo read\"\"y; exec sleep 100'; echo went-on";
     let mut session = Session::start(&store, shell_line, "");
     session.expect("ready");
     session.type_in("\x03");
-    // The shell ignores SIGINT, and so does what it starts: as it would without us.
-    session.type_in("\x1c");
-    session.expect("code-131");
+    assert_eq!(session.end(), None, "a signal ended the shell");
+}
+
+#[test]
+fn an_interrupt_that_was_meant_for_us_leaves_the_script_alone() {
+    let store = Store::new();
+    let shell_line =
+        "\"$TENURE\" run a -- sh -c '(sleep 0.1; kill -INT $PPID) & exec sleep 100'; echo code-$?";
+    let mut session = Session::start(&store, shell_line, "");
+    session.expect("code-130");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn a_command_whose_input_is_a_file_can_still_ask_at_the_terminal() {
+    let store = Store::new();
+    let ask = "read answer </dev/tty; echo got-$answer";
+    let shell_line = "\"$TENURE\" run a -- sh -c \"$SCRIPT\" </dev/null; echo code-$?";
+    let mut session = Session::start(&store, shell_line, ask);
+    session.type_in("yes\n");
+    session.expect("got-yes");
+    session.expect("code-0");
     assert_eq!(session.end(), Some(0));
 }
 
@@ -84,7 +102,7 @@ struct Session {
 }
 
 impl Session {
-    fn start(store: &Store, shell_line: &str, look: &str) -> Self {
+    fn start(store: &Store, shell_line: &str, script: &str) -> Self {
         let keyboard =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&keyboard).unwrap();
@@ -92,7 +110,7 @@ impl Session {
         let name = ptsname(&keyboard, Vec::new()).unwrap().into_string().unwrap();
         let terminal = File::options().read(true).write(true).open(name).unwrap();
         let mut command = Command::new("sh");
-        command.args(["-c", shell_line]).env("LOOK", look);
+        command.args(["-c", shell_line]).env("SCRIPT", script);
         for (name, value) in store.tenure::<&str>(&[]).get_envs() {
             match value {
                 Some(value) => command.env(name, value),
