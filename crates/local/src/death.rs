@@ -15,7 +15,6 @@ use tokio::io::unix::AsyncFd;
 
 use crate::fault::Result;
 use crate::members::{self, IN_USE, Member};
-use crate::ops::now;
 use crate::readiness;
 use crate::records::CLAIM;
 use crate::store::Inner;
@@ -83,9 +82,10 @@ impl Inner {
                     self.take_out(txn, &mut lock, &claim, wakes)?;
                     txn.commit()?;
                 }
-                Ok((end, txn.carved(), now()))
+                wakes.retain(|wake| wake.member.slot != slot || !of(wake.member));
+                Ok((end, txn.carved()))
             });
-            let (end, carved, _) = swath.map_err(|(fault, _)| fault)?;
+            let (end, carved) = swath.map_err(|(fault, _)| fault)?;
             if end >= carved {
                 return Ok(());
             }

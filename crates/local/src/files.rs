@@ -56,6 +56,14 @@ pub(crate) fn hold_init(dir: &Path) -> Result<File> {
             {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            Err(rustix::io::Errno::AGAIN) => {
+                let why = format!(
+                    "another process has been opening {} for more than {OPENING_TAKES:?}: it \
+                     may be stopped; let it go on or kill it",
+                    dir.display()
+                );
+                return Err(Fault::new(ErrorKind::Unreachable, why));
+            }
             Err(error) => return Err(Fault::io("locking", &path, error)),
         }
     }

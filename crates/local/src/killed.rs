@@ -154,3 +154,16 @@ async fn a_kill_while_letting_many_in_leaves_the_rest_for_whoever_asks_next() {
     }
     panic!("the release has no end");
 }
+
+#[tokio::test]
+async fn one_who_stays_inside_is_named_and_the_others_get_an_error() {
+    let scene = Scene::new();
+    let gate = scene.survivor.inner.table.map.half(GATE).unwrap();
+    gate.store(scene.victim.inner.table.me().at_gate(), Ordering::Release);
+    let error = scene.survivor.claim(&claim(Mode::Exclusive), QUEUE).await.unwrap_err();
+    gate.store(0, Ordering::Release);
+    assert_eq!(error.kind(), tenure_core::ErrorKind::Unreachable);
+    assert!(error.is_transient());
+    let pid = format!("process {}", std::process::id());
+    assert!(error.to_string().contains(&pid), "{error}");
+}

@@ -2,7 +2,7 @@
 //!
 //! | words | what |
 //! |---|---|
-//! | 0..16 | what the file is: magic, version, layout, boot id, limit, checksum |
+//! | 0..16 | what the file is: magic, version, layout, boot id, limit, inode of `members`, checksum |
 //! | 16 | the gate: who may change the table now |
 //! | 24..29 | the state: checksum, free list and carved mark, capacity, next token, token ceiling |
 //! | 32 | the length of the journal |
@@ -24,6 +24,8 @@ pub(crate) const AT_VERSION: usize = 1;
 pub(crate) const AT_SHAPE: usize = 2;
 pub(crate) const AT_BOOT: usize = 3;
 pub(crate) const AT_LIMIT: usize = 5;
+/// The inode of the file `members`: with another one, the living would look dead.
+pub(crate) const AT_MEMBERS: usize = 6;
 pub(crate) const AT_CHECK: usize = 15;
 
 pub(crate) const GATE: usize = 16;

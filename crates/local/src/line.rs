@@ -29,7 +29,7 @@ impl Wake {
 }
 
 impl Txn<'_> {
-    pub(crate) fn find_lock(&self, name: &Name) -> Result<Option<Lock>> {
+    pub(crate) fn find_lock(&self, name: &Name<'_>) -> Result<Option<Lock>> {
         let bucket = bucket_of(name.hash);
         let mut index = self.bucket(bucket)?;
         for _ in 0..self.carved() {
@@ -51,7 +51,7 @@ impl Txn<'_> {
     /// Grants a claim on a lock that nobody has.
     pub(crate) fn open_lock(
         &mut self,
-        name: &Name,
+        name: &Name<'_>,
         mut claim: Entry,
         label: &str,
     ) -> Result<Entry> {

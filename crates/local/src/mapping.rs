@@ -19,7 +19,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<AtomicU64>,
-    words: usize,
+    limit: usize,
     backed: AtomicUsize,
     file: File,
 }
@@ -45,21 +45,25 @@ impl Mapping {
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Self { base, words, backed: AtomicUsize::new(0), file };
+        let mapping = Self { base, limit: words, backed: AtomicUsize::new(0), file };
         mapping.refresh()?;
         Ok(mapping)
+    }
+
+    /// All words that the file backs, as last seen.
+    #[inline]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let backed = self.backed.load(Ordering::Relaxed);
+        // SAFETY: `backed` never exceeds `limit`, so the slice stays inside the mapping, which
+        // outlives the reference; pages are aligned, so words are too; every bit pattern is a
+        // u64; and all who share the memory use atomics. The file never shrinks while in use.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), backed) }
     }
 
     /// The word with this number, if the file backs it.
     #[inline]
     pub(crate) fn word(&self, number: usize) -> Option<&AtomicU64> {
-        if number >= self.backed.load(Ordering::Relaxed) {
-            return None;
-        }
-        // SAFETY: `backed` never exceeds `words`, so the pointer stays inside the mapping, which
-        // outlives the reference; pages are aligned, so words are too; every bit pattern is a
-        // u64; and all who share the memory use atomics.
-        Some(unsafe { self.base.add(number).as_ref() })
+        self.words().get(number)
     }
 
     /// The first half of the word with this number, for a futex.
@@ -78,14 +82,14 @@ impl Mapping {
     /// Looks at the file's size again: another process may have made it grow.
     pub(crate) fn refresh(&self) -> io::Result<usize> {
         let bytes = usize::try_from(self.file.metadata()?.len()).unwrap_or(usize::MAX);
-        let backed = (bytes / 8).min(self.words);
+        let backed = (bytes / 8).min(self.limit);
         self.backed.store(backed, Ordering::Relaxed);
         Ok(backed)
     }
 
     /// Makes the file at least so many words long, with blocks behind every one of them.
     pub(crate) fn grow(&self, words: usize) -> io::Result<()> {
-        if words > self.words {
+        if words > self.limit {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         allocate(&self.file, words as u64 * 8)?;
@@ -102,7 +106,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is the one mapped in `new`; no reference into it outlives `self`.
         // A failure leaves the range mapped, which harms nobody.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.words * 8) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.limit * 8) };
     }
 }
 

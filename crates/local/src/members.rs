@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use tenure_core::ErrorKind;
 
 use crate::fault::{Fault, Result};
-use crate::files;
 use crate::layout::{MEMBER_WORDS, MEMBERS, MEMBERS_AT, mix};
 use crate::mapping::Mapping;
 use crate::ofd;
@@ -65,9 +64,8 @@ pub(crate) struct Roster {
 
 impl Roster {
     /// Takes a free slot, for as long as the roster lives.
-    pub(crate) fn join(dir: &Path, map: &Mapping) -> Result<Self> {
+    pub(crate) fn join(file: File, dir: &Path, map: &Mapping) -> Result<Self> {
         let path = dir.join("members");
-        let file = files::open_or_create(&path)?;
         for slot in 0..MEMBERS as u32 {
             let locked = ofd::try_lock(&file, slot);
             if locked.map_err(|error| Fault::io("locking", &path, error))? {

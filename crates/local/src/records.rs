@@ -20,28 +20,44 @@ const CLAIM_LABEL: usize = 13;
 /// The longest label that is kept, in bytes.
 pub(crate) const LABEL_BYTES: usize = (RECORD_WORDS - CLAIM_LABEL - 1) * 8;
 
-/// A lock's name as it is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
-    words: [u64; NAME_WORDS],
+/// A text as it is stored: words of eight bytes, the last one filled up with zeros.
+#[derive(Clone, Copy, Debug)]
+struct Packed<'a> {
+    eights: &'a [[u8; 8]],
+    rest: &'a [u8],
+}
+
+impl<'a> Packed<'a> {
+    const fn new(text: &'a str) -> Self {
+        let (eights, rest) = text.as_bytes().as_chunks();
+        Self { eights, rest }
+    }
+
+    fn words(self) -> impl Iterator<Item = u64> {
+        let rest = self.rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let last = (!self.rest.is_empty()).then_some(rest);
+        self.eights.iter().map(|eight| u64::from_le_bytes(*eight)).chain(last)
+    }
+}
+
+/// A lock's name, ready to be looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name<'a> {
+    text: Packed<'a>,
     bytes: u8,
     pub(crate) hash: u64,
 }
 
-impl Name {
-    pub(crate) fn new(name: &str) -> Self {
-        let mut words = [0; NAME_WORDS];
-        let bytes = pack_text(name, &mut words);
-        let used = bytes.div_ceil(8);
-        let hash = words[..used].iter().fold(bytes as u64, |hash, word| {
+impl<'a> Name<'a> {
+    /// `name` is one of a [`LockName`](tenure_core::LockName): at most 200 bytes.
+    pub(crate) fn new(name: &'a str) -> Self {
+        let text = Packed::new(name);
+        let bytes = name.len().min(NAME_WORDS * 8) as u8;
+        let hash = text.words().fold(u64::from(bytes), |hash, word| {
             let mixed = (hash.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             mixed ^ mixed >> 29
         });
-        Self { words, bytes: bytes as u8, hash }
-    }
-
-    fn used(&self) -> &[u64] {
-        &self.words[..usize::from(self.bytes).div_ceil(8)]
+        Self { text, bytes, hash }
     }
 }
 
@@ -264,13 +280,13 @@ impl Txn<'_> {
         })
     }
 
-    pub(crate) fn is_named(&self, lock: &Lock, name: &Name) -> Result<bool> {
+    pub(crate) fn is_named(&self, lock: &Lock, name: &Name<'_>) -> Result<bool> {
         if lock.hash != name.hash || lock.name_bytes != name.bytes {
             return Ok(false);
         }
         let at = self.at(lock.index)? + LOCK_NAME;
-        for (place, word) in name.used().iter().enumerate() {
-            if self.get(at + place)? != *word {
+        for (place, word) in name.text.words().enumerate() {
+            if self.get(at + place)? != word {
                 return Ok(false);
             }
         }
@@ -298,7 +314,7 @@ impl Txn<'_> {
     /// A new lock with its first holder, which nobody can find yet.
     pub(crate) fn build_held(
         &mut self,
-        name: &Name,
+        name: &Name<'_>,
         chain: u32,
         mut claim: Entry,
         label: &str,
@@ -317,25 +333,19 @@ impl Txn<'_> {
         (lock.first_holder, lock.last_holder) = (claim.index, claim.index);
         lock.count_in(claim.mode);
         let meta = u64::from(LOCK) | u64::from(name.bytes) << 24 | u64::from(generation) << 32;
-        self.build(index, meta, &lock.words(), name.used())?;
+        self.build(index, meta, &lock.words(), name.text)?;
         Ok((lock, claim))
     }
 
     /// A new claim, which nobody can find yet.
     pub(crate) fn build_claim(&mut self, mut claim: Entry, label: &str) -> Result<Entry> {
         (claim.index, claim.generation) = self.allocate()?;
-        if label.is_empty() {
-            self.build(claim.index, claim.meta(), &claim.words(), &[])?;
-            return Ok(claim);
-        }
-        let mut words = [0; LABEL_BYTES / 8];
         let mut end = label.len().min(LABEL_BYTES);
         while !label.is_char_boundary(end) {
             end -= 1;
         }
-        let bytes = pack_text(&label[..end], &mut words);
-        claim.label_bytes = bytes as u8;
-        let label = &words[..bytes.div_ceil(8)];
+        claim.label_bytes = end as u8;
+        let label = Packed::new(&label[..end]);
         self.build(claim.index, claim.meta(), &claim.words(), label)?;
         Ok(claim)
     }
@@ -374,14 +384,14 @@ impl Txn<'_> {
 
     /// Only what a free record is known by must be put back by a roll-back: kind, checksum and
     /// link. The rest of a free record means nothing.
-    fn build(&mut self, index: u32, meta: u64, words: &[u64], text: &[u64]) -> Result<()> {
+    fn build(&mut self, index: u32, meta: u64, words: &[u64], text: Packed<'_>) -> Result<()> {
         let at = self.at(index)?;
         let salt = u64::from(index);
         let mut sum = mix(salt, META, meta);
-        for (place, word) in words.iter().chain(text).enumerate() {
-            sum ^= mix(salt, place + 2, *word);
+        for (place, word) in words.iter().copied().chain(text.words()).enumerate() {
+            sum ^= mix(salt, place + 2, word);
             if place > 0 {
-                self.put_unseen(at + 2 + place, *word)?;
+                self.put_unseen(at + 2 + place, word)?;
             }
         }
         self.set(at + META, meta)?;
@@ -439,17 +449,6 @@ impl Txn<'_> {
         }
         Ok(words_for(index))
     }
-}
-
-fn pack_text(text: &str, words: &mut [u64]) -> usize {
-    let (eights, rest) = text.as_bytes().as_chunks::<8>();
-    for (word, eight) in words.iter_mut().zip(eights) {
-        *word = u64::from_le_bytes(*eight);
-    }
-    if let Some(word) = words.get_mut(eights.len()) {
-        *word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    }
-    text.len()
 }
 
 const fn free_meta(generation: u32) -> u64 {

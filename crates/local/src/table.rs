@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use tenure_core::ErrorKind;
@@ -46,13 +46,16 @@ impl Table {
         };
         let opening = files::hold_init(dir)?;
         let path = dir.join("table");
-        let (map, limit) = match open_existing(&path, boot)? {
+        let members = files::open_or_create(&dir.join("members"))?;
+        let inode = members.metadata().map(|meta| meta.ino());
+        let inode = inode.map_err(|error| Fault::io("looking at", dir, error))?;
+        let (map, limit) = match open_existing(&path, boot, inode)? {
             Some(open) => open,
             None => {
                 let ceiling = Tokens::open(dir, 0)?.ceiling()?;
                 let limit = setup.max_records.unwrap_or(MAX_RECORDS);
-                create(dir, &path, boot, limit, ceiling)?;
-                open_existing(&path, boot)?
+                create(dir, boot, inode, limit, ceiling)?;
+                open_existing(&path, boot, inode)?
                     .ok_or_else(|| Fault::damaged("it vanished while it was made"))?
             }
         };
@@ -60,7 +63,7 @@ impl Table {
         let known = map.word(STATE + 3).map_or(0, load);
         let tokens = Tokens::open(dir, known)?;
         tokens.ceiling()?;
-        let roster = Roster::join(dir, &map)?;
+        let roster = Roster::join(members, dir, &map)?;
         drop(opening);
         Ok(Self {
             map,
@@ -112,7 +115,7 @@ fn boot_id() -> Result<[u8; 16]> {
 }
 
 /// `None`: there is no table, or only one of an earlier boot.
-fn open_existing(path: &Path, boot: [u8; 16]) -> Result<Option<(Mapping, u32)>> {
+fn open_existing(path: &Path, boot: [u8; 16], members: u64) -> Result<Option<(Mapping, u32)>> {
     let file = match files::private().open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -125,6 +128,9 @@ fn open_existing(path: &Path, boot: [u8; 16]) -> Result<Option<(Mapping, u32)>> 
     verify(&fixed)?;
     if [fixed[AT_BOOT], fixed[AT_BOOT + 1]] != boot_words(boot) {
         return Ok(None);
+    }
+    if fixed[AT_MEMBERS] != members {
+        return Err(Fault::damaged("the file `members` beside it was replaced"));
     }
     let limit = fixed[AT_LIMIT] as u32;
     let map =
@@ -176,7 +182,7 @@ fn verify(fixed: &[u64; FIXED_WORDS]) -> Result<()> {
 }
 
 /// Builds a table beside the path and puts it in place: nobody ever sees half of one.
-fn create(dir: &Path, path: &Path, boot: [u8; 16], limit: u32, ceiling: u64) -> Result<()> {
+fn create(dir: &Path, boot: [u8; 16], members: u64, limit: u32, ceiling: u64) -> Result<()> {
     let limit = limit.clamp(2, MAX_RECORDS);
     let draft = dir.join("table.new");
     let failed = |error| Fault::io("writing", &draft, error);
@@ -192,6 +198,7 @@ fn create(dir: &Path, path: &Path, boot: [u8; 16], limit: u32, ceiling: u64) -> 
     words[AT_SHAPE] = SHAPE;
     words[AT_BOOT..AT_BOOT + 2].copy_from_slice(&boot_words(boot));
     words[AT_LIMIT] = u64::from(limit);
+    words[AT_MEMBERS] = members;
     let mut fixed = [0; FIXED_WORDS];
     fixed.copy_from_slice(&words[..FIXED_WORDS]);
     words[AT_CHECK] = check(&fixed);
@@ -205,7 +212,7 @@ fn create(dir: &Path, path: &Path, boot: [u8; 16], limit: u32, ceiling: u64) -> 
     // Only what the file is must survive a power cut: by its boot id it is then replaced. Zeros
     // would be taken for somebody else's file.
     file.sync_all().map_err(failed)?;
-    std::fs::rename(&draft, path).map_err(failed)?;
+    std::fs::rename(&draft, dir.join("table")).map_err(failed)?;
     files::sync_dir(dir)
 }
 

@@ -5,7 +5,7 @@
 //! release). Whoever passes the gate and finds the journal not empty puts the old values back, in
 //! reverse. To commit is to set the length to zero.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
 use tenure_proto::{Reserve, Token};
@@ -21,6 +21,7 @@ use crate::table::{Table, load, state_check};
 #[derive(Debug)]
 pub(crate) struct Txn<'t> {
     pub(crate) table: &'t Table,
+    words: &'t [AtomicU64],
     entries: usize,
     commits: u32,
     /// The state as it will be after the commit; in the table it is still as before.
@@ -45,6 +46,7 @@ impl<'t> Txn<'t> {
         }
         let mut txn = Self {
             table,
+            words: table.map.words(),
             entries: 0,
             commits: 0,
             state: [0; STATE_WORDS],
@@ -64,7 +66,7 @@ impl<'t> Txn<'t> {
 
     #[inline]
     pub(crate) fn get(&self, word: usize) -> Result<u64> {
-        self.table.map.word(word).map(load).ok_or_else(short)
+        self.words.get(word).map(load).ok_or_else(short)
     }
 
     /// Changes a word, so that it can be undone.
@@ -139,6 +141,7 @@ impl<'t> Txn<'t> {
             let path = self.table.dir.join("table");
             let done = self.table.map.grow(words_for(grown));
             done.map_err(|error| Fault::io("growing", &path, error))?;
+            self.words = self.table.map.words();
             self.state[CAPACITY] = u64::from(grown);
         }
         self.state[FREE_AND_CARVED] = pair(self.first_free(), record + 1);
@@ -164,7 +167,7 @@ impl<'t> Txn<'t> {
     fn put(&mut self, word: usize, value: u64) -> Result<()> {
         #[cfg(test)]
         self.count_down_to_the_kill()?;
-        let word = self.table.map.word(word).ok_or_else(short)?;
+        let word = self.words.get(word).ok_or_else(short)?;
         word.store(value, Ordering::Release);
         Ok(())
     }
@@ -189,6 +192,7 @@ impl<'t> Txn<'t> {
             if words > backed {
                 return Err(short());
             }
+            self.words = self.table.map.words();
         }
         Ok(())
     }
@@ -207,6 +211,7 @@ impl<'t> Txn<'t> {
         let path = self.table.dir.join("table");
         let looked = self.table.map.refresh();
         looked.map_err(|error| Fault::io("looking at", &path, error))?;
+        self.words = self.table.map.words();
         for entry in (0..entries).rev() {
             let word = self.get(JOURNAL + entry * 2)? as usize;
             let old = self.get(JOURNAL + entry * 2 + 1)?;

@@ -122,6 +122,17 @@ async fn foreign_short_and_future_tables_are_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn a_replaced_file_of_members_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let members = dir.path().join("members");
+    std::fs::rename(&members, dir.path().join("members.old")).unwrap();
+    let error = LocalStore::open(dir.path()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    drop(store);
+}
+
+#[tokio::test]
 async fn damaged_tokens_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     populated(dir.path()).await;

@@ -24,18 +24,20 @@ fn child_entry() {
     runtime().block_on(async {
         let store = LocalStore::open(&dir).unwrap();
         match role.as_str() {
-            "hold" => hold(&store, LONG).await,
-            "hold briefly" => hold(&store, Duration::from_millis(300)).await,
+            "hold" => hold(&store, "a", LONG).await,
+            "hold briefly" => hold(&store, "a", Duration::from_millis(300)).await,
             "wait" => wait(&store).await,
             "hold many" => hold_many(&store).await,
+            "wait many" => wait_many(&store).await,
+            "hold own" => hold(&store, &format!("own/{}", std::process::id()), LONG).await,
             "churn" => churn(&store, &dir).await,
             other => panic!("no such role: {other}"),
         }
     });
 }
 
-async fn hold(store: &LocalStore, ttl: Duration) {
-    let mut claim = exclusive("a");
+async fn hold(store: &LocalStore, lock: &str, ttl: Duration) {
+    let mut claim = exclusive(lock);
     claim.ttl = ttl;
     grant(store.claim(&claim, Patience::None).await.unwrap());
     say("held");
@@ -65,6 +67,21 @@ async fn hold_many(store: &LocalStore) {
     }
     say("held");
     listen();
+}
+
+async fn wait_many(store: &LocalStore) {
+    let mut waiting = Vec::new();
+    for _ in 0..10_000 {
+        let claim = claim("a", Mode::Shared);
+        place(store.claim(&claim, QUEUE).await.unwrap());
+        let store = store.clone();
+        waiting.push(tokio::spawn(async move { acquire(&store, &claim).await }));
+    }
+    say("queued");
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    say("all held");
 }
 
 /// Claims and releases until it is killed. Under the lock it makes sure that it is alone and that
@@ -221,6 +238,34 @@ async fn ten_thousand_claims_of_a_killed_process_are_cleared_up() {
     let census = newcomer.check().unwrap();
     assert!(census.waiters == 0, "{census:?}");
     assert_eq!(newcomer.list("many/").await.unwrap().len(), 0);
+}
+
+/// A FIFO takes 8,192 messages: the stopped process misses some, and must find that out.
+#[tokio::test]
+async fn more_wake_ups_than_a_fifo_holds_reach_all_waiters() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let holder = exclusive("a");
+    grant(store.claim(&holder, QUEUE).await.unwrap());
+    let mut many = Peer::start("wait many", dir.path());
+    assert_eq!(many.hear(), "queued");
+    many.signal(Signal::STOP);
+    store.release(&holder).await.unwrap();
+    assert_eq!(store.check().unwrap().holders, 10_000);
+    many.signal(Signal::CONT);
+    assert_eq!(many.hear(), "all held");
+}
+
+#[tokio::test]
+async fn processes_that_open_a_new_directory_at_once_share_one_table() {
+    for _ in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks");
+        let mut peers: Vec<_> = (0..4).map(|_| Peer::start("hold own", &path)).collect();
+        peers.iter_mut().for_each(|peer| assert_eq!(peer.hear(), "held"));
+        let store = LocalStore::open(&path).unwrap();
+        assert_eq!(store.list("own/").await.unwrap().len(), 4);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
