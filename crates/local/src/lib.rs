@@ -3,6 +3,45 @@
 //! Code here may map files, take turns at a table with other processes and wake them. It may not
 //! decide who is admitted (that is `tenure-proto`'s), nor retry or keep a lease alive (that is
 //! `tenure-core`'s). `unsafe` is allowed in `mapping`, `ofd` and `readiness` only.
+//!
+//! # The directory
+//! Private to one user (0700, files 0600), on a local disk; network file systems are refused.
+//!
+//! | file | what |
+//! |---|---|
+//! | `table` | all locks, holders and waiters of this boot, mapped into every process |
+//! | `tokens` | the durable ceiling of the fencing tokens: two checksummed records in turns |
+//! | `members` | byte *i* is locked by the process in slot *i* for as long as it lives |
+//! | `wake/`*i* | the FIFO on which the process in slot *i* hears of its waiters' news |
+//! | `audit.log` | one JSON line per eviction |
+//! | `init` | locked while the table is created or replaced |
+//!
+//! # How it works
+//! - A claim is a few dozen stores to shared memory, under a *gate*: a futex word that names the
+//!   member inside. Whoever finds a dead member inside takes its place; one that lives and does
+//!   not come out within two seconds is named in an error.
+//! - Every change is journaled word by word before it is made, and so is undone if the process
+//!   is killed in the middle (module `txn`). Work on many claims is many small changes.
+//! - A release hands the lock to the next in line in the same change, and then wakes that one
+//!   waiter: in this process directly, in another by eight bytes down its FIFO. Leaving the line
+//!   costs the same anywhere in it.
+//! - A waiter's process watches the processes right before it (a pidfd), so that the death of a
+//!   holder lets the next one in at once. The truth about a death is the lock on its byte.
+//! - Everything read from the table is checked: links against the table's bounds and the kind of
+//!   record they lead to, records against their checksums. Damage is an error with a remedy.
+//! - The file grows by blocks that are allocated before they are used: a full disk is an error,
+//!   never a SIGBUS.
+//! - After a reboot the table is replaced by an empty one (it carries the boot id); tokens go on
+//!   from their ceiling, which was synced before any token below it was handed out.
+//!
+//! # Assumptions
+//! - All processes see the same directory, on one kernel. In different pid namespaces a death is
+//!   noticed by the lock on the byte, when somebody asks (core's poll), not at once.
+//! - Nobody truncates the files or edits the table while it is in use.
+//! - The store is not used in a child after `fork` without `exec`: the child would share its
+//!   parent's place among the members, and keep it alive.
+//! - A claim is renewed and repeated through the store (or a clone of it) that made it; it can be
+//!   released, evicted and inspected through any.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("tenure-local works on Linux only: use another store (Redis, etcd, ZooKeeper)");

@@ -67,8 +67,8 @@ fn a_file_that_cannot_grow_is_an_error_and_not_a_signal() {
     assert!(said.contains("make room"), "{said}");
 }
 
-/// A table with something of everything in it, as a crash would leave it, and the file's bytes.
-async fn populated(dir: &Path) -> Vec<u8> {
+/// A table with something of everything in it, in use by a store, and the file's bytes.
+async fn populated(dir: &Path) -> (LocalStore, Vec<u8>) {
     let store = LocalStore::open_with(dir, BOOT).unwrap();
     for lock in ["a", "b", "c"] {
         grant(store.claim(&exclusive(lock), QUEUE).await.unwrap());
@@ -79,8 +79,7 @@ async fn populated(dir: &Path) -> Vec<u8> {
     grant(store.claim(&gone, QUEUE).await.unwrap());
     store.release(&gone).await.unwrap();
     let bytes = std::fs::read(dir.join("table")).unwrap();
-    drop(store);
-    bytes
+    (store, bytes)
 }
 
 async fn open_fails(dir: &Path, kind: ErrorKind, says: &str) {
@@ -95,7 +94,8 @@ async fn open_fails(dir: &Path, kind: ErrorKind, says: &str) {
 #[tokio::test]
 async fn foreign_short_and_future_tables_are_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let sound = populated(dir.path()).await;
+    let (store, sound) = populated(dir.path()).await;
+    drop(store);
     let table = dir.path().join("table");
     let write = |bytes: &[u8]| std::fs::write(&table, bytes).unwrap();
 
@@ -135,7 +135,7 @@ async fn a_replaced_file_of_members_is_noticed() {
 #[tokio::test]
 async fn damaged_tokens_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    populated(dir.path()).await;
+    drop(populated(dir.path()).await);
     std::fs::write(dir.path().join("tokens"), [3; 8192]).unwrap();
     let error = LocalStore::open_with(dir.path(), BOOT).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
@@ -147,7 +147,7 @@ async fn damaged_tokens_are_refused() {
 #[tokio::test]
 async fn flipped_bytes_cause_errors_and_never_a_panic() {
     let dir = tempfile::tempdir().unwrap();
-    let sound = populated(dir.path()).await;
+    let (_holder, sound) = populated(dir.path()).await;
     let file = std::fs::File::options().write(true).open(dir.path().join("table")).unwrap();
     let records = 8 * 25_600;
     let mut random: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -173,7 +173,8 @@ async fn flipped_bytes_cause_errors_and_never_a_panic() {
 async fn use_everything(dir: &Path) -> tenure_core::Result<()> {
     let store = LocalStore::open_with(dir, BOOT)?;
     let claim = exclusive("b");
-    let mut result = store.claim(&claim, QUEUE).await.map(drop);
+    let queued = store.claim(&claim, QUEUE).await;
+    let mut result = queued.map(|answer| assert!(matches!(answer, Answer::Queued(_))));
     let mut note = |outcome: tenure_core::Result<()>| {
         if outcome.is_err() {
             result = outcome;
@@ -182,10 +183,12 @@ async fn use_everything(dir: &Path) -> tenure_core::Result<()> {
     note(store.claim(&claim, QUEUE).await.map(drop));
     note(store.renew(&claim).await.map(drop));
     note(store.list("").await.map(drop));
-    for lock in ["a", "b", "c", "d"] {
+    for lock in ["a", "b", "c"] {
         note(store.inspect(&name(lock)).await.map(drop));
-        note(store.claim(&exclusive(lock), Patience::None).await.map(drop));
+        let beside = store.claim(&exclusive(lock), Patience::None).await;
+        note(beside.map(|answer| assert_eq!(answer, Answer::Busy)));
     }
+    note(store.claim(&exclusive("d"), Patience::None).await.map(drop));
     note(store.release(&claim).await.map(drop));
     note(store.check().map(drop));
     result

@@ -187,6 +187,21 @@ async fn a_dead_waiter_is_skipped_and_the_one_behind_it_learns_of_the_holders_de
 }
 
 #[tokio::test]
+async fn who_leaves_the_line_makes_the_next_one_watch_the_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let mut holder = Peer::start("hold", dir.path());
+    assert_eq!(holder.hear(), "held");
+    let quitter = exclusive("a");
+    place(store.claim(&quitter, QUEUE).await.unwrap());
+    let mut behind = Peer::start("wait", dir.path());
+    assert_eq!(behind.hear(), "queued");
+    store.release(&quitter).await.unwrap();
+    holder.kill();
+    assert_eq!(behind.hear(), "held");
+}
+
+#[tokio::test]
 async fn a_stopped_holder_loses_the_lock_when_its_term_ends() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
