@@ -167,3 +167,29 @@ async fn one_who_stays_inside_is_named_and_the_others_get_an_error() {
     let pid = format!("process {}", std::process::id());
     assert!(error.to_string().contains(&pid), "{error}");
 }
+
+#[tokio::test]
+async fn a_word_changed_twice_gets_its_first_value_back() {
+    let scene = Scene::new();
+    let before = scene.image();
+    let mut txn = Txn::begin(&scene.victim.inner.table).unwrap();
+    let word = RECORDS_AT - 1;
+    let first = txn.get(word).unwrap();
+    txn.set(word, first + 1).unwrap();
+    txn.set(word, first + 2).unwrap();
+    assert_eq!(txn.get(word).unwrap(), first + 2);
+    drop(txn);
+    assert!(before == scene.image());
+}
+
+#[tokio::test]
+async fn a_change_too_large_for_the_journal_is_refused_and_undone() {
+    let scene = Scene::new();
+    let before = scene.image();
+    let mut txn = Txn::begin(&scene.victim.inner.table).unwrap();
+    let words = BUCKETS_AT..BUCKETS_AT + JOURNAL_ENTRIES;
+    words.clone().for_each(|word| txn.set(word, 1).unwrap());
+    assert!(txn.set(words.end, 1).is_err());
+    drop(txn);
+    assert!(before == scene.image());
+}

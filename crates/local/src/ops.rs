@@ -194,9 +194,8 @@ impl Inner {
         let successor = txn.successor(lock, known)?;
         txn.remove(lock, known)?;
         let first = wakes.len();
-        if lock.first_waiter != 0 {
-            txn.admit(lock, now(), GLANCE, wakes)?;
-        }
+        let now = now();
+        txn.admit(lock, now, GLANCE, wakes)?;
         // Whoever was let in is told that already.
         if let Some(next) = successor
             && !wakes[first..].contains(&next)
@@ -204,7 +203,7 @@ impl Inner {
             wakes.push(next);
         }
         txn.settle(lock)?;
-        Ok(if known.holds { Released::Released } else { Released::NotHeld })
+        Ok(if known.holds && known.ends > now { Released::Released } else { Released::NotHeld })
     }
 
     /// A claim that was made here.

@@ -169,6 +169,10 @@ async fn a_term_that_ended_gives_way_and_comes_back_as_a_new_claim() {
     let third = token(store.claim(&next, Patience::None).await.unwrap());
     assert!(second < third);
     assert_eq!(store.release(&holder).await.unwrap(), Released::NotHeld);
+    let mut unseen = exclusive("b");
+    unseen.ttl = Duration::ZERO;
+    grant(store.claim(&unseen, QUEUE).await.unwrap());
+    assert_eq!(store.release(&unseen).await.unwrap(), Released::NotHeld);
 }
 
 #[tokio::test]
