@@ -1,8 +1,9 @@
-//! How fast the store is: claim and release alone, and a hand-off between two processes.
+//! How fast the store is: alone, beside another process, handing over, and after a kill.
 //!
 //! `cargo run --release -p tenure-local --example pace`
 
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,25 +14,17 @@ const TURNS: usize = 500;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    if let Some(dir) = std::env::var_os("PACE_PEER") {
-        return rally(&LocalStore::open(dir)?).await.map(drop);
+    if let (Ok(part), Some(dir)) = (std::env::var("PACE_PART"), std::env::var_os("PACE_DIR")) {
+        return peer(&part, &LocalStore::open(dir)?).await;
     }
     let dir = std::env::temp_dir().join(format!("tenure-pace-{}", std::process::id()));
     let store = LocalStore::open(&dir)?;
     alone(&store).await?;
-    let mut peer = Command::new(std::env::current_exe()?)
-        .env("PACE_PEER", &dir)
-        .stdout(Stdio::null())
-        .spawn()?;
-    let delays = rally(&store).await?;
-    peer.wait()?;
-    let at = |part: usize| delays.get(delays.len() * part / 100).copied();
-    println!(
-        "hand-off to a waiting process, {} times: p50 {:?}, p99 {:?}",
-        delays.len(),
-        at(50).unwrap_or_default(),
-        at(99).unwrap_or_default()
-    );
+    beside_another(&store).await?;
+    let mut other = start("rally", &dir)?;
+    report("hand-off to a waiting process", rally(&store).await?);
+    other.wait()?;
+    report("from a kill to the waiter that goes on", deaths(&store, &dir).await?);
     drop(store);
     std::fs::remove_dir_all(dir)?;
     Ok(())
@@ -61,6 +54,93 @@ async fn alone(store: &LocalStore) -> Result<(), Box<dyn std::error::Error>> {
         println!("claim and release, {} bytes of name: {median} ns (best {best} ns)", name.len());
     }
     Ok(())
+}
+
+/// Claims and releases while another process does the same with another lock.
+async fn beside_another(store: &LocalStore) -> Result<(), Box<dyn std::error::Error>> {
+    let mut other = start("churn", store.dir())?;
+    let claim = claim("ours")?;
+    while store.list("theirs").await?.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut times = Vec::new();
+    for _ in 0..500_000 {
+        let started = Instant::now();
+        store.claim(&claim, Patience::None).await?;
+        store.release(&claim).await?;
+        times.push(started.elapsed());
+    }
+    other.kill()?;
+    other.wait()?;
+    times.sort_unstable();
+    report("claim and release beside another busy process", times);
+    Ok(())
+}
+
+/// Kills processes that hold a lock, and waits for it.
+async fn deaths(
+    store: &LocalStore,
+    dir: &Path,
+) -> Result<Vec<Duration>, Box<dyn std::error::Error>> {
+    let mut delays = Vec::new();
+    for _ in 0..30 {
+        let mut holder = start("hold", dir)?;
+        let claim = claim("mortal")?;
+        while store.list("mortal").await?.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let Answer::Queued(place) = store.claim(&claim, queue()).await? else {
+            continue;
+        };
+        let waiting = tokio::spawn({
+            let (store, claim) = (store.clone(), claim.clone());
+            async move { (store.wait(&claim, &place).await, Instant::now()) }
+        });
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let killed = Instant::now();
+        holder.kill()?;
+        let (answer, went_on) = waiting.await?;
+        if matches!(answer?, Answer::Granted(_)) {
+            delays.push(went_on - killed);
+        }
+        store.release(&claim).await?;
+        holder.wait()?;
+    }
+    delays.sort_unstable();
+    Ok(delays)
+}
+
+/// The other process, until it is killed or done.
+async fn peer(part: &str, store: &LocalStore) -> Result<(), Box<dyn std::error::Error>> {
+    match part {
+        "rally" => rally(store).await.map(drop),
+        "hold" => {
+            store.claim(&claim("mortal")?, Patience::None).await?;
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok(())
+        }
+        _ => {
+            store.claim(&claim("theirs too")?, Patience::None).await?;
+            let claim = claim("theirs")?;
+            let end = Instant::now() + Duration::from_secs(20);
+            while Instant::now() < end {
+                store.claim(&claim, Patience::None).await?;
+                store.release(&claim).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn start(part: &str, dir: &Path) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env("PACE_PART", part).env("PACE_DIR", dir).spawn()
+}
+
+fn report(what: &str, sorted: Vec<Duration>) {
+    let at = |part: usize| sorted.get(sorted.len() * part / 1000).copied().unwrap_or_default();
+    let (half, most, worst) = (at(500), at(990), at(999));
+    println!("{what}, {} times: p50 {half:?}, p99 {most:?}, p99.9 {worst:?}", sorted.len());
 }
 
 /// Takes turns with the other process, and returns how long after each release its waiter ran.

@@ -72,8 +72,9 @@ impl LocalStore {
     /// As [`open`](Self::open).
     #[doc(hidden)]
     pub fn open_with(dir: impl AsRef<Path>, setup: Setup) -> Result<Self> {
-        let dir = dir.as_ref();
         let operation = "open the local store";
+        // The working directory may change later.
+        let dir = &std::path::absolute(&dir).unwrap_or_else(|_| dir.as_ref().to_owned());
         let runtime = Handle::try_current().map_err(|error| {
             let why = "there is no tokio runtime here: call it inside one";
             Error::new(ErrorKind::Invalid, operation, why).caused_by(error)

@@ -5,9 +5,11 @@
 mod common;
 
 use std::fs::File;
+use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::*;
@@ -72,14 +74,19 @@ async fn hold_many(store: &LocalStore) {
 async fn wait_many(store: &LocalStore) {
     let mut waiting = Vec::new();
     for _ in 0..10_000 {
-        let claim = claim("a", Mode::Shared);
-        place(store.claim(&claim, QUEUE).await.unwrap());
         let store = store.clone();
-        waiting.push(tokio::spawn(async move { acquire(&store, &claim).await }));
+        let mut waiter = Box::pin(async move {
+            let claim = claim("a", Mode::Shared);
+            acquire(&store, &claim).await
+        });
+        // Asleep once it has queued up: a process stopped later is not stopped inside the table.
+        let asleep = poll_fn(|context| Poll::Ready(waiter.as_mut().poll(context).is_pending()));
+        assert!(asleep.await);
+        waiting.push(waiter);
     }
     say("queued");
     for waiter in waiting {
-        waiter.await.unwrap();
+        waiter.await;
     }
     say("all held");
 }

@@ -121,6 +121,23 @@ async fn a_dropped_wait_loses_nothing_and_a_release_leaves_the_line() {
 }
 
 #[tokio::test]
+async fn who_becomes_the_head_of_the_line_is_told_when_to_ask_again() {
+    let (_dir, store) = open();
+    let other = LocalStore::open(store.dir()).unwrap();
+    let (quitter, last) = (exclusive("a"), exclusive("a"));
+    store.claim(&exclusive("a"), QUEUE).await.unwrap();
+    place(store.claim(&quitter, QUEUE).await.unwrap());
+    let behind = place(other.claim(&last, QUEUE).await.unwrap());
+    assert_eq!(behind.ask_again_in, None);
+    let waiting = tokio::spawn(async move { other.wait(&last, &behind).await.unwrap() });
+    // On this runtime of one thread, the waiter is asleep when we go on.
+    tokio::task::yield_now().await;
+    store.release(&quitter).await.unwrap();
+    let told = place(waiting.await.unwrap());
+    assert!(told.ask_again_in.is_some());
+}
+
+#[tokio::test]
 async fn readers_share_and_none_overtakes_a_waiting_writer() {
     let (_dir, store) = open();
     let readers = [(); 3].map(|()| claim("a", Mode::Shared));
