@@ -8,7 +8,7 @@ use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience, Stor
 use crate::LocalStore;
 use crate::check::check;
 use crate::layout::*;
-use crate::records::{CLAIM, LOCK};
+use crate::records::{CLAIM, FREE, FREE_LINK, LOCK};
 use crate::txn::Txn;
 
 const QUEUE: Patience = Patience::Queue(Duration::from_secs(600));
@@ -69,8 +69,13 @@ impl Scene {
         image.extend((MEMBERS_AT..RECORDS_AT).map(word));
         for record in 1..64 {
             let at = words_for(record);
-            let used = matches!(word(at) as u8, LOCK | CLAIM);
-            image.extend((at..at + if used { RECORD_WORDS } else { 3 }).map(word));
+            let means = match word(at) as u8 {
+                LOCK | CLAIM => 1..FREE_LINK,
+                FREE => FREE_LINK..RECORD_WORDS,
+                _ => 0..0,
+            };
+            image.push(word(at));
+            image.extend(means.map(|place| word(at + place)));
         }
         image
     }

@@ -18,7 +18,11 @@ const LOCK_NAME: usize = 9;
 const NAME_WORDS: usize = 25;
 const CLAIM_LABEL: usize = 13;
 /// The longest label that is kept, in bytes.
-pub(crate) const LABEL_BYTES: usize = (RECORD_WORDS - CLAIM_LABEL - 1) * 8;
+pub(crate) const LABEL_BYTES: usize = (FREE_LINK - CLAIM_LABEL) * 8;
+/// What a free record is known by, besides its kind: words that mean nothing while it is in use.
+/// So taking or giving back a record changes one word that must be journaled.
+pub(crate) const FREE_LINK: usize = RECORD_WORDS - 2;
+const FREE_CHECK: usize = RECORD_WORDS - 1;
 
 /// A text as it is stored: words of eight bytes, the last one filled up with zeros.
 #[derive(Clone, Copy, Debug)]
@@ -356,8 +360,8 @@ impl Txn<'_> {
         let next = u64::from(self.first_free());
         let meta = free_meta(generation);
         self.set(at + META, meta)?;
-        self.set(at + CHECK, free_check(index, meta, next))?;
-        self.set(at + 2, next)?;
+        self.put_unseen(at + FREE_LINK, next)?;
+        self.put_unseen(at + FREE_CHECK, free_check(index, meta, next))?;
         self.set_first_free(index);
         Ok(())
     }
@@ -365,8 +369,8 @@ impl Txn<'_> {
     /// The record after this one in the free list.
     pub(crate) fn next_free(&self, index: u32) -> Result<(u32, u32)> {
         let at = self.at(index)?;
-        let (meta, next) = (self.get(at)?, self.get(at + 2)?);
-        if meta as u8 != FREE || self.get(at + CHECK)? != free_check(index, meta, next) {
+        let (meta, next) = (self.get(at)?, self.get(at + FREE_LINK)?);
+        if meta as u8 != FREE || self.get(at + FREE_CHECK)? != free_check(index, meta, next) {
             return Err(Fault::damaged("the free list leads elsewhere"));
         }
         Ok((low(next), high(meta)))
@@ -382,21 +386,17 @@ impl Txn<'_> {
         Ok((index, generation.wrapping_add(1)))
     }
 
-    /// Only what a free record is known by must be put back by a roll-back: kind, checksum and
-    /// link. The rest of a free record means nothing.
+    /// Only the kind must be put back by a roll-back: the rest of a free record means nothing.
     fn build(&mut self, index: u32, meta: u64, words: &[u64], text: Packed<'_>) -> Result<()> {
         let at = self.at(index)?;
         let salt = u64::from(index);
         let mut sum = mix(salt, META, meta);
         for (place, word) in words.iter().copied().chain(text.words()).enumerate() {
             sum ^= mix(salt, place + 2, word);
-            if place > 0 {
-                self.put_unseen(at + 2 + place, word)?;
-            }
+            self.put_unseen(at + 2 + place, word)?;
         }
-        self.set(at + META, meta)?;
-        self.set(at + CHECK, sum)?;
-        self.set(at + 2, words[0])
+        self.put_unseen(at + CHECK, sum)?;
+        self.set(at + META, meta)
     }
 
     fn save(&mut self, index: u32, meta: Option<u64>, words: &[u64]) -> Result<()> {
@@ -456,7 +456,7 @@ const fn free_meta(generation: u32) -> u64 {
 }
 
 const fn free_check(index: u32, meta: u64, next: u64) -> u64 {
-    mix(index as u64, META, meta) ^ mix(index as u64, 2, next)
+    mix(index as u64, META, meta) ^ mix(index as u64, FREE_LINK, next)
 }
 
 const fn unmode(mode: Mode) -> (u64, u32, u32) {
