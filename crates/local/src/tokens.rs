@@ -136,6 +136,17 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_is_behind_the_file_never_lowers_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path(), 0).unwrap();
+        let durable = tokens.ceiling().unwrap();
+        let mut behind = Reserve::from_ceiling(5);
+        tokens.reserve(&mut behind).unwrap();
+        assert_eq!(tokens.ceiling().unwrap(), durable + BLOCK);
+        assert_eq!(behind.ceiling(), durable + BLOCK);
+    }
+
+    #[test]
     fn a_new_file_starts_at_the_clock_or_above_the_floor() {
         let dir = tempfile::tempdir().unwrap();
         let ceiling = Tokens::open(dir.path(), 0).unwrap().ceiling().unwrap();

@@ -194,6 +194,18 @@ async fn a_dead_waiter_is_skipped_and_the_one_behind_it_learns_of_the_holders_de
 }
 
 #[tokio::test]
+async fn a_newcomer_clears_up_after_the_one_that_died_in_its_slot() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let mut holder = Peer::start("hold", dir.path());
+    assert_eq!(holder.hear(), "held");
+    holder.kill();
+    assert_eq!(store.check().unwrap().holders, 1, "nobody has asked yet");
+    let newcomer = LocalStore::open(dir.path()).unwrap();
+    assert_eq!(newcomer.check().unwrap().holders, 0);
+}
+
+#[tokio::test]
 async fn who_leaves_the_line_makes_the_next_one_watch_the_holder() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
