@@ -226,10 +226,16 @@ async fn listen(fifo: AsyncFd<std::os::fd::OwnedFd>, inner: Weak<Inner>) {
         };
         let read = ready.try_io(|fifo| Ok(rustix::io::read(fifo, &mut bytes)?));
         match read {
-            Ok(Ok(read)) => match inner.upgrade() {
-                Some(inner) => inner.heard(&bytes[..read]),
-                None => return,
-            },
+            Ok(Ok(read)) => {
+                if read < bytes.len() {
+                    // Nothing is left, so the next readiness is a new one: spares a read.
+                    ready.clear_ready();
+                }
+                match inner.upgrade() {
+                    Some(inner) => inner.heard(&bytes[..read]),
+                    None => return,
+                }
+            }
             Ok(Err(error)) if error.kind() != std::io::ErrorKind::Interrupted => {
                 tracing::warn!(%error, "wake-ups can no longer be read; waiters poll instead");
                 return;
