@@ -38,10 +38,7 @@ impl Process {
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let (sender, lines) = mpsc::unbounded_channel();
         if let Some(output) = child.stdout.take() {
@@ -51,11 +48,7 @@ impl Process {
                 read.try_for_each(|line| sender.send(line).map_err(drop))
             });
         }
-        Ok(Self {
-            child,
-            input,
-            lines,
-        })
+        Ok(Self { child, input, lines })
     }
 
     /// Its process id.
@@ -84,10 +77,7 @@ impl Process {
     /// # Cancel safety
     /// A dropped call loses no line.
     pub async fn line(&mut self, limit: Duration) -> Option<String> {
-        tokio::time::timeout(limit, self.lines.recv())
-            .await
-            .ok()
-            .flatten()
+        tokio::time::timeout(limit, self.lines.recv()).await.ok().flatten()
     }
 
     /// Kills it with SIGKILL, and waits until it is gone. Does nothing to one that has ended.

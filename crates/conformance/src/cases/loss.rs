@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tenure_core::{
     Chaos, Client, ErrorKind, Faults, Guard, LockName, LossReason, Moment, Options, now,
 };
-use tenure_testkit::GENEROUS;
+use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;
 use crate::disturbance::undisturbed;
@@ -16,7 +17,7 @@ use crate::fixture::{client, let_go, long, name, raw};
 struct Remote {
     line: Arc<Chaos>,
     client: Client,
-    guard: Guard,
+    guard: Arc<Guard>,
 }
 
 impl Remote {
@@ -25,13 +26,41 @@ impl Remote {
         let client = Client::new(line.clone());
         let options = Options::new().ttl(fixture.ttl());
         let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
-        Self { line, client, guard }
+        Self { line, client, guard: Arc::new(guard) }
+    }
+
+    /// One whose lease has been renewed. On a starved machine it may take more than one try.
+    async fn renewed(fixture: &dyn Fixture, name: &LockName) -> Self {
+        for _ in 0..10 {
+            let remote = Self::holding(fixture, name).await;
+            let first = now() + remote.guard.remaining() + Duration::from_millis(1);
+            let later =
+                || async { now() + remote.guard.remaining() > first || !remote.guard.is_valid() };
+            assert!(eventually(GENEROUS, later).await, "no renewal was confirmed");
+            if remote.guard.is_valid() {
+                return remote;
+            }
+            remote.mend().await;
+        }
+        panic!("no lease was renewed in time")
     }
 
     /// Cuts the connection. The answer is the deadline the guard knows from then on.
     fn cut(&self) -> Moment {
         self.line.pause();
         now() + self.guard.remaining()
+    }
+
+    /// Waits for the signal, in a task that nothing but the signal wakes.
+    async fn danger(&self) {
+        let guard = Arc::clone(&self.guard);
+        signal(async move { guard.danger().await }).await;
+    }
+
+    /// Waits for the signal, in a task that nothing but the signal wakes.
+    async fn lost(&self) -> LossReason {
+        let guard = Arc::clone(&self.guard);
+        signal(async move { guard.lost().await }).await
     }
 
     async fn mend(self) {
@@ -41,13 +70,20 @@ impl Remote {
     }
 }
 
+async fn signal<T: Send + 'static>(signal: impl Future<Output = T> + Send + 'static) -> T {
+    tokio::time::timeout(GENEROUS, tokio::spawn(signal)).await.expect("a signal").unwrap()
+}
+
 /// A holder that is cut off stops being valid by its own clock before the store lets the next in.
 pub async fn a_holder_that_is_cut_off_knows_before_another_holds(fixture: &dyn Fixture) {
     let name = name("cut-off");
     let (raw, other) = (raw(fixture).await, client(fixture).await);
     let other = other.mutex(name.as_str()).unwrap().with(long());
-    for _ in 0..3 {
-        let remote = Remote::holding(fixture, &name).await;
+    for round in 0..3 {
+        let remote = match round {
+            0 => Remote::holding(fixture, &name).await,
+            _ => Remote::renewed(fixture, &name).await,
+        };
         let deadline = remote.cut();
         let next = other.acquire_within(GENEROUS).await.unwrap();
         let valid = remote.guard.is_valid();
@@ -55,7 +91,7 @@ pub async fn a_holder_that_is_cut_off_knows_before_another_holds(fixture: &dyn F
         assert!(!valid, "two were valid at once");
         assert!(granted >= deadline, "granted before the holder's own deadline");
         assert!(remote.guard.remaining().is_zero());
-        let reason = tokio::time::timeout(GENEROUS, remote.guard.lost()).await.unwrap();
+        let reason = remote.lost().await;
         assert_eq!(reason, LossReason::Expired);
         remote.mend().await;
         // The old holder's late release must not take the lock away from the new one.
@@ -68,7 +104,7 @@ pub async fn a_holder_that_is_cut_off_knows_before_another_holds(fixture: &dyn F
 pub async fn a_loss_is_told_while_the_store_is_silent(fixture: &dyn Fixture) {
     let remote = Remote::holding(fixture, &name("silence")).await;
     let deadline = remote.cut();
-    let reason = tokio::time::timeout(GENEROUS, remote.guard.lost()).await.unwrap();
+    let reason = remote.lost().await;
     assert_eq!(reason, LossReason::Expired);
     assert!(now() >= deadline, "lost before its time");
     assert!(!remote.guard.is_valid());
@@ -80,10 +116,10 @@ pub async fn danger_is_told_before_loss(fixture: &dyn Fixture) {
     undisturbed(fixture.ttl() / 4, || async {
         let remote = Remote::holding(fixture, &name("danger")).await;
         remote.cut();
-        tokio::time::timeout(GENEROUS, remote.guard.danger()).await.unwrap();
+        remote.danger().await;
         let in_time = remote.guard.is_valid();
         let warned = now();
-        tokio::time::timeout(GENEROUS, remote.guard.lost()).await.unwrap();
+        remote.lost().await;
         assert!(now() >= warned);
         remote.mend().await;
         if in_time { Ok(()) } else { Err("danger was told when all was lost".into()) }
@@ -97,7 +133,9 @@ pub async fn a_renewal_after_danger_saves_the_lease(fixture: &dyn Fixture) {
         let name = name("saved");
         let remote = Remote::holding(fixture, &name).await;
         let deadline = remote.cut();
-        tokio::time::timeout(GENEROUS, remote.guard.danger()).await.unwrap();
+        remote.danger().await;
+        // The renewal under way fails first, so that another must follow.
+        tokio::time::sleep(fixture.ttl() / 8).await;
         remote.line.resume();
         while now() <= deadline {
             tokio::time::sleep(fixture.ttl() / 20).await;
@@ -123,11 +161,12 @@ pub async fn work_under_a_guard_is_aborted_on_loss(fixture: &dyn Fixture) {
     let dropped = Arc::new(AtomicBool::new(false));
     let mark = Dropped(Arc::clone(&dropped));
     remote.cut();
-    let work = remote.guard.run(async move {
+    let guard = Arc::clone(&remote.guard);
+    let work = async move {
         let _mark = mark;
         std::future::pending::<()>().await;
-    });
-    let error = tokio::time::timeout(GENEROUS, work).await.unwrap().unwrap_err();
+    };
+    let error = signal(async move { guard.run(work).await }).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert!(dropped.load(Ordering::SeqCst), "the work goes on without the lock");
     assert!(!remote.guard.is_valid());
