@@ -81,7 +81,7 @@ pub(crate) struct Run {
 /// Hold a lock until told to let go
 ///
 /// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` where the store gives none), then
-/// holds it until SIGINT, SIGTERM or SIGHUP, or with --stdin until standard input closes.
+/// holds it until SIGINT, SIGTERM, SIGHUP or SIGQUIT, or with --stdin until standard input closes.
 #[derive(Args, Debug)]
 #[command(after_help = exit::TABLE)]
 pub(crate) struct Hold {

@@ -30,7 +30,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 pub(crate) fn blocking<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
     let before = add_to_mask(signal);
     let done = action();
-    set_mask(&before);
+    change_mask(libc::SIG_SETMASK, Some(&before));
     done
 }
 
@@ -54,8 +54,6 @@ pub(crate) fn stop_our_group(signal: Signal) {
 /// of its own, and is in front of the terminal, if it gets one, from its first moment.
 pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, terminal: Option<OwnedFd>) {
     let parent = getpid();
-    // The standard library clears the mask for the new process; it gets ours back.
-    let mask = mask();
     command.process_group(0);
     let hook = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -70,7 +68,6 @@ pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, terminal
         if let Some(terminal) = &terminal {
             let _ = blocking(Signal::TTOU, || tcsetpgrp(terminal, me));
         }
-        set_mask(&mask);
         Ok(())
     };
     // SAFETY: the hook makes system calls and touches its own stack, nothing else: no allocation,
@@ -93,10 +90,6 @@ pub(crate) fn prepare_guardian(command: &mut Command) {
     unsafe { command.pre_exec(hook) };
 }
 
-fn mask() -> libc::sigset_t {
-    change_mask(libc::SIG_BLOCK, None)
-}
-
 fn add_to_mask(signal: Signal) -> libc::sigset_t {
     let mut added = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `sigemptyset` makes a valid set of the memory, to which `sigaddset` adds one signal.
@@ -106,10 +99,6 @@ fn add_to_mask(signal: Signal) -> libc::sigset_t {
         added.assume_init()
     };
     change_mask(libc::SIG_BLOCK, Some(&added))
-}
-
-fn set_mask(mask: &libc::sigset_t) {
-    change_mask(libc::SIG_SETMASK, Some(mask));
 }
 
 /// Changes this thread's mask, and returns the one before.
@@ -128,8 +117,9 @@ mod tests {
     use super::*;
 
     fn is_blocked(signal: Signal) -> bool {
+        let mask = change_mask(libc::SIG_BLOCK, None);
         // SAFETY: the set is a valid one.
-        unsafe { libc::sigismember(&mask(), signal.as_raw()) == 1 }
+        unsafe { libc::sigismember(&mask, signal.as_raw()) == 1 }
     }
 
     #[test]

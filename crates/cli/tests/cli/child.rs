@@ -9,7 +9,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use tenure_testkit::GENEROUS;
 
-use crate::common::{Ran, Store, code, line, runs, signal};
+use crate::common::{Ran, Store, children, code, line, runs, signal};
 
 const SHOW: &str =
     "echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_STORE ${TENURE_PASSWORD-none}";
@@ -124,6 +124,16 @@ async fn a_signal_that_our_starter_ignores_stays_ignored() {
 }
 
 #[test]
+fn signals_that_our_starter_holds_back_are_held_back_from_the_command() {
+    let store = Store::new();
+    let mut command = std::process::Command::new("env");
+    command.args(["--block-signal=USR2", env!("CARGO_BIN_EXE_tenure"), "run", "a", "--"]);
+    command.args(["grep", "SigBlk", "/proc/self/status"]).env("TENURE_DIR", store.scratch());
+    let shown = Ran::from(command.env_remove("TENURE_STORE").output().unwrap()).ok();
+    assert_eq!(shown.trim(), format!("SigBlk:\t{:016x}", 1 << (Signal::USR2.as_raw() - 1)));
+}
+
+#[test]
 fn the_command_dies_of_a_broken_pipe_as_it_would_alone() {
     let store = Store::new();
     let ran = store.run(&[
@@ -158,9 +168,7 @@ async fn nothing_of_us_is_left_when_the_command_has_ended() {
     let store = Store::new();
     let mut run = store.start(&["run", "a", "-c", "echo ready; read word; exit 3"]);
     assert_eq!(line(&mut run).await, "ready");
-    let children =
-        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.pid())).unwrap();
-    let children: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    let children = children(&run);
     assert_eq!(children.len(), 2, "the command and its guardian");
     run.close_input();
     assert_eq!(run.wait(GENEROUS).await.unwrap().code(), Some(3));
@@ -171,7 +179,7 @@ async fn nothing_of_us_is_left_when_the_command_has_ended() {
 fn what_the_command_leaves_in_the_background_keeps_nothing_open_of_ours() {
     let store = Store::new();
     // `output` returns only when every copy of both pipes is closed.
-    let ran = store.run(&["run", "a", "-c", "sleep 5 >/dev/null 2>&1 & echo $!"]);
+    let ran = store.run(&["run", "a", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]);
     let pid: u32 = ran.ok().trim().parse().unwrap();
     assert!(runs(pid), "what a command that ended well has left is not ours to kill");
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();

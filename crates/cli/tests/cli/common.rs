@@ -108,6 +108,13 @@ pub(crate) fn runs(pid: u32) -> bool {
     !matches!(state, None | Some('Z' | 'X'))
 }
 
+/// The processes that a process has started and not waited for.
+pub(crate) fn children(process: &Process) -> Vec<u32> {
+    let pid = process.pid();
+    let pids = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
 /// Waits until a process no longer runs.
 pub(crate) async fn ends(pid: u32) -> bool {
     eventually(GENEROUS, || async { !runs(pid) }).await

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tenure_testkit::{GENEROUS, Process};
 
-use crate::common::{Store, code, ends, line, runs};
+use crate::common::{Store, children, code, ends, line, runs};
 
 #[tokio::test]
 async fn the_death_of_a_holder_lets_the_next_one_in_long_before_the_ttl() {
@@ -27,6 +28,22 @@ async fn our_death_kills_the_command_and_what_it_has_started() {
     for pid in pids {
         assert!(ends(pid).await, "{pid}");
     }
+}
+
+#[tokio::test]
+async fn our_death_kills_the_command_even_if_its_guardian_died_before() {
+    let store = Store::new();
+    let mut run = store.start(&["run", "a", "-c", "echo $$; exec sleep 100"]);
+    let command: u32 = line(&mut run).await.parse().unwrap();
+    let is_guardian = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.ends_with(b"\0__guardian\0")
+    };
+    let guardian = children(&run).into_iter().find(is_guardian).expect("there is a guardian");
+    kill_process(Pid::from_raw(guardian.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
+    assert!(ends(guardian).await && runs(command));
+    run.kill9().unwrap();
+    assert!(ends(command).await);
 }
 
 #[tokio::test]
@@ -75,11 +92,14 @@ async fn a_command_that_does_not_heed_the_term_signal_is_killed_after_the_grace(
 #[tokio::test]
 async fn what_the_command_has_started_gets_the_grace_too() {
     let store = Store::new();
-    // The shell dies of SIGTERM at once; its child cleans up.
+    // The shell dies of SIGTERM at once; its child cleans up. Its orphan becomes ours, and we wait
+    // for nobody, as the first process of many containers: that must not cost the whole grace.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let cleaner =
         "trap 'sleep 0.3; echo clean; exit' TERM; echo ready; while :; do sleep 0.05; done";
     let shell_line = format!("sh -c \"{cleaner}\" & wait");
-    let mut run = store.start(&["run", "--max-hold", "500ms", "a", "-c", &shell_line]);
+    let mut run =
+        store.start(&["run", "--max-hold", "500ms", "--grace", "10m", "a", "-c", &shell_line]);
     assert_eq!(line(&mut run).await, "ready");
     assert_eq!(line(&mut run).await, "clean");
     assert_eq!(code(&mut run).await, Some(76));
@@ -100,6 +120,27 @@ async fn on_lost_decides_what_happens_to_the_command() {
     assert_eq!(line(&mut left_alone).await, "ready");
     assert_eq!(line(&mut left_alone).await, "done");
     assert_eq!(code(&mut left_alone).await, Some(76));
+}
+
+#[test]
+fn a_store_that_vanishes_is_a_danger_first_and_then_a_loss() {
+    let store = Store::new();
+    let shell_line = "rm -rf \"$TENURE_DIR\"; exec sleep 100";
+    let ran = store.run(&["run", "--ttl", "2s", "a", "-c", shell_line]);
+    assert_eq!(ran.code, Some(76), "{ran:?}");
+    let told: Vec<_> = ran.stderr.lines().collect();
+    assert_eq!(told.len(), 2, "{ran:?}");
+    assert!(told[0].contains("half its TTL") && told[1].contains("lost the lock"), "{ran:?}");
+}
+
+#[test]
+fn a_loss_that_only_the_release_finds_out_is_a_loss() {
+    let store = Store::new();
+    let shell_line = r#""$0" release a --owner $TENURE_OWNER >&2; exit 3"#;
+    let binary = env!("CARGO_BIN_EXE_tenure");
+    let ran = store.run(&["run", "a", "--", "sh", "-c", shell_line, binary]);
+    assert_eq!(ran.code, Some(76), "{ran:?}");
+    assert!(ran.stderr.contains("lost the lock \"a\" before the command ended"), "{ran:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tenure_testkit::GENEROUS;
+use tenure_testkit::{GENEROUS, eventually};
 
 use crate::common::{Store, code, line, signal};
 
@@ -85,7 +85,14 @@ async fn watch_ends_quietly_when_nobody_reads_it() {
         .spawn()
         .unwrap();
     drop(watch.stdout.take());
-    let ended = tokio::task::spawn_blocking(move || watch.wait_with_output().unwrap());
-    let output = tokio::time::timeout(GENEROUS, ended).await.unwrap().unwrap();
+    let mut status = None;
+    let ended = eventually(GENEROUS, || {
+        status = watch.try_wait().unwrap();
+        std::future::ready(status.is_some())
+    });
+    let ended = ended.await;
+    watch.kill().unwrap();
+    assert!(ended, "it watches on for nobody");
+    let output = watch.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
 }

@@ -82,6 +82,19 @@ fn suspend_and_continue_work_as_without_us() {
 }
 
 #[test]
+fn a_suspension_longer_than_the_ttl_is_a_loss() {
+    let store = Store::new();
+    let shell_line = "set -m; \"$TENURE\" run --ttl 500ms a -- cat; sleep 1; fg; echo ended-$?";
+    let mut session = Session::start(&store, shell_line, "");
+    session.type_in("one\n");
+    session.expect("one\r\none");
+    session.type_in("\x1a");
+    session.expect("stopping the command");
+    session.expect("ended-76");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
 fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
     let store = Store::new();
     let shell_line = "set -m; \"$TENURE\" run a -- cat | sed s/^/piped-/; echo ended";
