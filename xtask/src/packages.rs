@@ -3,7 +3,8 @@
 use std::process::{Command, Stdio};
 
 /// What the tests call for beyond Rust: the program to look for, and the package that has it.
-const NEEDED: &[(&str, &str)] = &[("cc", "gcc"), ("sh", "dash"), ("sleep", "coreutils")];
+const NEEDED: &[(&str, &str)] =
+    &[("cc", "gcc"), ("redis-server", "redis-server"), ("redis-sentinel", "redis-sentinel")];
 
 /// Installs what is missing where that is allowed (root, with `apt-get`); otherwise says what to
 /// install. The answer names what could not be had.
@@ -40,5 +41,30 @@ fn install(packages: &[&str]) -> bool {
     };
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(packages);
+    let _quiet = NoServices::ensure();
     apt(&["update"]) && apt(&arguments)
+}
+
+/// Keeps packages from starting services while they are installed: the tests start their own.
+struct NoServices(bool);
+
+impl NoServices {
+    const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+    fn ensure() -> Self {
+        if std::path::Path::new(Self::POLICY).exists() {
+            return Self(false);
+        }
+        let written = std::fs::write(Self::POLICY, "#!/bin/sh\nexit 101\n").is_ok()
+            && Command::new("chmod").args(["755", Self::POLICY]).status().is_ok();
+        Self(written)
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = std::fs::remove_file(Self::POLICY);
+        }
+    }
 }

@@ -142,7 +142,7 @@ mod tests {
             host: None,
             pid: None,
             label: String::new(),
-            age: Duration::ZERO,
+            age: None,
             expires_in: None,
         };
         let waiter = |owner: &str| Waiter {

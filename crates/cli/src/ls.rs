@@ -34,7 +34,7 @@ fn rows(state: &LockState) -> Vec<Vec<String>> {
             show::mode(holder.mode),
             show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label),
             holder.token.map_or_else(none, |token| token.to_string()),
-            show::span(holder.age),
+            holder.age.map_or_else(none, show::span),
             holder.expires_in.map_or_else(none, show::span),
             waiters.clone(),
         ]

@@ -23,7 +23,7 @@ struct HolderObject<'a> {
     host: Option<&'a str>,
     pid: Option<u32>,
     label: &'a str,
-    age_ms: u64,
+    age_ms: Option<u64>,
     expires_in_ms: Option<u64>,
     #[serde(flatten)]
     permits: Option<Permits>,
@@ -65,7 +65,7 @@ fn holder(holder: &Holder) -> HolderObject<'_> {
         host: holder.host.as_deref(),
         pid: holder.pid,
         label: &holder.label,
-        age_ms: milliseconds(holder.age),
+        age_ms: holder.age.map(milliseconds),
         expires_in_ms: holder.expires_in.map(milliseconds),
         permits: permits(holder.mode),
     }
@@ -157,7 +157,7 @@ mod tests {
                 host: Some("h".into()),
                 pid: Some(1),
                 label: "l".into(),
-                age: Duration::from_millis(5),
+                age: Some(Duration::from_millis(5)),
                 expires_in: Some(Duration::from_secs(29)),
             }],
             waiters: vec![],

@@ -42,7 +42,7 @@ fn holders(state: &LockState) -> Vec<Vec<String>> {
             show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label),
             show::mode(holder.mode),
             holder.token.map_or_else(none, |token| token.to_string()),
-            show::span(holder.age),
+            holder.age.map_or_else(none, show::span),
             holder.expires_in.map_or_else(none, show::span),
             crate::output::printable(&holder.owner),
         ]

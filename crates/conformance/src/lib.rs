@@ -19,4 +19,4 @@ mod raw;
 mod suite;
 
 pub use fixture::Fixture;
-pub use suite::CASES;
+pub use suite::{CASES, lacks};

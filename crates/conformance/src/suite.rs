@@ -5,8 +5,10 @@ pub const CASES: &[&str] = crate::suite!(@cases names);
 
 /// Makes one test of every case, for the store that a fixture gives.
 ///
-/// The argument is the path of an `async fn() -> impl Fixture`; each test calls it once. The crate
-/// that uses it depends on `tokio` with its macros and multi-threaded runtime.
+/// The argument is the path of an `async fn() -> impl Fixture`; each test calls it once. A store
+/// that needs a program which not every machine has is named `fixture, needs "program"`: without it,
+/// the tests say that they were skipped. The crate that uses it depends on `tokio` with its macros
+/// and multi-threaded runtime.
 #[macro_export]
 macro_rules! suite {
     (@cases $then:ident $($argument:tt)*) => {
@@ -86,17 +88,36 @@ macro_rules! suite {
     (@names [] $($subject:ident::$case:ident,)*) => {
         &[$(concat!(stringify!($subject), "::", stringify!($case))),*]
     };
-    (@tests [$fixture:path] $($subject:ident::$case:ident,)*) => {
+    (@tests [$fixture:path, $program:expr] $($subject:ident::$case:ident,)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
+                if $crate::lacks($program, stringify!($case)) {
+                    return;
+                }
                 $crate::cases::$subject::$case(&$fixture().await).await;
             }
         )*
     };
     ($fixture:path) => {
-        $crate::suite! { @cases tests $fixture }
+        $crate::suite! { @cases tests $fixture, None }
     };
+    ($fixture:path, needs $program:literal) => {
+        $crate::suite! { @cases tests $fixture, Some($program) }
+    };
+}
+
+/// Whether the case cannot run for want of a program. Says so past the capture of a test's output,
+/// so that it can be counted.
+#[doc(hidden)]
+pub fn lacks(program: Option<&str>, case: &str) -> bool {
+    use std::io::Write;
+    let Some(program) = program else { return false };
+    if tenure_testkit::is_installed(program) {
+        return false;
+    }
+    let _ = writeln!(std::io::stdout(), "skipped: {case}: {program} is not installed");
+    true
 }
 
 #[cfg(test)]

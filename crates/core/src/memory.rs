@@ -156,7 +156,7 @@ impl Lock {
                 host: Some(claim.origin.host.clone()),
                 pid: Some(claim.origin.pid),
                 label: claim.label.to_string(),
-                age: now.since(hold.granted),
+                age: Some(now.since(hold.granted)),
                 expires_in: Some(ends.since(now)),
             })
         });

@@ -42,8 +42,8 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// What it is held for. May be empty.
     pub label: String,
-    /// How long it has been held.
-    pub age: Duration,
+    /// How long it has been held, where known (a foreign lock does not say).
+    pub age: Option<Duration>,
     /// When the grant ends unless it is renewed. `None`: never (a foreign lock without a TTL).
     pub expires_in: Option<Duration>,
 }

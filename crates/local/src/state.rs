@@ -121,7 +121,7 @@ impl Inner {
             host: Some(host.to_owned()),
             pid: self.pid(claim)?,
             label: txn.label_of(claim)?,
-            age: Duration::from_nanos(now.saturating_sub(claim.granted)),
+            age: Some(Duration::from_nanos(now.saturating_sub(claim.granted))),
             expires_in: Some(Duration::from_nanos(claim.ends.saturating_sub(now))),
         })
     }

@@ -61,6 +61,9 @@ impl Engine {
     pub(crate) const fn options(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Local | Self::Memory => Some(&["timeout"]),
+            Self::Redis if cfg!(feature = "redis") => {
+                Some(&["prefix", "replicas", "timeout", "ca", "cert", "key"])
+            }
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }
     }

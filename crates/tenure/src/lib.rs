@@ -32,6 +32,8 @@ mod duration;
 mod engine;
 mod open;
 mod percent;
+#[cfg(feature = "redis")]
+mod redis;
 mod url;
 
 pub use duration::parse_duration;

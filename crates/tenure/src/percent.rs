@@ -20,6 +20,11 @@ pub(crate) fn decode(text: &str) -> Vec<u8> {
     decoded
 }
 
+/// [`encode`], for the value of an option: it may not hold what ends one either.
+pub(crate) fn encode_value(value: &str) -> String {
+    encode(value.as_bytes()).replace('&', "%26").replace('#', "%23")
+}
+
 /// A text that [`decode`] turns into the same bytes, and that holds neither `?` nor anything a
 /// terminal would act on.
 pub(crate) fn encode(bytes: &[u8]) -> String {

@@ -27,6 +27,8 @@ pub struct StoreUrl {
     engine: Engine,
     place: Place,
     timeout: Option<Duration>,
+    /// The engine's own options, in the order given.
+    options: Vec<(String, String)>,
 }
 
 /// What the URL says between scheme and query.
@@ -40,18 +42,18 @@ enum Place {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Servers {
-    user: Option<String>,
-    password: Option<Secret>,
+pub(crate) struct Servers {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
     /// `host` or `host:port`, one or more with commas between.
-    hosts: String,
+    pub(crate) hosts: String,
     /// What follows the hosts, with its slash. May be empty.
-    path: String,
+    pub(crate) path: String,
 }
 
 /// Text that no output shows.
 #[derive(Clone, PartialEq, Eq)]
-struct Secret(Vec<u8>);
+pub(crate) struct Secret(pub(crate) Vec<u8>);
 
 impl StoreUrl {
     /// How long one call to the store may take, where the URL says so (`timeout=`).
@@ -69,6 +71,28 @@ impl StoreUrl {
             self.place = Place::Directory(Some(default_directory()?));
         }
         Ok(self)
+    }
+
+    /// The value of one of the engine's own options.
+    #[cfg(feature = "redis")]
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        let found = self.options.iter().rev().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The scheme, as we spell it.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    /// Where the servers are, for an engine that has some.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn servers(&self) -> Option<&Servers> {
+        match &self.place {
+            Place::Servers(servers) => Some(servers),
+            Place::Here | Place::Directory(_) => None,
+        }
     }
 
     pub(crate) const fn engine(&self) -> Engine {
@@ -102,7 +126,7 @@ impl FromStr for StoreUrl {
             Engine::Local => Place::Directory(directory(place)?),
             _ => Place::Servers(servers(scheme, place, query)?),
         };
-        let mut url = Self { scheme, engine, place, timeout: None };
+        let mut url = Self { scheme, engine, place, timeout: None, options: Vec::new() };
         if let (Some(query), Some(known)) = (query, engine.options()) {
             url.read_options(query, known)?;
         }
@@ -116,7 +140,12 @@ impl StoreUrl {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match known.iter().find(|known| **known == name) {
                 Some(&"timeout") => self.timeout = Some(timeout(value)?),
-                _ => {
+                Some(_) => {
+                    let value = String::from_utf8(percent::decode(value));
+                    let value = value.map_err(|_| invalid("an option's value is not UTF-8"))?;
+                    self.options.push((name.to_owned(), value));
+                }
+                None => {
                     let (scheme, known) = (self.scheme, known.join("=, "));
                     let why = format!("{scheme} has no option {name:?}: it knows {known}=");
                     return Err(invalid(&why));
@@ -139,10 +168,14 @@ impl fmt::Display for StoreUrl {
             }
             Place::Servers(servers) => write!(f, "://{servers}")?,
         }
-        match self.timeout {
-            Some(timeout) => write!(f, "?timeout={}", duration::write_duration(timeout)),
-            None => Ok(()),
+        let timeout = self.timeout.map(|limit| ("timeout", duration::write_duration(limit)));
+        let options = self.options.iter();
+        let options = options.map(|(name, value)| (name.as_str(), percent::encode_value(value)));
+        for (place, (name, value)) in timeout.into_iter().chain(options).enumerate() {
+            let before = if place == 0 { '?' } else { '&' };
+            write!(f, "{before}{name}={value}")?;
         }
+        Ok(())
     }
 }
 

@@ -5,11 +5,19 @@
 //! It may not know anything about locks.
 
 mod process;
+mod redis;
 mod waiting;
 
 pub use process::Process;
+pub use redis::RedisServer;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
+
+/// Whether a program of this name is on the search path.
+pub fn is_installed(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+}
 
 /// A directory of one's own, removed with everything in it when it is dropped.
 ///

@@ -264,7 +264,7 @@ impl Store for Broken {
         for holder in &mut state.holders {
             holder.token = repeated.or(holder.token);
             if self.is(Fault::ForgetsAges) {
-                holder.age = Duration::ZERO;
+                holder.age = Some(Duration::ZERO);
             }
         }
         let mut shown = self.shown.lock().unwrap();

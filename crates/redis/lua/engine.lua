@@ -1,0 +1,176 @@
+-- The engine: what claim, release and evict share when a lock is contended or pooled.
+-- Composed behind each script's fast path at build; never run alone.
+--
+-- Expects these locals: K, Q, W, P, E, T (key names) and fenced (boolean).
+--   K  string   the holder: "<owner> <token> <since> <pid> <host> <label>", or a foreign value,
+--               or "pool <kind> <taken>" while shared or permit holders are in P
+--   Q  list     owners in the order they came; those no longer in W are ghosts
+--   W  hash     owner -> "<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>"
+--   P  hash     owner -> "<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>"
+--   E  zset     owner -> the end of its term
+--   T  string   the last token of this slot
+-- Times are the server's, in ms. Numbers that may pass 2^31 are written with %.0f.
+--
+-- Invariant: K exists exactly while somebody holds, so any SET NX client is kept out; every key
+-- but T ends by itself when nobody refreshes it.
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+local function number(n) return string.format('%.0f', n) end
+
+local function mint()
+  if not fenced then return '-' end
+  local token = now * 1024
+  local last = tonumber(redis.call('GET', T) or '0')
+  if last >= token then token = last + 1 end
+  token = number(token)
+  redis.call('SET', T, token)
+  return token
+end
+
+-- Splits "a b c rest of it" into n words, the last one taking the rest.
+local function words(text, n)
+  local found, from = {}, 1
+  for i = 1, n - 1 do
+    local at = string.find(text, ' ', from, true)
+    if not at then break end
+    found[i] = string.sub(text, from, at - 1)
+    from = at + 1
+  end
+  found[n] = string.sub(text, from)
+  return found
+end
+
+-- What the holders leave room for: kind ('-' nobody, 'x', 's', 'p') and permits taken.
+local function room()
+  local value = redis.call('GET', K)
+  if not value then return '-', 0 end
+  if string.sub(value, 1, 5) ~= 'pool ' then return 'x', 0 end
+  local pool = words(value, 3)
+  return pool[2], tonumber(pool[3])
+end
+
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, number(ms)) end
+end
+
+-- Writes the pool's marker, or removes the pool when nobody is left in it.
+local function save_pool(kind, taken, ttl)
+  if taken <= 0 then
+    redis.call('DEL', K, P, E)
+    return
+  end
+  local left = math.max(redis.call('PTTL', K), ttl, 1)
+  redis.call('SET', K, 'pool ' .. kind .. ' ' .. number(taken), 'PX', number(left))
+  keep(P, left)
+  keep(E, left)
+end
+
+-- Takes one out of the pool. True if it was in there.
+local function leave_pool(owner)
+  local record = redis.call('HGET', P, owner)
+  if not record then return false end
+  local kind, taken = room()
+  redis.call('HDEL', P, owner)
+  redis.call('ZREM', E, owner)
+  if kind == 's' or kind == 'p' then
+    save_pool(kind, taken - tonumber(words(record, 9)[4]), 0)
+  end
+  return true
+end
+
+local function drop_ended()
+  local kind = room()
+  if kind == '-' then
+    redis.call('DEL', P, E)
+  elseif kind ~= 'x' then
+    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', number(now))) do
+      leave_pool(owner)
+    end
+  end
+end
+
+-- The first in line who still waits: owner and its record. Ghosts and the ended are dropped.
+local function head()
+  while true do
+    local owner = redis.call('LINDEX', Q, 0)
+    if not owner then return nil end
+    local record = redis.call('HGET', W, owner)
+    if record then
+      record = words(record, 10)
+      if tonumber(record[1]) > now then return owner, record end
+      redis.call('HDEL', W, owner)
+    end
+    redis.call('LPOP', Q)
+  end
+end
+
+local function admits(kind, taken, w)
+  if w[3] == 'x' then return kind == '-' end
+  if w[3] == 's' then return kind == '-' or kind == 's' end
+  return (kind == '-' or kind == 'p') and taken + tonumber(w[4]) <= tonumber(w[5])
+end
+
+-- Gives the lock to the waiter with this record.
+local function grant(owner, w)
+  local token, ttl = mint(), tonumber(w[6])
+  if w[3] == 'x' then
+    local value = table.concat({owner, token, number(now), w[8], w[9], w[10]}, ' ')
+    redis.call('SET', K, value, 'PX', w[6])
+  else
+    local kind, taken = room()
+    local record = {token, number(now), w[3], w[4], w[5], w[6], w[8], w[9], w[10]}
+    redis.call('HSET', P, owner, table.concat(record, ' '))
+    redis.call('ZADD', E, number(now + ttl), owner)
+    save_pool(w[3], taken + tonumber(w[4]), ttl)
+  end
+  return token
+end
+
+-- Admits from the head of the line as long as there is room, and tells each one's client, but for
+-- `me`, which hears it from the reply.
+local function admit(me)
+  drop_ended()
+  while true do
+    local owner, w = head()
+    if not owner then return end
+    local kind, taken = room()
+    if not admits(kind, taken, w) then return end
+    redis.call('LPOP', Q)
+    redis.call('HDEL', W, owner)
+    local token = grant(owner, w)
+    if owner ~= me and w[7] ~= '-' then
+      redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
+    end
+  end
+end
+
+-- Too many ghosts: writes the line anew. Each ghost pays for it once.
+local function sweep()
+  local length = redis.call('LLEN', Q)
+  if length <= 2 * redis.call('HLEN', W) + 64 then return end
+  local line = redis.call('LRANGE', Q, 0, -1)
+  local left = redis.call('PTTL', Q)
+  redis.call('DEL', Q)
+  for _, owner in ipairs(line) do
+    if redis.call('HEXISTS', W, owner) == 1 then redis.call('RPUSH', Q, owner) end
+  end
+  if left > 0 then redis.call('PEXPIRE', Q, left) end
+end
+
+-- What `owner` has now: its token and the start of its term in ms, or nil.
+local function held(owner)
+  local value = redis.call('GET', K)
+  if not value then return nil end
+  if string.sub(value, 1, 33) == owner .. ' ' then
+    local v = words(value, 6)
+    return v[2], v[3], 'x'
+  end
+  local ends = redis.call('ZSCORE', E, owner)
+  if ends and tonumber(ends) > now then
+    local record = words(redis.call('HGET', P, owner), 9)
+    return record[1], record[2], record[3]
+  end
+  return nil
+end

@@ -1,0 +1,27 @@
+-- Takes a lock away from the owner seen, advances the token, and records the order.
+-- KEYS  K, Q, W, P, E, T, A (list: audit records)
+-- ARGV  1 owner, or the whole value of a foreign holder  2 fenced (1, 0)  3 audit record
+-- Returns 1 if the owner held the lock, 0 if not.
+local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local owner, fenced = ARGV[1], ARGV[2] == '1'
+
+--@engine
+
+local value = redis.call('GET', K)
+local mine = value and (value == owner or string.sub(value, 1, 33) == owner .. ' ')
+local released = 0
+if mine and string.sub(value, 1, 5) ~= 'pool ' then
+  redis.call('DEL', K)
+  released = 1
+elseif held(owner) then
+  leave_pool(owner)
+  released = 1
+end
+if released == 1 then
+  mint()
+  redis.call('LPUSH', KEYS[7], ARGV[3])
+  redis.call('LTRIM', KEYS[7], 0, 999)
+end
+redis.call('HDEL', W, owner)
+admit(nil)
+return released

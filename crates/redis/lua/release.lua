@@ -1,0 +1,30 @@
+-- Gives up a claim, whether it holds or waits, and hands the lock to the next in line.
+-- KEYS  K, Q, W, P, E, T
+-- ARGV  1 owner  2 fenced (1, 0)
+-- Returns 1 if the owner held the lock, 0 if not.
+local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local owner, fenced = ARGV[1], ARGV[2] == '1'
+
+-- Mine, and nobody waits.
+local value = redis.call('GET', K)
+local mine = value and string.sub(value, 1, 33) == owner .. ' '
+if mine and redis.call('EXISTS', Q) == 0 then
+  redis.call('DEL', K)
+  return 1
+end
+
+--@engine
+
+local released = 0
+if mine then
+  redis.call('DEL', K)
+  released = 1
+elseif held(owner) then
+  leave_pool(owner)
+  released = 1
+else
+  leave_pool(owner)
+end
+if redis.call('HDEL', W, owner) == 1 then sweep() end
+admit(nil)
+return released

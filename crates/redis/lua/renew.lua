@@ -1,0 +1,21 @@
+-- Starts a holder's term anew.
+-- KEYS  K, P, E
+-- ARGV  1 owner  2 ttl ms
+-- Returns 1 if the owner holds, 0 if not.
+local K, P, E = KEYS[1], KEYS[2], KEYS[3]
+local value = redis.call('GET', K)
+if not value then return 0 end
+if string.sub(value, 1, 33) == ARGV[1] .. ' ' then
+  return redis.call('PEXPIRE', K, ARGV[2])
+end
+local ends = redis.call('ZSCORE', E, ARGV[1])
+if not ends then return 0 end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if tonumber(ends) <= now then return 0 end
+local ttl = tonumber(ARGV[2])
+redis.call('ZADD', E, string.format('%.0f', now + ttl), ARGV[1])
+for _, key in ipairs({K, P, E}) do
+  if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ARGV[2]) end
+end
+return 1

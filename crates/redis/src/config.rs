@@ -1,0 +1,104 @@
+//! What there is to say about a Redis store.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a Redis store is, and how it locks.
+#[derive(Clone)]
+pub struct RedisConfig {
+    /// The servers.
+    pub topology: Topology,
+    /// The user to log in as; the server's `default` user without one.
+    pub username: Option<String>,
+    /// The password to log in with.
+    pub password: Option<String>,
+    /// The database number. Only 0 exists on a Cluster.
+    pub database: usize,
+    /// TLS, where the servers speak it.
+    pub tls: Option<Tls>,
+    /// What every key and channel begins with. May be empty; no braces.
+    pub prefix: String,
+    /// Whether grants carry fencing tokens. Without them, a free lock costs one `SET`.
+    pub fencing: bool,
+    /// A grant counts only when so many replicas have acknowledged it (`WAIT`).
+    pub replicas: u32,
+    /// How long to wait for a connection or a reply.
+    pub timeout: Duration,
+}
+
+/// How the servers are arranged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One server.
+    Single {
+        /// Its host and port.
+        server: (String, u16),
+    },
+    /// A master that Sentinels name.
+    Sentinel {
+        /// The Sentinels' hosts and ports.
+        sentinels: Vec<(String, u16)>,
+        /// The name they know the master by.
+        service: String,
+    },
+    /// A Cluster.
+    Cluster {
+        /// The hosts and ports of some of its nodes.
+        nodes: Vec<(String, u16)>,
+    },
+}
+
+/// How to trust a server, and how to be trusted by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A file with the certificates to trust (PEM), instead of the public ones.
+    pub ca: Option<PathBuf>,
+    /// Files with a certificate and a key of our own (PEM).
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl RedisConfig {
+    /// The defaults for this topology: prefix `tenure:`, fencing on, no replicas, two seconds.
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            topology,
+            username: None,
+            password: None,
+            database: 0,
+            tls: None,
+            prefix: "tenure:".into(),
+            fencing: true,
+            replicas: 0,
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("topology", &self.topology)
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("database", &self.database)
+            .field("tls", &self.tls)
+            .field("prefix", &self.prefix)
+            .field("fencing", &self.fencing)
+            .field("replicas", &self.replicas)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let mut config = RedisConfig::new(Topology::Single { server: ("h".into(), 1) });
+        config.password = Some("secret".into());
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,61 @@
+//! What goes wrong with Redis, in tenure's kinds.
+
+use rustis::{ErrorKind as Kind, RedisError, RedisErrorKind as Code};
+use tenure_core::{Error, ErrorKind};
+
+/// Turns the client library's error into ours. `operation` completes "could not …".
+pub(crate) fn fault(operation: &'static str, error: rustis::Error) -> Error {
+    match error.kind() {
+        Kind::Redis(reply) => refused(operation, reply),
+        Kind::Tls(_) | Kind::InvalidDnsName(_) => {
+            let why = format!("TLS failed: {error}; check `ca`, `cert` and `key`");
+            Error::new(ErrorKind::Denied, operation, why)
+        }
+        Kind::Sentinel(why) => {
+            let why = format!("Sentinel names no master to use: {why}; check the service name");
+            Error::new(ErrorKind::Unreachable, operation, why)
+        }
+        _ => {
+            let why = format!("the connection to Redis failed: {error}; check that it runs");
+            Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
+        }
+    }
+}
+
+/// The server answered with an error. It executed nothing: each of our scripts writes only after
+/// everything it reads was found good.
+fn refused(operation: &'static str, reply: &RedisError) -> Error {
+    let said = reply.description();
+    let (kind, why) = match &reply.kind {
+        Code::NoAuth | Code::WrongPass => {
+            (ErrorKind::Denied, "the user name or password is wrong, or missing")
+        }
+        Code::NoPerm => (ErrorKind::Denied, "the user lacks rights (the README has the ACL)"),
+        Code::WrongType => {
+            (ErrorKind::Damaged, "a key of another type has the lock's name: rename one of them")
+        }
+        Code::OutOfMemory => (ErrorKind::Full, "the server is out of memory: give it more"),
+        Code::MisConf => (ErrorKind::Full, "the server cannot save its data: look at its disk"),
+        Code::Readonly => {
+            (ErrorKind::Unreachable, "this server is a replica now: a failover is under way")
+        }
+        Code::Loading | Code::MasterDown | Code::NoMasterLink => {
+            (ErrorKind::Unreachable, "the server is not ready yet: it loads or replicates")
+        }
+        Code::Busy => (ErrorKind::Unreachable, "a script blocks the server: SCRIPT KILL ends it"),
+        Code::ClusterDown | Code::TryAgain | Code::Moved { .. } | Code::Ask { .. } => {
+            (ErrorKind::Unreachable, "the Cluster is being changed, or a part of it is down")
+        }
+        Code::Other if said.starts_with("NOREPLICAS") => {
+            (ErrorKind::Unreachable, "too few replicas follow the master (min-replicas-to-write)")
+        }
+        Code::Err if said.contains("DB index is out of range") => {
+            (ErrorKind::Invalid, "there is no such database number")
+        }
+        Code::Err if said.contains("unknown command") => {
+            (ErrorKind::Unsupported, "the server does not know a command: it is too old")
+        }
+        _ => (ErrorKind::Internal, "the server refused"),
+    };
+    Error::new(kind, operation, format!("{why} ({} {said})", reply.kind))
+}

@@ -1,0 +1,114 @@
+//! What Redis holds of a lock, read into words.
+
+use std::time::Duration;
+
+use rustis::resp::Value;
+use tenure_core::{Error, ErrorKind, Holder, LockName, LockState, Mode, Result, Token, Waiter};
+
+/// Reads the reply of `inspect.lua`.
+pub(crate) fn read(name: &LockName, reply: Value) -> Result<LockState> {
+    parse(name, reply).ok_or_else(|| {
+        let why = "what is stored makes no sense: was it written by another version?";
+        Error::new(ErrorKind::Damaged, "inspect", why).about(name)
+    })
+}
+
+fn parse(name: &LockName, reply: Value) -> Option<LockState> {
+    let Value::Array(parts) = reply else { return None };
+    let [now, value, left, pool, line] = <[Value; 5]>::try_from(parts).ok()?;
+    let now: u64 = text(&now)?.parse().ok()?;
+    let left = match left {
+        Value::Integer(left) => u64::try_from(left).ok().map(Duration::from_millis),
+        _ => return None,
+    };
+    let value = text(&value)?;
+    let pool = texts(pool)?;
+    let mut holders: Vec<Holder> =
+        pool.chunks_exact(3).filter_map(|holder| pooled(now, holder)).collect();
+    if holders.is_empty() && !value.is_empty() && !value.starts_with("pool ") {
+        holders.push(alone(now, &value, left));
+    }
+    let line = texts(line)?;
+    let waiters = line.chunks_exact(2).filter_map(|waiter| waiting(now, waiter)).collect();
+    Some(LockState { name: name.clone(), holders, waiters })
+}
+
+/// `<owner> <token> <since> <pid> <host> <label>`, or whatever another client wrote.
+fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
+    let words: Vec<&str> = value.splitn(6, ' ').collect();
+    let ours = words.len() == 6 && words[0].len() == 32;
+    let word = |place: usize| ours.then(|| words[place]);
+    Holder {
+        owner: word(0).unwrap_or(value).to_owned(),
+        mode: Mode::Exclusive,
+        token: word(1).and_then(|token| token.parse().ok()).map(Token::new),
+        host: word(4).map(str::to_owned),
+        pid: word(3).and_then(|pid| pid.parse().ok()),
+        label: word(5).unwrap_or_default().to_owned(),
+        age: word(2).and_then(|since| age(now, since)),
+        expires_in,
+    }
+}
+
+/// Owner, end, `<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>`.
+fn pooled(now: u64, holder: &[String]) -> Option<Holder> {
+    let ends: f64 = holder[1].parse().ok()?;
+    let words: Vec<&str> = holder[2].splitn(9, ' ').collect();
+    let [token, since, kind, take, of, _, pid, host, label] = words[..] else { return None };
+    Some(Holder {
+        owner: holder[0].clone(),
+        mode: mode(kind, take, of)?,
+        token: token.parse().ok().map(Token::new),
+        host: Some(host.to_owned()),
+        pid: pid.parse().ok(),
+        label: label.to_owned(),
+        age: age(now, since),
+        expires_in: Some(Duration::from_millis((ends as u64).saturating_sub(now))),
+    })
+}
+
+/// Owner, `<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>`.
+fn waiting(now: u64, waiter: &[String]) -> Option<Waiter> {
+    let words: Vec<&str> = waiter[1].splitn(10, ' ').collect();
+    let [_, arrived, kind, take, of, _, _, pid, host, label] = words[..] else { return None };
+    Some(Waiter {
+        owner: waiter[0].clone(),
+        mode: mode(kind, take, of)?,
+        host: Some(host.to_owned()),
+        pid: pid.parse().ok(),
+        label: label.to_owned(),
+        age: age(now, arrived)?,
+    })
+}
+
+fn mode(kind: &str, take: &str, of: &str) -> Option<Mode> {
+    match kind {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        "p" => Some(Mode::Permits { take: take.parse().ok()?, of: of.parse().ok()? }),
+        _ => None,
+    }
+}
+
+fn age(now: u64, since: &str) -> Option<Duration> {
+    Some(Duration::from_millis(now.saturating_sub(since.parse().ok()?)))
+}
+
+fn texts(value: Value) -> Option<Vec<String>> {
+    match value {
+        Value::Array(values) => values.iter().map(text).collect(),
+        // RESP has one empty list, and Lua has no other empty table.
+        Value::Null => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+/// A string, whatever its encoding: another client may have written it.
+pub(crate) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        _ => None,
+    }
+}

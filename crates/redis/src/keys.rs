@@ -1,0 +1,179 @@
+//! The names of keys and channels, such that those of one lock share its hash slot.
+
+use std::sync::LazyLock;
+
+use tenure_core::LockName;
+
+/// How keys are named on one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyring {
+    prefix: String,
+    cluster: bool,
+}
+
+/// The keys of one lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    pub(crate) holder: String,
+    pub(crate) queue: String,
+    pub(crate) waiters: String,
+    pub(crate) pool: String,
+    pub(crate) ends: String,
+    pub(crate) token: String,
+    pub(crate) audit: String,
+    /// The hash slot, or 0 where there are none.
+    pub(crate) slot: u16,
+}
+
+impl Keyring {
+    pub(crate) fn new(prefix: &str, cluster: bool) -> Self {
+        Self { prefix: prefix.into(), cluster }
+    }
+
+    pub(crate) fn keys(&self, name: &LockName) -> Keys {
+        let prefix = &self.prefix;
+        let holder = format!("{prefix}{name}");
+        // A hash tag with the whole of the first key in it has the first key's slot. Names have
+        // no braces, so no lock's first key can be another's second.
+        let beside = |end: &str| format!("{prefix}{{{holder}}}:{end}");
+        let slot = if self.cluster { slot_of(holder.as_bytes()) } else { 0 };
+        Keys {
+            queue: beside("q"),
+            waiters: beside("w"),
+            pool: beside("p"),
+            ends: beside("e"),
+            audit: beside("audit"),
+            token: self.of_slot(slot, "token"),
+            holder,
+            slot,
+        }
+    }
+
+    /// The channel on which a client hears of grants in this slot.
+    pub(crate) fn inbox(&self, slot: u16, client: &str) -> String {
+        format!("{}:{client}", self.of_slot(slot, "inbox"))
+    }
+
+    /// What a scan for locks whose name begins with `prefix` has to match.
+    pub(crate) fn patterns(&self, prefix: &str) -> [String; 2] {
+        let held = glob(&format!("{}{prefix}", self.prefix));
+        let waited = glob(&format!("{}{{{}{prefix}", self.prefix, self.prefix));
+        [format!("{held}*"), format!("{waited}*}}:q")]
+    }
+
+    /// The lock that a key found by a scan belongs to.
+    pub(crate) fn lock_of(&self, key: &str) -> Option<LockName> {
+        let rest = key.strip_prefix(&self.prefix)?;
+        let name = match rest.strip_prefix('{') {
+            Some(tagged) => tagged.strip_suffix("}:q")?.strip_prefix(&self.prefix)?,
+            None => rest,
+        };
+        LockName::new(name).ok()
+    }
+
+    fn of_slot(&self, slot: u16, what: &str) -> String {
+        let prefix = &self.prefix;
+        if self.cluster {
+            format!("{prefix}{{{}}}:{what}", TAGS[usize::from(slot)])
+        } else {
+            format!("{prefix}{{{what}}}")
+        }
+    }
+}
+
+const SLOTS: u16 = 16_384;
+
+/// For every slot a number that hashes to it.
+static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut tags = vec![u32::MAX; usize::from(SLOTS)];
+    let mut missing = tags.len();
+    for number in 0..u32::MAX {
+        let tag = &mut tags[usize::from(slot_of(number.to_string().as_bytes()))];
+        if *tag == u32::MAX {
+            *tag = number;
+            missing -= 1;
+            if missing == 0 {
+                break;
+            }
+        }
+    }
+    tags
+});
+
+/// The slot of a key without a hash tag: CRC-16/XMODEM, as the Cluster specification has it.
+fn slot_of(key: &[u8]) -> u16 {
+    let crc = key.iter().fold(0u16, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+/// Text that a pattern matches literally.
+fn glob(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot_of(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"foo"), 12182);
+        assert_eq!(slot_of(b""), 0);
+    }
+
+    #[test]
+    fn every_slot_has_a_tag_that_maps_to_it() {
+        for (slot, tag) in TAGS.iter().enumerate() {
+            assert_eq!(usize::from(slot_of(tag.to_string().as_bytes())), slot);
+        }
+    }
+
+    #[test]
+    fn all_keys_of_a_lock_are_in_its_slot() {
+        let keyring = Keyring::new("tenure:", true);
+        let keys = keyring.keys(&LockName::new("orders/42").unwrap());
+        let inbox = keyring.inbox(keys.slot, "c1");
+        let tagged = |key: &str| {
+            let (_, tag) = key.split_once('{').unwrap();
+            slot_of(tag.split_once('}').unwrap().0.as_bytes())
+        };
+        assert_eq!(slot_of(keys.holder.as_bytes()), keys.slot);
+        for key in [&keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token, &inbox] {
+            assert_eq!(tagged(key), keys.slot, "{key}");
+            assert!(key.starts_with("tenure:"));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_found_by_its_holder_and_by_its_queue_and_by_nothing_else() {
+        for prefix in ["tenure:", ""] {
+            let keyring = Keyring::new(prefix, false);
+            let name = LockName::new("a:b*c").unwrap();
+            let keys = keyring.keys(&name);
+            assert_eq!(keyring.lock_of(&keys.holder).as_ref(), Some(&name));
+            assert_eq!(keyring.lock_of(&keys.queue).as_ref(), Some(&name));
+            for other in [&keys.waiters, &keys.pool, &keys.ends, &keys.audit, &keys.token] {
+                assert_eq!(keyring.lock_of(other), None, "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_takes_hostile_names_literally() {
+        let [held, waited] = Keyring::new("t:", false).patterns("a*[b");
+        assert_eq!(held, "t:a\\*\\[b*");
+        assert_eq!(waited, "t:{t:a\\*\\[b*}:q");
+    }
+}

@@ -1,0 +1,43 @@
+//! Locks on Redis: one server, Sentinel or Cluster.
+//!
+//! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
+//! into one script or command, and each reply into an answer. It may not retry, wait for a lock
+//! but in `wait`, or keep anything alive; and it never reads this machine's wall clock: all time
+//! is the server's.
+//!
+//! # What is in Redis
+//!
+//! A lock `orders` with the prefix `tenure:` lives in these keys, all in the hash slot of the
+//! first:
+//!
+//! | key | type | what |
+//! |---|---|---|
+//! | `tenure:orders` | string, PX | the holder: its owner id first. Any `SET NX PX` client that uses this key excludes us and is excluded |
+//! | `tenure:{tenure:orders}:q` | list | waiters' owner ids, in order |
+//! | `tenure:{tenure:orders}:w` | hash | waiters, each with an end of its own |
+//! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and when each ends |
+//! | `tenure:{tenure:orders}:audit` | list | evictions, newest first, at most 1,000 |
+//! | `tenure:{token}` | string | the last token; on a Cluster one per slot in use |
+//!
+//! All but the tokens and the audit end by themselves. A free lock that nobody waits for costs one
+//! script over the first key and the token.
+//!
+//! # What is promised
+//!
+//! Mutual exclusion holds as long as the server keeps its data and its clock. A failover, a
+//! restart without persistence, an eviction or a clock set forward can each let a second holder
+//! in: that is what the fencing token is for. Tokens are the server's clock in milliseconds times
+//! 1024, or one more than the last: they keep rising across data loss, unless it comes together
+//! with a clock that is behind.
+
+mod config;
+mod connect;
+mod fault;
+mod inbox;
+mod inspect;
+mod keys;
+mod scripts;
+mod store;
+
+pub use config::{RedisConfig, Tls, Topology};
+pub use store::RedisStore;

@@ -1,0 +1,308 @@
+//! The contract, call by call.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustis::client::Client;
+use rustis::resp::{Value, cmd};
+use tenure_core::{
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Grant, LockName, LockState,
+    Mode, Moment, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token, now,
+};
+
+use crate::config::{RedisConfig, Topology};
+use crate::connect::connect;
+use crate::fault::fault;
+use crate::inbox::{Anchor, Inbox};
+use crate::inspect;
+use crate::keys::{Keyring, Keys};
+use crate::scripts::Scripts;
+
+/// Locks on Redis.
+pub struct RedisStore {
+    config: RedisConfig,
+    client: Client,
+    keyring: Keyring,
+    scripts: Scripts,
+    inbox: Inbox,
+}
+
+impl RedisStore {
+    /// Connects to the servers.
+    ///
+    /// # Errors
+    /// [`Unreachable`](ErrorKind::Unreachable) if none answers in time,
+    /// [`Denied`](ErrorKind::Denied) for credentials it does not take, and
+    /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
+    pub async fn connect(config: RedisConfig) -> Result<Self> {
+        check(&config)?;
+        let cluster = matches!(config.topology, Topology::Cluster { .. });
+        let client = connect(&config).await?;
+        let scripts = Scripts::load(&client, cluster).await?;
+        let keyring = Keyring::new(&config.prefix, cluster);
+        let inbox = Inbox::open(&client, OwnerId::random().to_string(), cluster);
+        Ok(Self { config, client, keyring, scripts, inbox })
+    }
+
+    async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
+        let (kind, take, of) = match claim.mode {
+            Mode::Exclusive => ("x", 0, 0),
+            Mode::Shared => ("s", 1, 0),
+            Mode::Permits { take, of } => ("p", take, of),
+        };
+        let inbox = self.inbox.channel(&self.keyring, keys);
+        let sent = now();
+        let reply = self
+            .scripts
+            .claim
+            .run(
+                &self.client,
+                "acquire",
+                &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
+                &[
+                    &claim.owner.to_string(),
+                    kind,
+                    &take.to_string(),
+                    &of.to_string(),
+                    &claim.ttl.as_millis().to_string(),
+                    &patience.as_millis().to_string(),
+                    &inbox,
+                    &claim.origin.pid.to_string(),
+                    &word(&claim.origin.host),
+                    &claim.label,
+                    self.fenced(),
+                ],
+            )
+            .await?;
+        self.answer(claim, sent, reply)
+    }
+
+    fn answer(&self, claim: &Claim, sent: Moment, reply: Value) -> Result<Answer> {
+        let Value::Array(parts) = reply else { return Err(nonsense("acquire")) };
+        let parts: Vec<String> = parts.iter().filter_map(inspect::text).collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        match parts[..] {
+            ["granted", token, _] => {
+                self.inbox.forget(claim.owner);
+                let token = token.parse().ok().map(Token::new);
+                Ok(Answer::Granted(Grant { token, since: None }))
+            }
+            ["queued", again, server_us] => {
+                let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
+                self.inbox.expect(claim.owner, Anchor { local: sent, server_us });
+                let ask_again_in = again.parse().ok().map(Duration::from_millis);
+                Ok(Answer::Queued(Place { ask_again_in, mark: 0 }))
+            }
+            ["busy"] => Ok(Answer::Busy),
+            _ => Err(nonsense("acquire")),
+        }
+    }
+
+    /// Undoes a grant that too few replicas have.
+    async fn confirm(&self, claim: &Claim, answer: Answer) -> Result<Answer> {
+        let wanted = self.config.replicas;
+        if wanted == 0 || !matches!(answer, Answer::Granted(_)) {
+            return Ok(answer);
+        }
+        let limit = (self.config.timeout / 2).as_millis().to_string();
+        let wait = cmd("WAIT").arg(wanted).arg(limit);
+        let acknowledged = self.client.send::<u32>(wait, None).await;
+        let acknowledged = acknowledged.map_err(|error| fault("acquire", error))?;
+        if acknowledged >= wanted {
+            return Ok(answer);
+        }
+        self.release(claim).await?;
+        let why = format!("only {acknowledged} of {wanted} replicas have it: it was undone");
+        Err(Error::new(ErrorKind::QuorumLost, "acquire", why).about(&claim.name))
+    }
+
+    fn fenced(&self) -> &'static str {
+        if self.config.fencing { "1" } else { "0" }
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        let fencing = if self.config.fencing {
+            Fencing::Until {
+                fault: "the server loses data while its clock is behind the last token's \
+                        millisecond",
+            }
+        } else {
+            Fencing::None
+        };
+        let mut capabilities = Capabilities::full(fencing);
+        capabilities.detects_death = false;
+        capabilities
+    }
+
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        let keys = self.keyring.keys(&claim.name);
+        let answer = match patience {
+            Patience::None => self.ask(claim, &keys, Duration::ZERO).await?,
+            // Nobody queues before it can hear; nobody subscribes before it must wait.
+            Patience::Queue(lease) if self.inbox.is_subscribed(&keys) => {
+                self.ask(claim, &keys, lease).await?
+            }
+            Patience::Queue(lease) => match self.ask(claim, &keys, Duration::ZERO).await? {
+                Answer::Busy => {
+                    self.inbox.subscribe(&self.keyring, &keys).await?;
+                    self.ask(claim, &keys, lease).await?
+                }
+                answer => answer,
+            },
+        };
+        self.confirm(claim, answer).await
+    }
+
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        let Some((news, since)) = self.inbox.news(claim.owner).await else {
+            return Ok(Answer::Queued(*place));
+        };
+        if self.config.replicas > 0 {
+            // Asking again confirms it with the replicas.
+            return Ok(Answer::Queued(*place));
+        }
+        self.inbox.forget(claim.owner);
+        Ok(Answer::Granted(Grant { token: news.token, since: Some(since.min(now())) }))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        let keys = self.keyring.keys(&claim.name);
+        let reply = self
+            .scripts
+            .renew
+            .run(
+                &self.client,
+                "renew",
+                &[&keys.holder, &keys.pool, &keys.ends],
+                &[&claim.owner.to_string(), &claim.ttl.as_millis().to_string()],
+            )
+            .await?;
+        match reply {
+            Value::Integer(1) => Ok(Renewal::Renewed),
+            Value::Integer(0) => Ok(Renewal::Lost),
+            _ => Err(nonsense("renew")),
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        let keys = self.keyring.keys(&claim.name);
+        self.inbox.forget(claim.owner);
+        let reply = self
+            .scripts
+            .release
+            .run(
+                &self.client,
+                "release",
+                &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
+                &[&claim.owner.to_string(), self.fenced()],
+            )
+            .await?;
+        released("release", &reply)
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let keys = self.keyring.keys(name);
+        let reply = self
+            .scripts
+            .inspect
+            .run(
+                &self.client,
+                "inspect",
+                &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends],
+                &[],
+            )
+            .await?;
+        inspect::read(name, reply)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let mut names = Vec::new();
+        for pattern in self.keyring.patterns(prefix) {
+            let mut cursor = "0".to_owned();
+            loop {
+                let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
+                let scan = scan.arg("COUNT").arg(1000);
+                let page = self.client.send::<(String, Vec<String>)>(scan, None).await;
+                let (next, keys) = page.map_err(|error| fault("list locks", error))?;
+                names.extend(keys.iter().filter_map(|key| self.keyring.lock_of(key)));
+                if next == "0" {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        let keys = self.keyring.keys(&eviction.name);
+        let Eviction { owner, by, reason, .. } = eviction;
+        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let reply = self
+            .scripts
+            .evict
+            .run(
+                &self.client,
+                "evict",
+                &[
+                    &keys.holder,
+                    &keys.queue,
+                    &keys.waiters,
+                    &keys.pool,
+                    &keys.ends,
+                    &keys.token,
+                    &keys.audit,
+                ],
+                &[owner, self.fenced(), &record],
+            )
+            .await?;
+        released("evict", &reply)
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+fn check(config: &RedisConfig) -> Result<()> {
+    let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
+    if config.prefix.contains(['{', '}']) {
+        return invalid("a prefix cannot contain braces");
+    }
+    if matches!(config.topology, Topology::Cluster { .. }) {
+        if config.database != 0 {
+            return invalid("a Cluster has database 0 only: leave the number away");
+        }
+        if config.replicas > 0 {
+            let why = "replicas= cannot be had on a Cluster: WAIT has no key to find its node by";
+            return Err(Error::new(ErrorKind::Unsupported, "use this Redis store", why));
+        }
+    }
+    Ok(())
+}
+
+fn released(operation: &'static str, reply: &Value) -> Result<Released> {
+    match reply {
+        Value::Integer(1) => Ok(Released::Released),
+        Value::Integer(0) => Ok(Released::NotHeld),
+        _ => Err(nonsense(operation)),
+    }
+}
+
+fn nonsense(operation: &'static str) -> Error {
+    let why = "the reply makes no sense: is this a Redis server?";
+    Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
+}
+
+/// Host names have no spaces; should one have, it must not shift the words behind it.
+fn word(text: &str) -> String {
+    if text.is_empty() { "-".into() } else { text.replace(' ', "_") }
+}

@@ -1,0 +1,156 @@
+//! From a URL to a Redis store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tenure_core::{Error, ErrorKind, Result, Store};
+use tenure_redis::{RedisConfig, RedisStore, Tls, Topology};
+
+use crate::StoreUrl;
+use crate::engine::{Engine, READ};
+use crate::url::Servers;
+
+pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(RedisStore::connect(configuration(url)?).await?))
+}
+
+fn configuration(url: &StoreUrl) -> Result<RedisConfig> {
+    let servers = url.servers().ok_or_else(|| Engine::Redis.missing())?;
+    let (topology, database) = topology(url.scheme(), servers)?;
+    let mut config = RedisConfig::new(topology);
+    config.database = database;
+    config.username = servers.user.clone();
+    config.password = password(servers)?;
+    config.tls = tls(url)?;
+    if let Some(prefix) = url.option("prefix") {
+        config.prefix = prefix.into();
+    }
+    if let Some(replicas) = url.option("replicas") {
+        config.replicas =
+            replicas.parse().map_err(|_| invalid("replicas= takes a number of replicas"))?;
+    }
+    if let Some(timeout) = url.timeout() {
+        config.timeout = timeout;
+    }
+    Ok(config)
+}
+
+fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
+    let parts: Vec<&str> = servers.path.split('/').filter(|part| !part.is_empty()).collect();
+    let database = |text: Option<&&str>| match text {
+        Some(text) => text.parse().map_err(|_| invalid("a database is named by its number")),
+        None => Ok(0),
+    };
+    match scheme {
+        "redis+sentinel" => {
+            let (Some(service), 1..=2) = (parts.first(), parts.len()) else {
+                return Err(invalid("write redis+sentinel://host:26379,…/service[/db]"));
+            };
+            let sentinels = addresses(&servers.hosts, 26379);
+            let topology = Topology::Sentinel { sentinels, service: (*service).to_owned() };
+            Ok((topology, database(parts.get(1))?))
+        }
+        "redis+cluster" => {
+            let nodes = addresses(&servers.hosts, 6379);
+            Ok((Topology::Cluster { nodes }, database(parts.first())?))
+        }
+        _ => {
+            let mut hosts = addresses(&servers.hosts, 6379);
+            let (Some(server), true) = (hosts.pop(), hosts.is_empty() && parts.len() < 2) else {
+                return Err(invalid("write redis://[user:password@]host[:6379][/db]"));
+            };
+            Ok((Topology::Single { server }, database(parts.first())?))
+        }
+    }
+}
+
+/// `host`, `host:port` and `[v6]:port`, as the URL was checked to have them.
+fn addresses(hosts: &str, default: u16) -> Vec<(String, u16)> {
+    let address = |text: &str| {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().unwrap_or(default)),
+            _ => (text, default),
+        };
+        (host.trim_matches(['[', ']']).to_owned(), port)
+    };
+    hosts.split(',').map(address).collect()
+}
+
+/// The URL's password, else the one in `TENURE_PASSWORD`.
+fn password(servers: &Servers) -> Result<Option<String>> {
+    match &servers.password {
+        Some(secret) => match String::from_utf8(secret.0.clone()) {
+            Ok(password) => Ok(Some(password)),
+            Err(_) => Err(invalid("the password is not UTF-8")),
+        },
+        None => Ok(std::env::var("TENURE_PASSWORD").ok().filter(|text| !text.is_empty())),
+    }
+}
+
+fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
+    let file = |name: &str| url.option(name).map(PathBuf::from);
+    let identity = match (file("cert"), file("key")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(invalid("cert= and key= go together")),
+    };
+    let tls = Tls { ca: file("ca"), identity };
+    match url.scheme() {
+        "rediss" => Ok(Some(tls)),
+        // Sentinel and Cluster have no scheme of their own for TLS: naming a file asks for it.
+        "redis+sentinel" | "redis+cluster" if tls != Tls::default() => Ok(Some(tls)),
+        _ if tls != Tls::default() => Err(invalid("ca=, cert= and key= need rediss://")),
+        _ => Ok(None),
+    }
+}
+
+fn invalid(why: &str) -> Error {
+    Error::new(ErrorKind::Invalid, READ, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(url: &str) -> Result<RedisConfig> {
+        configuration(&url.parse()?)
+    }
+
+    #[test]
+    fn a_url_says_where_the_servers_are() {
+        let one = config("redis://app:p%40ss@cache:7000/3?prefix=&timeout=500ms").unwrap();
+        assert_eq!(one.topology, Topology::Single { server: ("cache".into(), 7000) });
+        assert_eq!((one.database, one.prefix.as_str()), (3, ""));
+        assert_eq!(one.username.as_deref(), Some("app"));
+        assert_eq!(one.password.as_deref(), Some("p@ss"));
+        assert_eq!(one.timeout.as_millis(), 500);
+
+        let sentinel = config("redis+sentinel://a,b:1/main/2").unwrap();
+        let sentinels = vec![("a".into(), 26379), ("b".into(), 1)];
+        let topology = Topology::Sentinel { sentinels, service: "main".into() };
+        assert_eq!((sentinel.topology, sentinel.database), (topology, 2));
+
+        let cluster = config("redis+cluster://[::1]:7000,b?replicas=2").unwrap();
+        let nodes = vec![("::1".into(), 7000), ("b".into(), 6379)];
+        assert_eq!(cluster.topology, Topology::Cluster { nodes });
+        assert_eq!(cluster.replicas, 2);
+        assert!(config("rediss://h").unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for bad in [
+            "redis://a,b",
+            "redis://h/zero",
+            "redis://h/0/1",
+            "redis+sentinel://h",
+            "redis+sentinel://h/a/0/x",
+            "redis://h?ca=x",
+            "rediss://h?cert=x",
+            "redis://h?replicas=many",
+            "redis://h?nonsense=1",
+        ] {
+            assert_eq!(config(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
+    }
+}
