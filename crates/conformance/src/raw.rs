@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    Answer, Capabilities, Claim, ErrorKind, Eviction, Grant, LockName, LockState, OwnerId,
+    Answer, Capabilities, Claim, ErrorKind, Eviction, Finding, Grant, LockName, LockState, OwnerId,
     Patience, Place, Released, Renewal, Result, Store, Token,
 };
 use tenure_testkit::{GENEROUS, eventually};
@@ -123,6 +123,10 @@ impl Raw {
 
     pub(crate) async fn evict(&self, eviction: &Eviction) -> Released {
         self.persist(|| self.store.evict(eviction)).await.unwrap()
+    }
+
+    pub(crate) async fn examine(&self) -> Vec<Finding> {
+        self.persist(|| self.store.examine()).await.unwrap()
     }
 
     /// Evicts an owner that must be there.

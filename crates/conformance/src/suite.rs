@@ -62,6 +62,7 @@ macro_rules! suite {
             processes::processes_exclude_each_other,
             processes::tokens_increase_from_process_to_process,
             promises::a_hold_is_shown_with_the_term_it_asked_for,
+            promises::a_store_examines_itself,
             promises::modes_are_supported_exactly_as_promised,
             promises::tokens_are_given_exactly_as_promised,
             promises::tokens_increase_whichever_way_a_lock_changes_hands,

@@ -213,4 +213,7 @@ teeth! {
     a_store_that_admits_unsound_claims: AdmitsTheUnsound fails [
         permits::unsound_numbers_of_permits_are_refused,
     ];
+    a_store_that_finds_fault_and_no_remedy: FindsFaultInSilence fails [
+        promises::a_store_examines_itself,
+    ];
 }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, LockName, LockState, Patience, Place,
-    Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Finding, LockName, LockState,
+    Patience, Place, Released, Renewal, Result, Store,
 };
 
 /// A store around a store that delays, loses and repeats calls, or stops answering.
@@ -190,5 +190,9 @@ impl Store for Chaos {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.trouble(|| self.store.evict(eviction)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.trouble(|| self.store.examine()).await
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Capabilities, Claim, LockName, LockState, Moment, Origin, OwnerId, Result, Token};
+use crate::{
+    Capabilities, Claim, Finding, LockName, LockState, Moment, Origin, OwnerId, Result, Token,
+};
 
 /// A place where locks are kept: a server, a quorum of servers, a directory.
 ///
@@ -80,6 +82,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults of the store.
     async fn evict(&self, eviction: &Eviction) -> Result<Released>;
+
+    /// Looks at the store and its surroundings, and says what is unsafe to lock on, what could be
+    /// better, and what is as it should be. Leaves everybody's locks alone; it may take and
+    /// release one of its own, with a name that nobody uses.
+    ///
+    /// # Errors
+    /// Faults that keep it from looking at all. What it is not allowed to look at, it says in a
+    /// finding.
+    async fn examine(&self) -> Result<Vec<Finding>>;
 }
 
 /// Whether a claim that cannot be granted at once should stay.

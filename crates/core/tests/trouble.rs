@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_core::{
     Answer, Capabilities, Chaos, Claim, Client, Effect, Error, ErrorKind, Eviction, Faults,
-    LockName, LockState, MemoryStore, Options, Patience, Place, Released, Renewal, Result, Store,
+    Finding, LockName, LockState, MemoryStore, Options, Patience, Place, Released, Renewal, Result,
+    Store,
 };
 
 fn through(store: &MemoryStore, faults: Faults) -> (Arc<Chaos>, Client) {
@@ -127,6 +128,9 @@ impl Store for Refusing {
     }
     async fn evict(&self, _: &Eviction) -> Result<Released> {
         self.refuse("evict")
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.refuse("examine")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,13 @@ pub(crate) fn hold_init(dir: &Path) -> Result<File> {
             Err(error) => return Err(Fault::io("locking", &path, error)),
         }
     }
+}
+
+/// Whether who opens the path now gets this very file.
+pub(crate) fn is_linked(file: &File, path: &Path) -> Result<bool> {
+    let ours = file.metadata().map_err(|error| Fault::io("looking at", path, error))?;
+    let named = std::fs::symlink_metadata(path);
+    Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())))
 }
 
 /// Makes names in a directory survive a power cut.

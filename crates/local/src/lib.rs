@@ -49,6 +49,7 @@ compile_error!("tenure-local works on Linux only: use another store (Redis, etcd
 mod audit;
 mod check;
 mod death;
+mod examine;
 mod fault;
 mod files;
 mod gate;

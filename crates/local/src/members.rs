@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use tenure_core::ErrorKind;
 
 use crate::fault::{Fault, Result};
+use crate::files;
 use crate::layout::{MEMBER_WORDS, MEMBERS, MEMBERS_AT, mix};
 use crate::mapping::Mapping;
 use crate::ofd;
@@ -96,6 +97,27 @@ impl Roster {
         }
         ofd::is_locked(&self.file, member.slot)
             .map_err(|error| Fault::io("asking for a lock on", &self.path, error))
+    }
+}
+
+impl Roster {
+    /// Whether others who open the file by its name get this one.
+    pub(crate) fn is_linked(&self) -> Result<bool> {
+        files::is_linked(&self.file, &self.path)
+    }
+
+    /// The process ids of all who live, ourselves included. Costs a system call for every slot.
+    pub(crate) fn living(&self, map: &Mapping) -> Result<Vec<u32>> {
+        let mut pids = Vec::new();
+        for slot in 0..MEMBERS as u32 {
+            let Some((generation, pid)) = identity(map, Member { slot, generation: 0 })? else {
+                continue;
+            };
+            if self.lives(map, Member { slot, generation })? {
+                pids.push(pid);
+            }
+        }
+        Ok(pids)
     }
 }
 

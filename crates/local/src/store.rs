@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, LockName, LockState,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, LockName, LockState,
     Patience, Place, Released, Renewal, Result, Store,
 };
 use tokio::io::unix::AsyncFd;
@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use crate::death::Watches;
+use crate::examine;
 use crate::fault::{self, Fault};
 use crate::line::Wake;
 use crate::members::{IN_USE, OVERFLOW};
@@ -295,6 +296,11 @@ impl Store for LocalStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        examine::examine(&self.inner)
+            .map_err(|fault| fault.during("examine the local store", self.dir()))
     }
 }
 

@@ -64,6 +64,11 @@ impl Tokens {
         })
     }
 
+    /// Whether others who open the file by its name get this one.
+    pub(crate) fn is_linked(&self) -> Result<bool> {
+        files::is_linked(&self.file, &self.path)
+    }
+
     /// Makes a block more durable. Called by one process at a time.
     pub(crate) fn reserve(&self, reserve: &mut Reserve) -> Result<()> {
         // The file may be ahead of the table, never behind: whoever died between writing and

@@ -120,6 +120,11 @@ impl<'t> Txn<'t> {
         high(self.state[FREE_AND_CARVED])
     }
 
+    /// Records the file has room for now.
+    pub(crate) const fn capacity(&self) -> u32 {
+        low(self.state[CAPACITY])
+    }
+
     pub(crate) const fn set_first_free(&mut self, record: u32) {
         self.state[FREE_AND_CARVED] = pair(record, self.carved());
     }

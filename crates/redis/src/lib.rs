@@ -32,6 +32,7 @@
 
 mod config;
 mod connect;
+mod examine;
 mod fault;
 mod inbox;
 mod inspect;

@@ -7,12 +7,14 @@ use async_trait::async_trait;
 use rustis::client::Client;
 use rustis::resp::{Value, cmd};
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Grant, LockName, LockState,
-    Mode, Moment, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token, now,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, LockName,
+    LockState, Mode, Moment, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token,
+    now,
 };
 
 use crate::config::{RedisConfig, Topology};
 use crate::connect::connect;
+use crate::examine;
 use crate::fault::fault;
 use crate::inbox::{Anchor, Inbox};
 use crate::inspect;
@@ -263,6 +265,10 @@ impl Store for RedisStore {
             )
             .await?;
         released("evict", &reply)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        examine::examine(self, &self.config, &self.client).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Answer, ErrorKind, Guard, Mode, Result, Token};
+use tenure_core::{Answer, ErrorKind, Guard, Mode, Result, Severity, Token};
 
 use crate::Fixture;
 use crate::fixture::{LONG, claim, claim_for, client, let_go, long, name, raw};
@@ -112,4 +112,16 @@ pub async fn a_hold_is_shown_with_the_term_it_asked_for(fixture: &dyn Fixture) {
         raw.renew(&holder).await;
     }
     let Answer::Granted(_) = raw.claim(&holder, PATIENT).await else { panic!("it holds") };
+}
+
+/// A store looks at itself without harm, and says about everything that is not fine what to do.
+/// Whether something is unsafe depends on where it runs: that is for the store's own tests.
+pub async fn a_store_examines_itself(fixture: &dyn Fixture) {
+    let raw = raw(fixture).await;
+    let findings = raw.examine().await;
+    assert!(!findings.is_empty(), "nothing was looked at");
+    for finding in findings {
+        assert!(!finding.what.is_empty(), "{finding:?}");
+        assert_eq!(finding.remedy.is_empty(), finding.severity == Severity::Fine, "{finding:?}");
+    }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Grant, LockName, LockState,
-    MemoryStore, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, LockName,
+    LockState, MemoryStore, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token,
 };
 
 /// What is wrong with a store.
@@ -47,6 +47,7 @@ pub(crate) enum Fault {
     ReleasesTheExpired,
     ReleasesByMode,
     AdmitsTheUnsound,
+    FindsFaultInSilence,
 }
 
 /// The memory store with one fault.
@@ -295,6 +296,13 @@ impl Store for Broken {
             }
             Fault::EvictsNobody => Ok(Released::Released),
             _ => self.store.evict(eviction).await,
+        }
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        match self.fault {
+            Fault::FindsFaultInSilence => Ok(vec![Finding::advice("something is wrong", "")]),
+            _ => self.store.examine().await,
         }
     }
 }

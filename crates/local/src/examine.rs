@@ -1,0 +1,226 @@
+//! Whether this directory is fit to lock in.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{StatFs, statfs};
+use rustix::process::{Pid, geteuid, test_kill_process};
+use tenure_core::Finding;
+
+use crate::fault::{Fault, Result};
+use crate::layout::{CHUNK, MEMBERS, RECORD_WORDS};
+use crate::store::Inner;
+use crate::txn::Txn;
+
+/// Everything there is to say about the directory.
+pub(crate) fn examine(inner: &Inner) -> Result<Vec<Finding>> {
+    let dir = inner.table.dir.as_path();
+    let stats = statfs(dir).map_err(|error| Fault::io("looking at", dir, error))?;
+    let mut findings = vec![file_system(dir, stats.f_type as u64 & 0xffff_ffff)];
+    for name in ["", "table", "tokens", "members"] {
+        let path = if name.is_empty() { dir.to_owned() } else { dir.join(name) };
+        findings.extend(privacy(&path, std::fs::symlink_metadata(&path).as_ref().ok()));
+    }
+    findings.extend(replaced(inner)?);
+    let used = usage(inner)?;
+    findings.push(table_room(used, inner.table.limit));
+    findings.extend(disk_room(used, inner.table.limit, free_bytes(&stats)));
+    findings.push(tokens(inner)?);
+    findings.extend(members(&inner.table.roster.living(&inner.table.map)?));
+    Ok(findings)
+}
+
+fn file_system(dir: &Path, magic: u64) -> Finding {
+    let dir = dir.display();
+    match magic {
+        0x0102_1994 | 0x8584_58f6 => Finding::advice(
+            format!(
+                "{dir} is in memory (tmpfs): a reboot deletes the fencing tokens' ceiling, and \
+                     tokens then start from the wall clock"
+            ),
+            "use a directory on a disk where a fenced resource remembers tokens",
+        ),
+        0x6573_5546 => Finding::advice(
+            format!(
+                "{dir} is on a FUSE file system, behind which there may be another machine \
+                     that does not see these locks"
+            ),
+            "use a directory on a local disk",
+        ),
+        0x794c_7630 => Finding::advice(
+            format!(
+                "{dir} is on an overlay, most likely a container's own: other containers do \
+                     not see these locks, and they are gone with it"
+            ),
+            "mount a directory of the host that all who lock share",
+        ),
+        _ => Finding::fine(format!("{dir} is on a local file system")),
+    }
+}
+
+/// Who else may change, or look at, what is there.
+fn privacy(path: &Path, metadata: Option<&Metadata>) -> Option<Finding> {
+    let (metadata, shown) = (metadata?, path.display());
+    let (mode, owner) = (metadata.mode() & 0o777, metadata.uid());
+    if mode & 0o022 != 0 {
+        return Some(Finding::danger(
+            format!("{shown} can be changed by other users (mode {mode:04o})"),
+            format!("chmod go-w {shown}"),
+        ));
+    }
+    if owner != geteuid().as_raw() && owner != 0 {
+        return Some(Finding::advice(
+            format!("{shown} belongs to another user (uid {owner}), who can take locks away"),
+            "use a directory of this user, unless the two are meant to share locks",
+        ));
+    }
+    None
+}
+
+/// Files that are no longer the ones that others open by their names.
+fn replaced(inner: &Inner) -> Result<Vec<Finding>> {
+    let table = &inner.table;
+    let files = [
+        ("table", table.still_shared().is_ok(), "those who come later share other locks"),
+        ("members", table.roster.is_linked()?, "the living look dead to those who come later"),
+        ("tokens", table.tokens.is_linked()?, "tokens may repeat after a reboot"),
+    ];
+    let gone = files.into_iter().filter(|(_, linked, _)| !linked);
+    let finding = |(name, _, so): (&str, bool, &str)| {
+        let path = table.dir.join(name);
+        Finding::danger(
+            format!("{} was deleted or replaced while in use: {so}", path.display()),
+            "stop what uses this directory, and start it again",
+        )
+    };
+    Ok(gone.map(finding).collect())
+}
+
+/// Records in use, and records the file has room for now.
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    used: u32,
+    capacity: u32,
+}
+
+fn usage(inner: &Inner) -> Result<Usage> {
+    let txn = Txn::begin(&inner.table)?;
+    let mut used = txn.carved().saturating_sub(1);
+    let (mut free, mut left) = (txn.first_free(), used);
+    while free != 0 && left > 0 {
+        (free, _) = txn.next_free(free)?;
+        used -= 1;
+        left -= 1;
+    }
+    Ok(Usage { used, capacity: txn.capacity() })
+}
+
+fn table_room(usage: Usage, limit: u32) -> Finding {
+    let (used, most) = (usage.used, limit - 1);
+    let what = format!("{used} of {most} locks, holders and waiters are in the table");
+    if u64::from(used) * 10 >= u64::from(most) * 9 {
+        let remedy = "spread the locks over several directories, or use a server for them: a full \
+                      table refuses new claims";
+        return Finding::advice(what, remedy);
+    }
+    Finding::fine(what)
+}
+
+/// Room to grow by one block, if the table can still grow.
+fn disk_room(usage: Usage, limit: u32, free: u64) -> Option<Finding> {
+    let growth = u64::from(CHUNK.min(limit.saturating_sub(usage.capacity)));
+    let needed = growth * RECORD_WORDS as u64 * 8;
+    (free < needed).then(|| {
+        Finding::advice(
+            format!(
+                "the disk has {free} bytes left, and the table grows by {needed}: new claims \
+                     will be refused"
+            ),
+            "make room on the disk",
+        )
+    })
+}
+
+fn free_bytes(stats: &StatFs) -> u64 {
+    stats.f_bavail.saturating_mul(u64::try_from(stats.f_bsize).unwrap_or(0))
+}
+
+fn tokens(inner: &Inner) -> Result<Finding> {
+    let ceiling = inner.table.tokens.ceiling()?;
+    Ok(Finding::fine(format!("fencing tokens are durable up to {ceiling}")))
+}
+
+/// The processes that use the table: how many, and whether all can be watched from here.
+fn members(pids: &[u32]) -> Vec<Finding> {
+    let what = format!("{} of {MEMBERS} places for processes are taken", pids.len());
+    let mut findings = vec![if pids.len() * 10 >= MEMBERS * 9 {
+        Finding::advice(what, "open fewer stores: one per process is enough, its clones share it")
+    } else {
+        Finding::fine(what)
+    }];
+    let unseen = pids.iter().filter(|pid| !is_seen(**pid)).count();
+    if unseen > 0 {
+        findings.push(Finding::advice(
+            format!(
+                "{unseen} of them cannot be seen from here (another pid namespace): when one \
+                     dies, its locks are free at the next poll, not at once"
+            ),
+            "let all who lock share a pid namespace, if that second matters",
+        ));
+    }
+    findings
+}
+
+fn is_seen(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use tenure_core::Severity::{self, Advice, Fine, Unsafe};
+
+    #[test]
+    fn file_systems_that_forget_or_hide_are_told_of() {
+        let on = |magic| file_system(Path::new("/d"), magic).severity;
+        assert_eq!([on(0xef53), on(0x0102_1994), on(0x794c_7630)], [Fine, Advice, Advice]);
+        assert_eq!(on(0x6573_5546), Advice);
+    }
+
+    #[test]
+    fn what_others_can_write_to_is_unsafe() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = |mode| {
+            std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).unwrap();
+            privacy(dir.path(), Some(&dir.path().metadata().unwrap())).map(|f| f.severity)
+        };
+        assert_eq!(found(0o700), None);
+        assert_eq!(found(0o750), None);
+        assert_eq!(found(0o720), Some(Unsafe));
+        assert_eq!(found(0o702), Some(Unsafe));
+    }
+
+    #[test]
+    fn a_table_or_disk_that_is_nearly_full_is_told_of() {
+        let severity =
+            |used| -> Severity { table_room(Usage { used, capacity: 100 }, 101).severity };
+        assert_eq!((severity(89), severity(90)), (Fine, Advice));
+        let usage = |capacity| Usage { used: 0, capacity };
+        let block = u64::from(CHUNK) * RECORD_WORDS as u64 * 8;
+        assert!(disk_room(usage(CHUNK), 3 * CHUNK, block).is_none());
+        assert!(disk_room(usage(CHUNK), 3 * CHUNK, block - 1).is_some());
+        assert!(disk_room(usage(CHUNK), CHUNK, 0).is_none(), "it does not grow any more");
+    }
+
+    #[test]
+    fn places_that_run_out_and_processes_out_of_sight_are_told_of() {
+        let me = std::process::id();
+        assert!(members(&[me]).iter().all(|finding| finding.severity == Fine));
+        assert_eq!(members(&vec![me; MEMBERS * 9 / 10 + 1])[0].severity, Advice);
+        // No process has the largest number that the kernel could ever give.
+        assert_eq!(members(&[me, 4_194_304]).last().unwrap().severity, Advice);
+    }
+}

@@ -1,0 +1,55 @@
+//! What the store says about its directory.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use tenure_core::{Finding, Severity, Store};
+use tenure_local::LocalStore;
+
+async fn unsafe_ones(store: &LocalStore) -> Vec<Finding> {
+    let findings = store.examine().await.unwrap();
+    findings.into_iter().filter(|finding| finding.severity == Severity::Unsafe).collect()
+}
+
+#[tokio::test]
+async fn a_new_directory_is_fit_to_lock_in_and_its_users_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let _other = LocalStore::open(dir.path()).unwrap();
+    assert_eq!(unsafe_ones(&store).await, []);
+    let findings = store.examine().await.unwrap();
+    let has = |text: &str| findings.iter().any(|finding| finding.what.contains(text));
+    assert!(has("2 of 4096 places") && has("0 of 262143 locks"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn what_others_can_write_to_is_unsafe_until_it_is_closed_to_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    for path in [dir.path().to_owned(), dir.path().join("table"), dir.path().join("tokens")] {
+        let before = fs::metadata(&path).unwrap().permissions();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+        let found = unsafe_ones(&store).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].remedy.starts_with("chmod go-w /"), "{found:?}");
+        fs::set_permissions(&path, before).unwrap();
+    }
+    assert_eq!(unsafe_ones(&store).await, []);
+}
+
+#[tokio::test]
+async fn a_file_deleted_or_replaced_while_in_use_is_unsafe() {
+    for name in ["table", "members", "tokens"] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LocalStore::open(dir.path()).unwrap();
+        let path = dir.path().join(name);
+        fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+        fs::copy(dir.path().join("elsewhere"), &path).unwrap();
+        fs::remove_file(dir.path().join("elsewhere")).unwrap();
+        let found = unsafe_ones(&store).await;
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        assert!(found[0].what.contains(&format!("/{name} was deleted")), "{found:?}");
+    }
+}
