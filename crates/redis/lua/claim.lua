@@ -51,6 +51,7 @@ local lease = patience > 0 and patience or 1000
 redis.call('HSET', W, owner, table.concat({number(now + lease), arrived, ARGV[2], ARGV[3], ARGV[4],
   ARGV[5], ARGV[7], ARGV[8], ARGV[9], ARGV[10]}, ' '))
 if seat then redis.call('RPUSH', Q, owner) end
+mark()
 keep(W, lease) keep(Q, lease)
 
 admit(owner)

@@ -2,8 +2,9 @@
 -- Composed behind each script's fast path at build; never run alone.
 --
 -- Expects these locals: K, Q, W, P, E, T (key names) and fenced (boolean).
---   K  string   the holder: "<owner> <token> <since> <pid> <host> <label>", or a foreign value,
---               or "pool <kind> <taken>" while shared or permit holders are in P
+--   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
+--               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
+--               is a space, or ! when somebody may wait: a release without it need not look
 --   Q  list     owners in the order they came; those no longer in W are ghosts
 --   W  hash     owner -> "<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>"
 --   P  hash     owner -> "<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>"
@@ -116,8 +117,9 @@ end
 local function grant(owner, w)
   local token, ttl = mint(), tonumber(w[6])
   if w[3] == 'x' then
-    local value = table.concat({owner, token, number(now), w[8], w[9], w[10]}, ' ')
-    redis.call('SET', K, value, 'PX', w[6])
+    local mark = redis.call('EXISTS', Q) == 1 and '!' or ' '
+    local value = table.concat({token, number(now), w[8], w[9], w[10]}, ' ')
+    redis.call('SET', K, owner .. mark .. value, 'PX', w[6])
   else
     local kind, taken = room()
     local record = {token, number(now), w[3], w[4], w[5], w[6], w[8], w[9], w[10]}
@@ -159,13 +161,18 @@ local function sweep()
   if left > 0 then redis.call('PEXPIRE', Q, left) end
 end
 
+-- Somebody waits: tells the holder's release to look. A foreign holder's value is left alone.
+local function mark()
+  if string.find(redis.call('GETRANGE', K, 0, 32), '^%x+ $') then redis.call('SETRANGE', K, 32, '!') end
+end
+
 -- What `owner` has now: its token and the start of its term in ms, or nil.
 local function held(owner)
   local value = redis.call('GET', K)
   if not value then return nil end
-  if string.sub(value, 1, 33) == owner .. ' ' then
-    local v = words(value, 6)
-    return v[2], v[3], 'x'
+  if string.sub(value, 1, 32) == owner then
+    local v = words(string.sub(value, 34), 2)
+    return v[1], v[2], 'x'
   end
   local ends = redis.call('ZSCORE', E, owner)
   if ends and tonumber(ends) > now then

@@ -8,7 +8,7 @@ local owner, fenced = ARGV[1], ARGV[2] == '1'
 --@engine
 
 local value = redis.call('GET', K)
-local mine = value and (value == owner or string.sub(value, 1, 33) == owner .. ' ')
+local mine = value and (value == owner or (#owner == 32 and string.sub(value, 1, 32) == owner))
 local released = 0
 if mine and string.sub(value, 1, 5) ~= 'pool ' then
   redis.call('DEL', K)

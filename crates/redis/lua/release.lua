@@ -7,8 +7,8 @@ local owner, fenced = ARGV[1], ARGV[2] == '1'
 
 -- Mine, and nobody waits.
 local value = redis.call('GET', K)
-local mine = value and string.sub(value, 1, 33) == owner .. ' '
-if mine and redis.call('EXISTS', Q) == 0 then
+local mine = value and string.sub(value, 1, 32) == owner
+if mine and string.sub(value, 33, 33) == ' ' then
   redis.call('DEL', K)
   return 1
 end

@@ -5,7 +5,7 @@
 local K, P, E = KEYS[1], KEYS[2], KEYS[3]
 local value = redis.call('GET', K)
 if not value then return 0 end
-if string.sub(value, 1, 33) == ARGV[1] .. ' ' then
+if string.sub(value, 1, 32) == ARGV[1] then
   return redis.call('PEXPIRE', K, ARGV[2])
 end
 local ends = redis.call('ZSCORE', E, ARGV[1])

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rustis::resp::Value;
-use tenure_core::{Error, ErrorKind, Holder, LockName, LockState, Mode, Result, Token, Waiter};
+use tenure_core::{
+    Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token, Waiter,
+};
 
 /// Reads the reply of `inspect.lua`.
 pub(crate) fn read(name: &LockName, reply: Value) -> Result<LockState> {
@@ -33,10 +35,14 @@ fn parse(name: &LockName, reply: Value) -> Option<LockState> {
     Some(LockState { name: name.clone(), holders, waiters })
 }
 
-/// `<owner> <token> <since> <pid> <host> <label>`, or whatever another client wrote.
+/// `<owner><mark><token> <since> <pid> <host> <label>`, or whatever another client wrote.
 fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
-    let words: Vec<&str> = value.splitn(6, ' ').collect();
-    let ours = words.len() == 6 && words[0].len() == 32;
+    let words: Vec<&str> = value.splitn(2, [' ', '!']).collect();
+    let words: Vec<&str> = match words[..] {
+        [owner, rest] => std::iter::once(owner).chain(rest.splitn(5, ' ')).collect(),
+        _ => Vec::new(),
+    };
+    let ours = words.len() == 6 && words[0].parse::<OwnerId>().is_ok();
     let word = |place: usize| ours.then(|| words[place]);
     Holder {
         owner: word(0).unwrap_or(value).to_owned(),
