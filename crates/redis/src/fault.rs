@@ -3,12 +3,18 @@
 use rustis::{ErrorKind as Kind, RedisError, RedisErrorKind as Code};
 use tenure_core::{Error, ErrorKind};
 
+use crate::rights;
+
 /// Turns the client library's error into ours. `operation` completes "could not …".
 pub(crate) fn fault(operation: &'static str, error: rustis::Error) -> Error {
     match error.kind() {
         Kind::Redis(reply) => refused(operation, reply),
         Kind::Tls(_) | Kind::InvalidDnsName(_) => {
             let why = format!("TLS failed: {error}; check `ca`, `cert` and `key`");
+            Error::new(ErrorKind::Denied, operation, why)
+        }
+        Kind::IO(cause) if cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
+            let why = format!("TLS failed: {cause}; check `ca`, `cert` and `key`");
             Error::new(ErrorKind::Denied, operation, why)
         }
         Kind::Sentinel(why) => {
@@ -48,6 +54,10 @@ fn refused(operation: &'static str, reply: &RedisError) -> Error {
         }
         Code::Other if said.starts_with("NOREPLICAS") => {
             (ErrorKind::Unreachable, "too few replicas follow the master (min-replicas-to-write)")
+        }
+        _ if said.contains("The user executing the script") => {
+            let why = format!("the user lacks rights: grant {} ({said})", rights::of_scripts());
+            return Error::new(ErrorKind::Denied, operation, why);
         }
         Code::Err if said.contains("DB index is out of range") => {
             (ErrorKind::Invalid, "there is no such database number")

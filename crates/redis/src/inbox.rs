@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 use rustis::client::{Client, PubSubSplitSink, PubSubSplitStream};
+use rustis::{ClientError, ErrorKind as Kind};
 use tenure_core::{Moment, OwnerId, Result, Token};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -102,10 +103,18 @@ impl Inbox {
             return Ok(());
         }
         let channel = self.channel(keyring, keys);
-        let done = if self.sharded {
-            sink.ssubscribe(channel).await
-        } else {
-            sink.subscribe(channel).await
+        let done = match self.sharded {
+            true => match sink.ssubscribe(&channel).await {
+                // It was, before the slot moved.
+                Err(error)
+                    if matches!(error.kind(), Kind::Client(ClientError::AlreadySubscribed)) =>
+                {
+                    let _gone = sink.sunsubscribe(&channel).await;
+                    sink.ssubscribe(&channel).await
+                }
+                done => done,
+            },
+            false => sink.subscribe(channel).await,
         };
         done.map_err(|error| fault("subscribe to news of locks", error))?;
         self.subscribed.lock().insert(keys.slot);
@@ -136,6 +145,21 @@ impl Inbox {
         let waiting = desk.waiting.get(&owner)?;
         let news = waiting.news?;
         Some((news, waiting.anchor.date(news.server_ms)))
+    }
+
+    /// Whether the claim is in line, as far as this client knows.
+    pub(crate) fn expects(&self, owner: OwnerId) -> bool {
+        self.desk.lock().waiting.contains_key(&owner)
+    }
+
+    /// The claim asked, and was told that it holds. If it waited and had heard nothing, the slot
+    /// may have moved to a node that knows nothing of us: the next to wait subscribes anew.
+    pub(crate) fn settle(&self, owner: OwnerId, keys: &Keys) {
+        let unheard = self.desk.lock().waiting.get(&owner).is_some_and(|one| one.news.is_none());
+        if self.sharded && unheard {
+            self.subscribed.lock().remove(&keys.slot);
+        }
+        self.forget(owner);
     }
 
     /// The claim is granted or given up: nothing more is to be heard of it.

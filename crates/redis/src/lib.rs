@@ -37,8 +37,12 @@ mod fault;
 mod inbox;
 mod inspect;
 mod keys;
+mod list;
+mod masters;
+mod rights;
 mod scripts;
 mod store;
 
 pub use config::{RedisConfig, Tls, Topology};
+pub use rights::{ACL, ACL_CLUSTER, ACL_SENTINEL};
 pub use store::RedisStore;

@@ -1,6 +1,7 @@
 //! The scripts, composed from `lua/` and run by their digest.
 
 use rustis::client::Client;
+use rustis::commands::{RequestPolicy, ResponsePolicy};
 use rustis::resp::{Value, cmd};
 use rustis::{ErrorKind as Kind, RedisErrorKind as Code};
 use tenure_core::Result;
@@ -46,6 +47,7 @@ impl Scripts {
 impl Script {
     async fn load(client: &Client, source: String) -> Result<Self> {
         let load = cmd("SCRIPT").arg("LOAD").arg(&source);
+        let load = load.cluster_info(RequestPolicy::AllShards, ResponsePolicy::AllSucceeded, 1);
         let loaded = client.send::<String>(load, None).await;
         let digest = loaded.map_err(|error| fault("load a script", error))?;
         Ok(Self { source, digest })

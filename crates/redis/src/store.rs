@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rustis::client::Client;
+use rustis::commands::{RequestPolicy, ResponsePolicy};
 use rustis::resp::{Value, cmd};
 use tenure_core::{
     Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, LockName,
@@ -19,6 +20,8 @@ use crate::fault::fault;
 use crate::inbox::{Anchor, Inbox};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
+use crate::list;
+use crate::masters::Masters;
 use crate::scripts::Scripts;
 
 /// Locks on Redis.
@@ -28,6 +31,7 @@ pub struct RedisStore {
     keyring: Keyring,
     scripts: Scripts,
     inbox: Inbox,
+    masters: Masters,
 }
 
 impl RedisStore {
@@ -43,8 +47,11 @@ impl RedisStore {
         let client = connect(&config).await?;
         let scripts = Scripts::load(&client, cluster).await?;
         let keyring = Keyring::new(&config.prefix, cluster);
-        let inbox = Inbox::open(&client, OwnerId::random().to_string(), cluster);
-        Ok(Self { config, client, keyring, scripts, inbox })
+        // A node that gives a slot away ends its subscriptions unasked, and the client library
+        // takes that for the reply to whatever it sent last: nothing else may be under way there.
+        let listener = if cluster { connect(&config).await? } else { client.clone() };
+        let inbox = Inbox::open(&listener, OwnerId::random().to_string(), cluster);
+        Ok(Self { config, client, keyring, scripts, inbox, masters: Masters::default() })
     }
 
     async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
@@ -77,16 +84,16 @@ impl RedisStore {
                 ],
             )
             .await?;
-        self.answer(claim, sent, reply)
+        self.answer(claim, keys, sent, reply)
     }
 
-    fn answer(&self, claim: &Claim, sent: Moment, reply: Value) -> Result<Answer> {
+    fn answer(&self, claim: &Claim, keys: &Keys, sent: Moment, reply: Value) -> Result<Answer> {
         let Value::Array(parts) = reply else { return Err(nonsense("acquire")) };
         let parts: Vec<String> = parts.iter().filter_map(inspect::text).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts[..] {
             ["granted", token, _] => {
-                self.inbox.forget(claim.owner);
+                self.inbox.settle(claim.owner, keys);
                 let token = token.parse().ok().map(Token::new);
                 Ok(Answer::Granted(Grant { token, since: None }))
             }
@@ -108,7 +115,10 @@ impl RedisStore {
             return Ok(answer);
         }
         let limit = (self.config.timeout / 2).as_millis().to_string();
+        // It has no key to find its node by: on a Cluster all masters are asked, and the one with
+        // the fewest replicas counts.
         let wait = cmd("WAIT").arg(wanted).arg(limit);
+        let wait = wait.cluster_info(RequestPolicy::AllShards, ResponsePolicy::AggMin, 1);
         let acknowledged = self.client.send::<u32>(wait, None).await;
         let acknowledged = acknowledged.map_err(|error| fault("acquire", error))?;
         if acknowledged >= wanted {
@@ -145,7 +155,10 @@ impl Store for RedisStore {
         let answer = match patience {
             Patience::None => self.ask(claim, &keys, Duration::ZERO).await?,
             // Nobody queues before it can hear; nobody subscribes before it must wait.
-            Patience::Queue(lease) if self.inbox.is_subscribed(&keys) => {
+            Patience::Queue(lease)
+                if self.inbox.is_subscribed(&keys) || self.inbox.expects(claim.owner) =>
+            {
+                self.inbox.subscribe(&self.keyring, &keys).await?;
                 self.ask(claim, &keys, lease).await?
             }
             Patience::Queue(lease) => match self.ask(claim, &keys, Duration::ZERO).await? {
@@ -222,20 +235,13 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let servers = match self.config.topology {
+            Topology::Cluster { .. } => self.masters.all(&self.config, &self.client).await?,
+            _ => vec![self.client.clone()],
+        };
         let mut names = Vec::new();
-        for pattern in self.keyring.patterns(prefix) {
-            let mut cursor = "0".to_owned();
-            loop {
-                let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
-                let scan = scan.arg("COUNT").arg(1000);
-                let page = self.client.send::<(String, Vec<String>)>(scan, None).await;
-                let (next, keys) = page.map_err(|error| fault("list locks", error))?;
-                names.extend(keys.iter().filter_map(|key| self.keyring.lock_of(key)));
-                if next == "0" {
-                    break;
-                }
-                cursor = next;
-            }
+        for server in &servers {
+            list::scan(server, &self.keyring, prefix, &mut names).await?;
         }
         names.sort();
         names.dedup();
@@ -283,14 +289,8 @@ fn check(config: &RedisConfig) -> Result<()> {
     if config.prefix.contains(['{', '}']) {
         return invalid("a prefix cannot contain braces");
     }
-    if matches!(config.topology, Topology::Cluster { .. }) {
-        if config.database != 0 {
-            return invalid("a Cluster has database 0 only: leave the number away");
-        }
-        if config.replicas > 0 {
-            let why = "replicas= cannot be had on a Cluster: WAIT has no key to find its node by";
-            return Err(Error::new(ErrorKind::Unsupported, "use this Redis store", why));
-        }
+    if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
+        return invalid("a Cluster has database 0 only: leave the number away");
     }
     Ok(())
 }

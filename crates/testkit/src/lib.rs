@@ -4,12 +4,19 @@
 //! Code here may start processes and must end them, each by its own id, whatever the test does.
 //! It may not know anything about locks.
 
+mod certificates;
 mod process;
 mod redis;
+mod redis_cluster;
+mod redis_sentinel;
+mod redis_wire;
 mod waiting;
 
+pub use certificates::Certificates;
 pub use process::Process;
 pub use redis::RedisServer;
+pub use redis_cluster::RedisCluster;
+pub use redis_sentinel::RedisSentinel;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 

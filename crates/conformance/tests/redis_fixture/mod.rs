@@ -1,0 +1,57 @@
+//! Servers that all cases of a test program share.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_conformance::Fixture;
+use tenure_core::Store;
+use tokio::sync::Mutex;
+
+/// Running servers, and how to reach them.
+pub(crate) struct Redis<T> {
+    _servers: Arc<T>,
+    url: String,
+}
+
+impl<T: Send + Sync + 'static> Redis<T> {
+    /// The servers that run already for another case, or else new ones. They end with the last
+    /// case that uses them.
+    pub(crate) async fn shared(
+        running: &Mutex<Weak<T>>,
+        start: impl FnOnce() -> io::Result<T> + Send + 'static,
+        url: impl FnOnce(&T) -> String,
+    ) -> Self {
+        let mut running = running.lock().await;
+        let servers = match running.upgrade() {
+            Some(servers) => servers,
+            None => {
+                let started = tokio::task::spawn_blocking(start).await.unwrap();
+                Arc::new(started.unwrap())
+            }
+        };
+        *running = Arc::downgrade(&servers);
+        let url = url(&servers);
+        Self { _servers: servers, url }
+    }
+}
+
+#[async_trait]
+impl<T: Send + Sync + 'static> Fixture for Redis<T> {
+    async fn store(&self) -> Arc<dyn Store> {
+        tenure::open(&self.url.parse().unwrap()).await.unwrap()
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn faithful(&self) -> bool {
+        true
+    }
+}

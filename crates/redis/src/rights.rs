@@ -1,0 +1,49 @@
+//! The rights that a user of the store needs, as `ACL SETUSER` takes them.
+
+/// On one server, with the prefix `tenure:`.
+///
+/// The first lines are what is sent, the others what the scripts call.
+pub const ACL: &str = "\
+    ~tenure:* &tenure:* \
+    +hello +evalsha +eval +script|load +subscribe +unsubscribe +scan \
+    +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish \
+    +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush \
+    +hdel +hexists +hget +hlen +hset \
+    +zadd +zrange +zrangebyscore +zrem +zscore";
+
+/// Besides [`ACL`], on the servers that Sentinels watch over.
+pub const ACL_SENTINEL: &str = "+role";
+
+/// Besides [`ACL`], on every node of a Cluster.
+pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +sunsubscribe +spublish";
+
+/// The commands that the scripts call, for a message: Redis does not say which one it refused.
+pub(crate) fn of_scripts() -> String {
+    let called: Vec<&str> = ACL.split_whitespace().skip_while(|word| *word != "+time").collect();
+    called.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_rights_have_every_command_of_the_scripts_and_no_other() {
+        let scripts = concat!(
+            include_str!("../lua/claim.lua"),
+            include_str!("../lua/engine.lua"),
+            include_str!("../lua/evict.lua"),
+            include_str!("../lua/inspect.lua"),
+            include_str!("../lua/release.lua"),
+            include_str!("../lua/renew.lua"),
+        );
+        let calls = scripts.split("redis.call('").skip(1);
+        let mut called: BTreeSet<String> = calls
+            .map(|rest| format!("+{}", rest.split('\'').next().unwrap().to_lowercase()))
+            .collect();
+        called.insert("+publish".into());
+        let granted: BTreeSet<String> = of_scripts().split(' ').map(str::to_owned).collect();
+        assert_eq!(called, granted);
+    }
+}

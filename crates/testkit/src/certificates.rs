@@ -1,0 +1,60 @@
+//! Certificates made on the spot.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+
+use crate::temp_dir;
+
+/// A certificate authority of one's own, a server's certificate for `localhost` and 127.0.0.1, and
+/// a client's, as PEM files that vanish with it.
+#[derive(Debug)]
+pub struct Certificates {
+    folder: TempDir,
+}
+
+impl Certificates {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// If they cannot be made or written.
+    pub fn make() -> io::Result<Self> {
+        let folder = temp_dir();
+        make(folder.path()).map_err(io::Error::other)?;
+        Ok(Self { folder })
+    }
+
+    /// The authority's certificate.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// The certificate and key of `server` or `client`.
+    pub fn of(&self, whom: &str) -> (PathBuf, PathBuf) {
+        let file = |end: &str| self.folder.path().join(format!("{whom}{end}"));
+        (file(".pem"), file(".key"))
+    }
+}
+
+fn make(folder: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut authority = named("tenure test authority", &[])?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    std::fs::write(folder.join("ca.pem"), authority.pem())?;
+    for (whom, names) in [("server", &["localhost", "127.0.0.1"][..]), ("client", &["client"])] {
+        let key = KeyPair::generate()?;
+        let certificate = named(whom, names)?.signed_by(&key, &authority)?;
+        std::fs::write(folder.join(format!("{whom}.pem")), certificate.pem())?;
+        std::fs::write(folder.join(format!("{whom}.key")), key.serialize_pem())?;
+    }
+    Ok(())
+}
+
+fn named(name: &str, hosts: &[&str]) -> Result<CertificateParams, rcgen::Error> {
+    let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    Ok(params)
+}

@@ -1,0 +1,161 @@
+//! A Redis Cluster of one's own.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::redis::free_port;
+use crate::{GENEROUS, RedisServer};
+
+/// Three masters and a replica of each, killed by their pids when it is dropped.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+const MASTERS: usize = 3;
+const SLOTS: usize = 16_384;
+
+impl RedisCluster {
+    /// Starts one, and waits until every slot is served and every replica follows its master.
+    /// A node that does not answer for five seconds is taken for dead by the others: a busy machine
+    /// must not look like a fault.
+    ///
+    /// # Errors
+    /// If it cannot be started, or is not ready in time.
+    pub fn start() -> io::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts one whose nodes have these arguments besides.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(arguments: &[&str]) -> io::Result<Self> {
+        let nodes = (0..2 * MASTERS).map(|_| node(arguments)).collect::<io::Result<Vec<_>>>()?;
+        let cluster = Self { nodes };
+        cluster.meet()?;
+        cluster.assign()?;
+        cluster.until(|node| {
+            let state = node.command(&["CLUSTER", "INFO"])?;
+            let replication = node.command(&["INFO", "replication"])?;
+            let follows = replication.contains("role:slave");
+            Ok(state.contains("cluster_state:ok")
+                && (!follows || replication.contains("master_link_status:up"))
+                && (follows || replication.contains("state=online")))
+        })?;
+        Ok(cluster)
+    }
+
+    /// Its nodes: at first three masters, then their replicas in the same order.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// `host:port` of every node, with commas between.
+    pub fn addresses(&self) -> String {
+        let named: Vec<_> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        named.join(",")
+    }
+
+    /// Which node, by its place in [`nodes`](Self::nodes), serves the slot of `key` as its master,
+    /// as one that still runs sees it; `None` while nobody does.
+    pub fn master_of(&self, key: &str) -> Option<usize> {
+        let asked = self.nodes.iter().find_map(|node| {
+            let slot = node.command(&["CLUSTER", "KEYSLOT", key]).ok()?;
+            Some((slot.parse::<u32>().ok()?, node.command(&["CLUSTER", "NODES"]).ok()?))
+        });
+        let (slot, table) = asked?;
+        let line = table.lines().find(|line| serves(line, slot))?;
+        self.nodes.iter().position(|node| line.contains(&format!(":{}@", node.port())))
+    }
+
+    /// The Cluster's name for a node.
+    ///
+    /// # Errors
+    /// If the node does not answer.
+    pub fn id_of(&self, node: usize) -> io::Result<String> {
+        self.nodes[node].command(&["CLUSTER", "MYID"])
+    }
+
+    /// Kills a node with SIGKILL.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn kill9(&mut self, node: usize) -> io::Result<()> {
+        self.nodes[node].kill9()
+    }
+
+    fn meet(&self) -> io::Result<()> {
+        for (epoch, node) in (1..).zip(&self.nodes) {
+            done(&node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch.to_string()])?)?;
+        }
+        let all = self.nodes.len().to_string();
+        for node in &self.nodes[1..] {
+            let bus = node.command(&["CONFIG", "GET", "cluster-port"])?;
+            let bus = bus.lines().last().unwrap_or_default().to_owned();
+            let port = node.port().to_string();
+            done(&self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?)?;
+        }
+        self.until(|node| {
+            Ok(node.command(&["CLUSTER", "INFO"])?.contains(&format!("known_nodes:{all}")))
+        })
+    }
+
+    fn assign(&self) -> io::Result<()> {
+        let (masters, replicas) = self.nodes.split_at(MASTERS);
+        for (place, (master, replica)) in masters.iter().zip(replicas).enumerate() {
+            let first = (place * SLOTS / MASTERS).to_string();
+            let last = ((place + 1) * SLOTS / MASTERS - 1).to_string();
+            done(&master.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?)?;
+            let id = self.id_of(place)?;
+            done(&replica.command(&["CLUSTER", "REPLICATE", &id])?)?;
+        }
+        Ok(())
+    }
+
+    fn until(&self, ready: impl Fn(&RedisServer) -> io::Result<bool>) -> io::Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < 3 * GENEROUS {
+            let all = self.nodes.iter().map(&ready).collect::<io::Result<Vec<_>>>()?;
+            if all.iter().all(|ready| *ready) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(io::Error::other("the Cluster was not ready in time"))
+    }
+}
+
+fn node(arguments: &[&str]) -> io::Result<RedisServer> {
+    let mut last = io::Error::other("no port was free");
+    // The bus would take the port plus 10,000, which may not exist.
+    for _ in 0..3 {
+        let bus = free_port()?.to_string();
+        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+        let timing = ["--cluster-node-timeout", "5000", "--repl-diskless-sync-delay", "0"];
+        match RedisServer::start(&[&cluster[..], &timing, arguments].concat()) {
+            Ok(server) => return Ok(server),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whether a line of `CLUSTER NODES` is of a living master that has this slot.
+fn serves(line: &str, slot: u32) -> bool {
+    let words: Vec<&str> = line.split(' ').collect();
+    let flags: Vec<&str> = words.get(2).map_or_else(Vec::new, |flags| flags.split(',').collect());
+    let covers = |range: &&str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        matches!((first.parse::<u32>(), last.parse::<u32>()),
+            (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+    };
+    flags.contains(&"master")
+        && !flags.contains(&"fail")
+        && words.iter().skip(8).any(|range| covers(range))
+}
+
+fn done(reply: &str) -> io::Result<()> {
+    if reply == "OK" { Ok(()) } else { Err(io::Error::other(reply.to_owned())) }
+}
