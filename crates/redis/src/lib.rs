@@ -2,8 +2,8 @@
 //!
 //! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
 //! into one script or command, and each reply into an answer. It may not retry, wait for a lock
-//! but in `wait`, or keep anything alive; and it never reads this machine's wall clock: all time
-//! is the server's.
+//! but in `wait`, or keep anything alive; and it never reads this machine's wall clock, but in
+//! `examine`, to compare: all time is the server's.
 //!
 //! # What is in Redis
 //!

@@ -1,0 +1,220 @@
+//! What one server's own words mean for the locks on it.
+
+use tenure_core::Finding;
+
+use super::facts::Facts;
+use super::versions;
+use crate::config::Topology;
+
+/// Clocks further apart than this are told of.
+const SKEW_MS: i64 = 500;
+
+/// All checks of one server.
+pub(super) fn of(facts: &Facts, topology: &Topology) -> Vec<Finding> {
+    let cluster = matches!(topology, Topology::Cluster { .. });
+    let checks = [
+        hidden(facts),
+        versions::age(facts, cluster),
+        versions::script_engine(facts),
+        eviction(facts),
+        persistence(facts),
+        saving(facts),
+        replication(facts, topology),
+        clock(facts),
+    ];
+    checks.into_iter().flatten().collect()
+}
+
+/// What could not be asked, and is therefore not judged.
+fn hidden(facts: &Facts) -> Option<Finding> {
+    let what = match (facts.info.is_empty(), facts.settings.is_empty()) {
+        (false, false) => return None,
+        (true, true) => "INFO and CONFIG GET: version, memory, persistence and replication",
+        (true, false) => "INFO: version and replication",
+        (false, true) => "CONFIG GET: snapshots and how often the log is synced",
+    };
+    Some(Finding::advice(
+        format!("this user may not run {what} were not checked"),
+        "examine it as a user with +info +config|get, or ask who runs the server",
+    ))
+}
+
+/// Locks are keys with an end: every policy but `noeviction` may delete them.
+fn eviction(facts: &Facts) -> Option<Finding> {
+    let policy = facts.setting("maxmemory-policy").or(facts.info("maxmemory_policy"))?;
+    let most = facts.setting("maxmemory").or(facts.info("maxmemory"))?;
+    if policy == "noeviction" {
+        return Some(Finding::fine("a full memory evicts nothing (maxmemory-policy noeviction)"));
+    }
+    let remedy = "CONFIG SET maxmemory-policy noeviction, in redis.conf too; a cache that needs \
+                  eviction belongs on a server of its own";
+    Some(match most {
+        "0" => Finding::advice(
+            format!(
+                "as soon as maxmemory is set, locks may be evicted (maxmemory-policy {policy})"
+            ),
+            remedy,
+        ),
+        _ => Finding::danger(
+            format!(
+                "a full memory evicts locks that are held, and another gets them \
+                 (maxmemory-policy {policy}, maxmemory {most})"
+            ),
+            remedy,
+        ),
+    })
+}
+
+/// What a restart forgets.
+fn persistence(facts: &Facts) -> Option<Finding> {
+    let log = match facts.setting("appendonly") {
+        Some(setting) => setting == "yes",
+        None => facts.info("aof_enabled")? == "1",
+    };
+    let remedy = "CONFIG SET appendonly yes, in redis.conf too (with appendfsync always, a power \
+                  cut forgets nothing)";
+    if !log {
+        return Some(match facts.setting("save") {
+            Some("") => Finding::danger(
+                "nothing is kept on disk (save \"\", appendonly no): a restart forgets every lock, \
+                 and another gets it",
+                remedy,
+            ),
+            Some(_) => Finding::advice(
+                "only snapshots are kept on disk (appendonly no): a crash forgets the locks since \
+                 the last one",
+                remedy,
+            ),
+            None => Finding::advice(
+                "there is no log of changes (appendonly no): a crash forgets the locks since the \
+                 last snapshot, if there are snapshots",
+                remedy,
+            ),
+        });
+    }
+    Some(match facts.setting("appendfsync") {
+        Some("always") => Finding::fine("every lock is on disk before it is granted"),
+        Some("everysec") | None => Finding::advice(
+            "the log of changes is synced once a second (appendfsync everysec): a power cut, not a \
+             crash, forgets the locks of the last second",
+            "CONFIG SET appendfsync always, if a power cut must not cost a lock and the disk can \
+             take it; or fence",
+        ),
+        Some(other) => Finding::advice(
+            format!(
+                "the log of changes is not synced (appendfsync {other}): a power cut forgets \
+                     the locks of the last half minute or so"
+            ),
+            "CONFIG SET appendfsync everysec, or always",
+        ),
+    })
+}
+
+/// A server that wants to keep its data, and cannot.
+fn saving(facts: &Facts) -> Option<Finding> {
+    let failed = |field: &&str| facts.info(field) == Some("err");
+    let fields = ["rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"];
+    let failed: Vec<&str> = fields.into_iter().filter(failed).collect();
+    (!failed.is_empty()).then(|| {
+        Finding::advice(
+            format!("the server could not save its data ({}: err)", failed.join(", ")),
+            "look at its disk and its log",
+        )
+    })
+}
+
+/// What a failover forgets.
+fn replication(facts: &Facts, topology: &Topology) -> Option<Finding> {
+    if facts.info("role")? != "master" {
+        return replica(facts, topology);
+    }
+    let replicas = facts.number("connected_slaves")?;
+    if replicas == 0 {
+        return matches!(topology, Topology::Sentinel { .. }).then(|| {
+            Finding::advice(
+                "no replica follows the master: when it fails, nobody takes over",
+                "start a replica",
+            )
+        });
+    }
+    // Without CONFIG, this field tells: it is there only while the setting is on.
+    let least = facts.setting("min-replicas-to-write").and_then(|text| text.parse().ok());
+    let least = least.unwrap_or_else(|| u64::from(facts.info("min_slaves_good_slaves").is_some()));
+    let async_copy = "replicas are told of a lock after it is granted, so a failover can forget \
+                      one, and another gets it";
+    Some(match least {
+        0 => Finding::advice(
+            format!(
+                "{async_copy}; and a master that is cut off from all replicas goes on granting \
+                     (min-replicas-to-write 0)"
+            ),
+            "CONFIG SET min-replicas-to-write 1; use replicas= in the URL to narrow the window; \
+             and check the fencing token where the lock protects something",
+        ),
+        _ => Finding::fine(format!(
+            "a master without replicas stops granting (min-replicas-to-write {least}); a failover \
+             can still forget a lock: check the fencing token"
+        )),
+    })
+}
+
+fn replica(facts: &Facts, topology: &Topology) -> Option<Finding> {
+    if matches!(topology, Topology::Single { .. }) {
+        return Some(Finding::danger(
+            "this server is a replica: it takes no locks",
+            "name its master, or let Sentinel find it (redis+sentinel://)",
+        ));
+    }
+    (facts.info("master_link_status") == Some("down")).then(|| {
+        Finding::advice(
+            "this replica has lost its master: were it promoted, the locks since then would be \
+             forgotten",
+            "see why the two do not reach each other",
+        )
+    })
+}
+
+/// This machine's clock is never used for locks; but of two clocks that differ, one is wrong.
+fn clock(facts: &Facts) -> Option<Finding> {
+    let clock = facts.clock?;
+    if clock.ahead.saturating_abs().saturating_sub(clock.margin) <= SKEW_MS {
+        return Some(Finding::fine("its clock and this machine's agree"));
+    }
+    // Rounded, so that servers that are wrong alike are told of together.
+    let (tenths, side) = (clock.ahead.unsigned_abs() / 100, direction(clock.ahead));
+    Some(Finding::advice(
+        format!(
+            "its clock is {}.{} s {side} this machine's: if it is the server's that is wrong and \
+             somebody sets it right at once, leases end early or late by as much",
+            tenths / 10,
+            tenths % 10
+        ),
+        "let NTP keep both, by slewing",
+    ))
+}
+
+const fn direction(ahead: i64) -> &'static str {
+    if ahead < 0 { "behind" } else { "ahead of" }
+}
+
+/// Servers whose clocks differ: after a failover, leases and tokens go by another clock.
+pub(super) fn clocks_apart(servers: &[Facts]) -> Option<Finding> {
+    let clocks: Vec<_> = servers.iter().filter_map(|s| Some((s.clock?, &s.name))).collect();
+    let (first, first_name) = clocks.iter().min_by_key(|(clock, _)| clock.ahead)?;
+    let (last, last_name) = clocks.iter().max_by_key(|(clock, _)| clock.ahead)?;
+    let apart = last.ahead.saturating_sub(first.ahead);
+    if apart.saturating_sub(first.margin).saturating_sub(last.margin) <= SKEW_MS {
+        return None;
+    }
+    Some(Finding::advice(
+        format!(
+            "the clocks of {first_name} and {last_name} are {apart} ms apart: after a failover \
+             leases end early or late by as much, and tokens may go back if locks were forgotten"
+        ),
+        "let NTP keep all servers",
+    ))
+}
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+//! What a server says of itself.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustis::client::Client;
+use rustis::resp::cmd;
+use tenure_core::{ErrorKind, Result};
+
+use crate::fault::fault;
+
+/// One server's own words.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// Its host and port.
+    pub(super) name: String,
+    /// `INFO`, field by field; empty where it may not be asked.
+    pub(super) info: HashMap<String, String>,
+    /// `CONFIG GET` of [`SETTINGS`]; empty where it may not be asked.
+    pub(super) settings: HashMap<String, String>,
+    pub(super) clock: Option<Clock>,
+}
+
+/// A server's clock, held against this machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clock {
+    /// How far it is ahead, in milliseconds.
+    pub(super) ahead: i64,
+    /// By how much that can be wrong: the request's and the reply's way may differ.
+    pub(super) margin: i64,
+}
+
+const SETTINGS: [&str; 6] =
+    ["maxmemory", "maxmemory-policy", "save", "appendonly", "appendfsync", "min-replicas-to-write"];
+
+const EXAMINE: &str = "examine the server";
+
+/// Asks a server. What it does not let this user ask is left out.
+pub(super) async fn collect(client: &Client, name: String) -> Result<Facts> {
+    let info = allowed(client.send::<String>(cmd("INFO"), None).await)?.unwrap_or_default();
+    let mut facts = Facts::new(&name, &info, &[]);
+    for setting in SETTINGS {
+        let get = cmd("CONFIG").arg("GET").arg(setting);
+        let Some(answer) = allowed(client.send::<HashMap<String, String>>(get, None).await)? else {
+            break;
+        };
+        facts.settings.extend(answer);
+    }
+    facts.clock = clock(client).await?;
+    Ok(facts)
+}
+
+async fn clock(client: &Client) -> Result<Option<Clock>> {
+    let before = wall_ms();
+    let answer = allowed(client.send::<(String, String)>(cmd("TIME"), None).await)?;
+    let after = wall_ms();
+    Ok(answer.and_then(|(seconds, micros)| {
+        let (seconds, micros): (i64, i64) = (seconds.parse().ok()?, micros.parse().ok()?);
+        let server = seconds.checked_mul(1000)?.checked_add(micros / 1000)?;
+        Some(Clock::measured(before, server, after))
+    }))
+}
+
+/// `None` where the server does not let this user ask, or does not know the command: managed
+/// servers often hide `CONFIG`.
+fn allowed<T>(answer: rustis::Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) => {
+            let error = fault(EXAMINE, error);
+            match error.kind() {
+                ErrorKind::Unreachable => Err(error),
+                _ => Ok(None),
+            }
+        }
+    }
+}
+
+fn wall_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Facts {
+    /// The facts in these texts.
+    pub(super) fn new(name: &str, info: &str, settings: &[(&str, &str)]) -> Self {
+        let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        let lines = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+        Self {
+            name: name.to_owned(),
+            info: lines.map(pair).collect(),
+            settings: settings.iter().copied().map(pair).collect(),
+            clock: None,
+        }
+    }
+
+    /// A field of `INFO`.
+    pub(super) fn info(&self, field: &str) -> Option<&str> {
+        self.info.get(field).map(String::as_str)
+    }
+
+    /// A number in `INFO`.
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
+        self.info(field)?.parse().ok()
+    }
+
+    /// A setting.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+}
+
+impl Clock {
+    /// From this machine's time before the request and after the reply, and the server's between.
+    pub(super) fn measured(before: i64, server: i64, after: i64) -> Self {
+        let trip = after.saturating_sub(before).max(0);
+        let middle = before.saturating_add(trip / 2);
+        // One millisecond for what was rounded off.
+        Self { ahead: server.saturating_sub(middle), margin: trip / 2 + 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_is_read_field_by_field() {
+        let text = "# Server\r\nredis_version:7.0.15\r\n\r\n# Replication\r\nrole:master\r\n\
+                    slave0:ip=10.0.0.2,port=6379,state=online\r\nconnected_slaves:1\r\n";
+        let facts = Facts::new("a", text, &[("save", "")]);
+        assert_eq!(facts.info("redis_version"), Some("7.0.15"));
+        assert_eq!(facts.info("slave0"), Some("ip=10.0.0.2,port=6379,state=online"));
+        assert_eq!(facts.number("connected_slaves"), Some(1));
+        assert_eq!((facts.setting("save"), facts.setting("maxmemory")), (Some(""), None));
+    }
+
+    #[test]
+    fn a_slow_trip_widens_the_margin_and_not_the_difference() {
+        assert_eq!(Clock::measured(1000, 1000, 1000), Clock { ahead: 0, margin: 1 });
+        assert_eq!(Clock::measured(1000, 1500, 2000), Clock { ahead: 0, margin: 501 });
+        assert_eq!(Clock::measured(1000, 400, 1010), Clock { ahead: -605, margin: 6 });
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether these servers are fit to lock on.
+//!
+//! What the servers say of themselves is collected first ([`facts`]); each check is then a pure
+//! function over it ([`checks`], [`versions`], [`nodes`]). What no server says, the user's rights
+//! and whether news arrives, is tried out on a lock that nobody else uses ([`probes`], [`trial`]).
+
+mod checks;
+mod facts;
+mod nodes;
+mod probes;
+mod trial;
+mod versions;
+
+use rustis::client::Client;
+use tenure_core::{Finding, Result, Severity, Store};
+
+use crate::config::{RedisConfig, Topology};
+use crate::connect::connect;
+use facts::Facts;
+use nodes::Node;
+
+/// More servers than this are not looked at one by one.
+const MOST_NODES: usize = 64;
+
+/// Everything there is to say about the servers behind `client`.
+pub(crate) async fn examine(
+    store: &dyn Store,
+    config: &RedisConfig,
+    client: &Client,
+) -> Result<Vec<Finding>> {
+    let (servers, mut findings) = match &config.topology {
+        Topology::Single { server: (host, port) } => {
+            (vec![facts::collect(client, format!("{host}:{port}")).await?], Vec::new())
+        }
+        Topology::Sentinel { .. } => sentinel(config, client).await?,
+        Topology::Cluster { nodes } => cluster(config, nodes).await?,
+    };
+    let cluster = matches!(config.topology, Topology::Cluster { .. });
+    findings.extend(summary(&servers, |facts| checks::of(facts, &config.topology)));
+    findings.extend(checks::clocks_apart(&servers));
+    let missing = probes::missing(config, client, cluster).await?;
+    // A trial without the rights for it would only say the same again.
+    if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
+        findings.push(trial::trial(store, config.timeout).await);
+    }
+    findings.extend(missing);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(findings)
+}
+
+/// The master, and the replicas that it names.
+async fn sentinel(config: &RedisConfig, client: &Client) -> Result<(Vec<Facts>, Vec<Finding>)> {
+    let master = facts::collect(client, "the master".into()).await?;
+    let replicas = nodes::replicas(&master);
+    let (mut servers, findings) = look_at(config, replicas).await;
+    servers.insert(0, master);
+    Ok((servers, findings))
+}
+
+/// All nodes that the first of `seeds` to answer names.
+async fn cluster(
+    config: &RedisConfig,
+    seeds: &[(String, u16)],
+) -> Result<(Vec<Facts>, Vec<Finding>)> {
+    let mut outcome = Ok(None);
+    for (host, port) in seeds {
+        outcome = match connect(&alone(config, host, *port)).await {
+            Ok(seed) => nodes::ask(&seed).await,
+            Err(error) => Err(error),
+        };
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let (state, nodes) = outcome?.unwrap_or_default();
+    let nodes = nodes::parse(&nodes);
+    let mut findings = nodes::check(&state, &nodes);
+    let (servers, unseen) = look_at(config, nodes).await;
+    findings.extend(unseen);
+    Ok((servers, findings))
+}
+
+/// Asks each node on a connection of its own. One that does not answer is a finding.
+async fn look_at(config: &RedisConfig, nodes: Vec<Node>) -> (Vec<Facts>, Vec<Finding>) {
+    let (mut servers, mut findings) = (Vec::new(), Vec::new());
+    for Node { host, port, .. } in nodes.into_iter().take(MOST_NODES) {
+        let name = format!("{host}:{port}");
+        let looked = match connect(&alone(config, &host, port)).await {
+            Ok(client) => facts::collect(&client, name.clone()).await,
+            Err(error) => Err(error),
+        };
+        match looked {
+            Ok(facts) => servers.push(facts),
+            Err(error) => findings.push(Finding::advice(
+                format!("{name} could not be looked at: {error}"),
+                "see whether it runs, and whether this machine reaches it",
+            )),
+        }
+    }
+    (servers, findings)
+}
+
+fn alone(config: &RedisConfig, host: &str, port: u16) -> RedisConfig {
+    let topology = Topology::Single { server: (host.to_owned(), port) };
+    RedisConfig { topology, database: 0, replicas: 0, ..config.clone() }
+}
+
+/// What each server's check says, once for all servers of which it is true.
+fn summary(servers: &[Facts], check: impl Fn(&Facts) -> Vec<Finding>) -> Vec<Finding> {
+    let mut told: Vec<(Finding, Vec<&str>)> = Vec::new();
+    for server in servers {
+        for finding in check(server) {
+            match told.iter_mut().find(|(same, _)| *same == finding) {
+                Some((_, names)) => names.push(&server.name),
+                None => told.push((finding, vec![&server.name])),
+            }
+        }
+    }
+    let alone = servers.len() == 1;
+    let name = |(mut finding, names): (Finding, Vec<&str>)| {
+        if !alone {
+            finding.what = format!("{} (on {})", finding.what, names.join(", "));
+        }
+        finding
+    };
+    told.into_iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_true_of_many_servers_is_told_once_and_names_them() {
+        let servers = ["a:1", "b:1", "c:1"].map(|name| Facts::new(name, "", &[]));
+        let check = |facts: &Facts| match facts.name.as_str() {
+            "b:1" => vec![Finding::advice("odd", "mend it")],
+            _ => vec![Finding::fine("even")],
+        };
+        let told = summary(&servers, check);
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[0].what, "even (on a:1, c:1)");
+        assert_eq!(told[1].what, "odd (on b:1)");
+        assert_eq!(summary(&servers[..1], check)[0].what, "even");
+    }
+}

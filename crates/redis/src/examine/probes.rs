@@ -1,0 +1,194 @@
+//! Which rights the user lacks, found by using each of them once.
+//!
+//! Redis names only the first right that a script lacks, and `ACL DRYRUN` is for administrators.
+//! So every command is sent once, to one key that nobody uses. That key is a string that ends by
+//! itself, and the rights are looked at before the type: what would make a list or a hash is
+//! refused for the type, and leaves nothing behind.
+
+use rustis::client::Client;
+use rustis::resp::{CommandBuilder, Value, cmd};
+use rustis::{Error, ErrorKind, RedisErrorKind};
+use tenure_core::{Finding, LockName, OwnerId, Result};
+
+use crate::config::RedisConfig;
+use crate::fault::fault;
+use crate::keys::Keyring;
+
+/// A right that the user lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    Command,
+    Keys,
+    Channels,
+}
+
+/// A finding for each right that the user lacks, or one that it has them all.
+pub(super) async fn missing(
+    config: &RedisConfig,
+    client: &Client,
+    cluster: bool,
+) -> Result<Vec<Finding>> {
+    let keyring = Keyring::new(&config.prefix, cluster);
+    let id = OwnerId::random().to_string();
+    let keys = keyring.keys(&LockName::new(&format!("tenure-doctor-{id}"))?);
+    let channel = keyring.inbox(keys.slot, &id);
+    let mut lacks = Vec::new();
+    // Without this key, the others would leave something behind.
+    let set = cmd("SET").key(&keys.holder).arg("probe").arg("PX").arg(60_000);
+    if let Some(lack) = probe(client, set).await? {
+        lacks.push(("set", lack));
+    } else {
+        for (name, command) in commands(&keys.holder, &channel, cluster) {
+            if let Some(lack) = probe(client, command).await? {
+                lacks.push((name, lack));
+            }
+        }
+    }
+    Ok(findings(&lacks, config))
+}
+
+/// All commands but `SET`, `DEL` last.
+fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, CommandBuilder)> {
+    let on_key = |name: &'static str, arguments: &[&str]| (name, cmd(name).key(key).arg(arguments));
+    let script = |name: &'static str, body: &str| cmd(name).arg(body).key_with_count([key]);
+    let publish = if cluster { "spublish" } else { "publish" };
+    let news = match cluster {
+        true => cmd("SPUBLISH").key(channel).arg("probe"),
+        false => cmd("PUBLISH").arg(channel).arg("probe"),
+    };
+    vec![
+        ("eval", script("EVAL", "return 1")),
+        ("evalsha", script("EVALSHA", "0000000000000000000000000000000000000000")),
+        ("scan", cmd("SCAN").arg("0").arg("COUNT").arg(1)),
+        ("time", cmd("TIME")),
+        (publish, news),
+        on_key("exists", &[]),
+        on_key("get", &[]),
+        on_key("getrange", &["0", "0"]),
+        on_key("setrange", &["0", "probe"]),
+        on_key("pexpire", &["60000"]),
+        on_key("pttl", &[]),
+        on_key("lindex", &["0"]),
+        on_key("llen", &[]),
+        on_key("lpop", &[]),
+        on_key("lpush", &["probe"]),
+        on_key("lrange", &["0", "0"]),
+        on_key("ltrim", &["0", "0"]),
+        on_key("rpop", &[]),
+        on_key("rpush", &["probe"]),
+        on_key("hdel", &["probe"]),
+        on_key("hexists", &["probe"]),
+        on_key("hget", &["probe"]),
+        on_key("hlen", &[]),
+        on_key("hset", &["probe", "probe"]),
+        on_key("zadd", &["1", "probe"]),
+        on_key("zrange", &["0", "0"]),
+        on_key("zrangebyscore", &["0", "0"]),
+        on_key("zrem", &["probe"]),
+        on_key("zscore", &["probe"]),
+        on_key("del", &[]),
+    ]
+}
+
+/// Sends one command. Errors that are not about rights are what is expected of most.
+async fn probe(client: &Client, command: CommandBuilder) -> Result<Option<Lack>> {
+    let error = match client.send::<Value>(command, None).await {
+        Ok(Value::Error(error)) => Error::from(error),
+        Ok(_) => return Ok(None),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::Redis(reply) if reply.kind == RedisErrorKind::NoPerm => {
+            Ok(Some(lack(&reply.description())))
+        }
+        ErrorKind::Redis(_) => Ok(None),
+        _ => Err(fault("try the user's rights", error)),
+    }
+}
+
+/// What Redis says is lacking; its words differ from version to version.
+fn lack(said: &str) -> Lack {
+    match said.to_lowercase() {
+        said if said.contains(" command") => Lack::Command,
+        said if said.contains(" channel") => Lack::Channels,
+        said if said.contains(" key") => Lack::Keys,
+        _ => Lack::Command,
+    }
+}
+
+fn findings(lacks: &[(&str, Lack)], config: &RedisConfig) -> Vec<Finding> {
+    let user = config.username.as_deref().unwrap_or("default");
+    let prefix = &config.prefix;
+    let mut findings: Vec<Finding> = Vec::new();
+    for (name, lack) in lacks {
+        let (what, right) = match lack {
+            Lack::Command => (format!("run {}", name.to_uppercase()), format!("+{name}")),
+            Lack::Keys => (format!("use the keys {prefix}*"), format!("~{prefix}*")),
+            Lack::Channels => (format!("use the channels {prefix}*"), format!("&{prefix}*")),
+        };
+        let what = format!("the user {user} may not {what}");
+        let remedy = format!("ACL SETUSER {user} {right}");
+        // Without these there is no list and no force, but the locks are safe.
+        let finding = match *name {
+            "scan" | "ltrim" | "lpush" => Finding::advice(what, remedy),
+            _ => Finding::danger(what, remedy),
+        };
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::fine("the user has all rights that locks need"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Topology;
+    use tenure_core::Severity::{Advice, Fine, Unsafe};
+
+    #[test]
+    fn every_right_of_the_documented_list_is_tried() {
+        let tried: Vec<_> = commands("k", "c", false).into_iter().map(|(name, _)| name).collect();
+        // Loading happens on connecting, subscribing in the trial.
+        let elsewhere = ["set", "hello", "script|load", "subscribe", "unsubscribe"];
+        for right in crate::rights::ACL.split_whitespace().filter_map(|r| r.strip_prefix('+')) {
+            assert!(tried.contains(&right) || elsewhere.contains(&right), "{right} is not tried");
+        }
+        assert_eq!(tried.last(), Some(&"del"), "it cleans up");
+    }
+
+    #[test]
+    fn what_is_lacking_is_read_from_the_words_of_several_versions() {
+        for (said, expected) in [
+            ("User joe has no permissions to run the 'get' command", Lack::Command),
+            (
+                "this user has no permissions to run the 'get' command or its subcommand",
+                Lack::Command,
+            ),
+            ("No permissions to access a key", Lack::Keys),
+            (
+                "this user has no permissions to access one of the keys used as arguments",
+                Lack::Keys,
+            ),
+            ("No permissions to access a channel", Lack::Channels),
+        ] {
+            assert_eq!(lack(said), expected, "{said}");
+        }
+    }
+
+    #[test]
+    fn each_lacking_right_is_told_once_with_the_words_to_grant_it() {
+        let mut config = RedisConfig::new(Topology::Single { server: ("a".into(), 1) });
+        assert_eq!(findings(&[], &config)[0].severity, Fine);
+        config.username = Some("joe".into());
+        let lacks = [("zadd", Lack::Command), ("scan", Lack::Command), ("get", Lack::Keys)];
+        let found = findings(&[&lacks[..], &[("del", Lack::Keys)]].concat(), &config);
+        let severities: Vec<_> = found.iter().map(|finding| finding.severity).collect();
+        assert_eq!(severities, [Unsafe, Advice, Unsafe]);
+        assert_eq!(found[0].remedy, "ACL SETUSER joe +zadd");
+        assert_eq!(found[2].remedy, "ACL SETUSER joe ~tenure:*");
+    }
+}

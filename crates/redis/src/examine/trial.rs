@@ -1,0 +1,86 @@
+//! A lock that nobody else uses is taken, handed over, renewed and released.
+
+use std::time::Duration;
+
+use tenure_core::{
+    Answer, Claim, Finding, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Renewal,
+    Result, Store,
+};
+
+/// How long a claim of the trial lasts, should it be left behind.
+const TTL: Duration = Duration::from_secs(10);
+
+/// What came of the trial; news of the hand-over may take so long.
+pub(super) async fn trial(store: &dyn Store, timeout: Duration) -> Finding {
+    let owners = [OwnerId::random(), OwnerId::random()];
+    let claims = LockName::new(&format!("tenure-doctor-{}", owners[0])).map(|name| {
+        owners.map(|owner| Claim {
+            name: name.clone(),
+            owner,
+            mode: Mode::Exclusive,
+            ttl: TTL,
+            origin: Origin::here(),
+            label: "tenure doctor".into(),
+        })
+    });
+    let outcome = match &claims {
+        Ok([first, second]) => hand_over(store, first, second, timeout).await,
+        Err(error) => return failed(&error.to_string()),
+    };
+    for claim in claims.iter().flatten() {
+        // What cannot be released ends by itself.
+        let _ = store.release(claim).await;
+    }
+    match outcome {
+        Ok(finding) => finding,
+        Err(error) => failed(&error.to_string()),
+    }
+}
+
+async fn hand_over(
+    store: &dyn Store,
+    first: &Claim,
+    second: &Claim,
+    timeout: Duration,
+) -> Result<Finding> {
+    let Answer::Granted(_) = store.claim(first, Patience::None).await? else {
+        return Ok(failed("a lock that nobody holds was not granted"));
+    };
+    let Answer::Queued(place) = store.claim(second, Patience::Queue(TTL)).await? else {
+        return Ok(failed("a lock that is held was granted to another"));
+    };
+    if store.release(first).await? != Released::Released {
+        return Ok(failed("a lock was gone before it was released"));
+    }
+    let heard = hears(store, second, &place, timeout).await?;
+    if store.renew(second).await? != Renewal::Renewed {
+        return Ok(failed("a lock was not handed to the one who waited for it"));
+    }
+    store.inspect(&second.name).await?;
+    store.release(second).await?;
+    Ok(match heard {
+        true => Finding::fine("a trial lock was taken, handed over, renewed and released"),
+        false => Finding::advice(
+            format!(
+                "a trial lock was handed over, but news of it did not come within {timeout:?}: \
+                     waiters ask every second instead"
+            ),
+            "see that no proxy drops SUBSCRIBE and PUBLISH",
+        ),
+    })
+}
+
+async fn hears(store: &dyn Store, claim: &Claim, place: &Place, limit: Duration) -> Result<bool> {
+    match tokio::time::timeout(limit, store.wait(claim, place)).await {
+        // A hint to ask again is news, too.
+        Ok(answer) => answer.map(|_| true),
+        Err(_) => Ok(false),
+    }
+}
+
+fn failed(why: &str) -> Finding {
+    Finding::danger(
+        format!("a trial lock failed: {why}"),
+        "locks fail in the same way: see the message",
+    )
+}

@@ -1,0 +1,166 @@
+//! Servers that are too old, and the known flaws of their script engines.
+
+use tenure_core::Finding;
+
+use super::facts::Facts;
+
+type Version = (u32, u32, u32);
+
+/// Flaws in the script engine (as published until the end of 2025), and the first good version of each line that got a fix. A line
+/// without one, below the last line that has, never got one.
+struct Flaws {
+    names: &'static str,
+    redis: &'static [Version],
+    valkey: &'static [Version],
+}
+
+const FLAWS: [Flaws; 5] = [
+    Flaws { names: "CVE-2022-24735, CVE-2022-24736", redis: &[(6, 2, 7), (7, 0, 0)], valkey: &[] },
+    Flaws { names: "CVE-2022-24834", redis: &[(6, 2, 13), (7, 0, 12)], valkey: &[] },
+    Flaws {
+        names: "CVE-2024-31449",
+        redis: &[(6, 2, 16), (7, 2, 6), (7, 4, 1)],
+        valkey: &[(7, 2, 7), (8, 0, 1)],
+    },
+    Flaws {
+        names: "CVE-2024-46981",
+        redis: &[(6, 2, 17), (7, 2, 7), (7, 4, 2)],
+        valkey: &[(7, 2, 8), (8, 0, 2)],
+    },
+    Flaws {
+        names: "CVE-2025-46817, CVE-2025-46818, CVE-2025-46819, CVE-2025-49844",
+        redis: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
+        valkey: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
+    },
+];
+
+/// Whether the server is new enough for the commands that the scripts use.
+pub(super) fn age(facts: &Facts, cluster: bool) -> Option<Finding> {
+    // Valkey gives the version of Redis that it is compatible with here.
+    let version = parse(facts.info("redis_version")?)?;
+    let (shown, least) = (show(version), if cluster { (7, 0, 0) } else { (6, 2, 0) });
+    if version >= least {
+        return Some(Finding::fine(format!("the server is new enough ({})", product(facts)?.0)));
+    }
+    let what = match cluster {
+        true => format!(
+            "the server is too old ({shown}): before 7.0 a Cluster has no sharded channels, and \
+             no lock can be handed over"
+        ),
+        false => format!("the server is too old ({shown}): tenure is made for 6.2 and later"),
+    };
+    Some(Finding::danger(what, format!("upgrade to {} or later", show(least))))
+}
+
+/// Whether the script engine has flaws that are known.
+pub(super) fn script_engine(facts: &Facts) -> Option<Finding> {
+    let (shown, version, is_valkey) = product(facts)?;
+    let fixes = |flaws: &Flaws| if is_valkey { flaws.valkey } else { flaws.redis };
+    let open = FLAWS.iter().filter(|flaws| is_open(version, fixes(flaws)));
+    let (names, good): (Vec<_>, Vec<_>) =
+        open.map(|f| (f.names, upgrade(version, fixes(f)))).unzip();
+    let Some(good) = good.into_iter().max() else {
+        return Some(Finding::fine(format!(
+            "tenure knows of no flaw in its script engine ({shown})"
+        )));
+    };
+    Some(Finding::advice(
+        format!(
+            "{shown} has known flaws in its script engine ({}): whoever may run scripts may take \
+             over the server. A distribution may have mended them under the same number",
+            names.join(", ")
+        ),
+        format!(
+            "upgrade to {} or later, or see your distribution's security notes; let nobody but \
+             those who lock run EVAL",
+            show(good)
+        ),
+    ))
+}
+
+/// The server's name and version in words, its version, and whether it is Valkey.
+fn product(facts: &Facts) -> Option<(String, Version, bool)> {
+    if let Some(version) = facts.info("valkey_version").and_then(parse) {
+        return Some((format!("Valkey {}", show(version)), version, true));
+    }
+    let version = parse(facts.info("redis_version")?)?;
+    Some((format!("Redis {}", show(version)), version, false))
+}
+
+fn is_open(version: Version, fixes: &[Version]) -> bool {
+    match fixes.iter().find(|fix| (fix.0, fix.1) == (version.0, version.1)) {
+        Some(fix) => version < *fix,
+        None => fixes.last().is_some_and(|last| version < *last),
+    }
+}
+
+/// The fix for this line, else for the next one that has one.
+fn upgrade(version: Version, fixes: &[Version]) -> Version {
+    let line = (version.0, version.1);
+    let fix = fixes.iter().find(|fix| (fix.0, fix.1) >= line);
+    fix.copied().unwrap_or(version)
+}
+
+fn parse(text: &str) -> Option<Version> {
+    let mut parts = text.split(['.', '-']).map(str::parse);
+    let mut part = || parts.next()?.ok();
+    Some((part()?, part()?, part().unwrap_or(0)))
+}
+
+fn show((major, minor, patch): Version) -> String {
+    format!("{major}.{minor}.{patch}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::Severity::{Advice, Fine, Unsafe};
+
+    fn redis(version: &str) -> Facts {
+        Facts::new("a", &format!("redis_version:{version}\r\n"), &[])
+    }
+
+    #[test]
+    fn servers_that_lack_commands_are_unsafe() {
+        let severity = |version, cluster| age(&redis(version), cluster).unwrap().severity;
+        assert_eq!(severity("6.0.16", false), Unsafe);
+        assert_eq!((severity("6.2.0", false), severity("6.2.14", true)), (Fine, Unsafe));
+        assert_eq!((severity("7.0.0", true), severity("8.2.2", true)), (Fine, Fine));
+        assert!(age(&Facts::new("a", "", &[]), false).is_none());
+        assert!(age(&redis("nonsense"), false).is_none());
+    }
+
+    #[test]
+    fn flaws_are_told_until_the_version_of_the_line_that_mends_them() {
+        let found = |version| script_engine(&redis(version)).unwrap();
+        for good in ["6.2.20", "7.2.11", "7.4.6", "8.0.4", "8.2.2", "8.4.0", "9.0.0"] {
+            assert_eq!(found(good).severity, Fine, "{good}");
+        }
+        for (bad, names, remedy) in [
+            ("6.2.6", "CVE-2022-24735", "6.2.20"),
+            ("6.2.15", "CVE-2024-31449", "6.2.20"),
+            ("7.0.15", "CVE-2024-31449", "7.2.11"),
+            ("7.2.6", "CVE-2024-46981", "7.2.11"),
+            ("7.4.5", "CVE-2025-49844", "7.4.6"),
+            ("8.2.1", "CVE-2025-49844", "8.2.2"),
+        ] {
+            let found = found(bad);
+            assert_eq!(found.severity, Advice, "{bad}");
+            assert!(found.what.contains(names) && found.remedy.contains(remedy), "{found:?}");
+        }
+        assert!(!found("7.0.15").what.contains("CVE-2022"));
+        assert!(!found("7.2.6").what.contains("CVE-2024-31449"));
+    }
+
+    #[test]
+    fn valkey_is_judged_by_its_own_version() {
+        let valkey = |version| {
+            let info = format!("redis_version:7.2.4\r\nvalkey_version:{version}\r\n");
+            script_engine(&Facts::new("a", &info, &[])).unwrap()
+        };
+        assert_eq!([valkey("8.0.6"), valkey("9.0.0")].map(|f| f.severity), [Fine, Fine]);
+        assert_eq!(valkey("8.1.3").severity, Advice);
+        assert!(valkey("8.1.3").what.starts_with("Valkey 8.1.3"));
+        assert!(!valkey("8.1.3").what.contains("CVE-2024"));
+    }
+}

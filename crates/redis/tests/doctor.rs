@@ -1,0 +1,237 @@
+//! What the store says about real servers: each finding where it is due, and only there.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use tenure_core::{ErrorKind, Finding, Severity, Store};
+use tenure_redis::{ACL, RedisConfig, RedisStore, Topology};
+use tenure_testkit::{
+    GENEROUS, RedisCluster, RedisSentinel, RedisServer, eventually, is_installed,
+};
+
+/// What makes a server fit to lock on, as far as one can be that dies with its test.
+const FIT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+fn start(arguments: &[&str]) -> Option<RedisServer> {
+    is_installed("redis-server").then(|| RedisServer::start(arguments).unwrap())
+}
+
+fn config(server: &RedisServer) -> RedisConfig {
+    let server = ("127.0.0.1".into(), server.port());
+    let mut config = RedisConfig::new(Topology::Single { server });
+    config.timeout = GENEROUS;
+    config
+}
+
+async fn examined(config: RedisConfig) -> Vec<Finding> {
+    let store = RedisStore::connect(config).await.unwrap();
+    store.examine().await.unwrap()
+}
+
+/// The severity of the one finding that has this in its text.
+#[track_caller]
+fn severity(findings: &[Finding], text: &str) -> Option<Severity> {
+    let mut found = findings.iter().filter(|finding| finding.what.contains(text));
+    let first = found.next();
+    assert_eq!(found.next(), None, "{text} is told twice");
+    first.map(|finding| finding.severity)
+}
+
+fn unsafe_ones(findings: &[Finding]) -> Vec<&str> {
+    let bad = findings.iter().filter(|finding| finding.severity == Severity::Unsafe);
+    bad.map(|finding| finding.what.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_its_data_and_evicts_nothing_is_fit_and_left_as_it_was() {
+    let Some(server) = start(&FIT) else { return };
+    let findings = examined(config(&server)).await;
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+    for text in [
+        "evicts nothing",
+        "on disk before it is granted",
+        "the server is new enough",
+        "clock and this machine's agree",
+        "all rights that locks need",
+        "taken, handed over, renewed and released",
+    ] {
+        assert_eq!(severity(&findings, text), Some(Severity::Fine), "{text}: {findings:?}");
+    }
+    assert_eq!(server.command(&["KEYS", "*"]).unwrap(), "tenure:{token}");
+}
+
+#[tokio::test]
+async fn eviction_is_unsafe_with_a_limit_and_advice_without() {
+    let evicting = [&FIT[..], &["--maxmemory-policy", "volatile-lru"]].concat();
+    let Some(server) = start(&[&evicting[..], &["--maxmemory", "100mb"]].concat()) else { return };
+    let findings = examined(config(&server)).await;
+    assert_eq!(severity(&findings, "maxmemory-policy volatile-lru"), Some(Severity::Unsafe));
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    let findings = examined(config(&server)).await;
+    assert_eq!(severity(&findings, "maxmemory-policy volatile-lru"), Some(Severity::Advice));
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+}
+
+#[tokio::test]
+async fn persistence_is_judged_by_what_a_restart_forgets() {
+    let Some(server) = start(&[]) else { return };
+    let set = |name, value| {
+        assert_eq!(server.command(&["CONFIG", "SET", name, value]).unwrap(), "OK");
+    };
+    let findings = examined(config(&server)).await;
+    assert_eq!(severity(&findings, "forgets every lock"), Some(Severity::Unsafe), "{findings:?}");
+    assert_eq!(unsafe_ones(&findings).len(), 1);
+    set("save", "3600 1");
+    let findings = examined(config(&server)).await;
+    assert_eq!(severity(&findings, "only snapshots"), Some(Severity::Advice), "{findings:?}");
+    set("appendonly", "yes");
+    let findings = examined(config(&server)).await;
+    assert_eq!(severity(&findings, "appendfsync everysec"), Some(Severity::Advice));
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_master_with_replicas_is_asked_for_a_minimum_and_a_replica_is_refused() {
+    let Some(master) = start(&FIT) else { return };
+    let port = master.port().to_string();
+    let replica = start(&[&FIT[..], &["--replicaof", "127.0.0.1", &port]].concat()).unwrap();
+    let follows =
+        || async { master.command(&["INFO", "replication"]).unwrap().contains("state=online") };
+    assert!(eventually(GENEROUS, follows).await, "the replica never comes");
+    let findings = examined(config(&master)).await;
+    assert_eq!(severity(&findings, "min-replicas-to-write 0"), Some(Severity::Advice));
+    master.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    let findings = examined(config(&master)).await;
+    assert_eq!(severity(&findings, "min-replicas-to-write 0"), None);
+    assert_eq!(severity(&findings, "min-replicas-to-write 1"), Some(Severity::Fine));
+    let findings = examined(config(&replica)).await;
+    assert_eq!(severity(&findings, "it takes no locks"), Some(Severity::Unsafe));
+}
+
+fn limited(server: &RedisServer, rights: &str) -> RedisConfig {
+    let words = ["ACL", "SETUSER", "joe", "reset", "on", ">secret"].into_iter();
+    let words: Vec<_> = words.chain(rights.split_whitespace()).collect();
+    assert_eq!(server.command(&words).unwrap(), "OK");
+    let mut config = config(server);
+    (config.username, config.password) = (Some("joe".into()), Some("secret".into()));
+    config
+}
+
+#[tokio::test]
+async fn with_the_documented_rights_nothing_is_missing_but_a_look_at_the_settings() {
+    let Some(server) = start(&FIT) else { return };
+    let findings = examined(limited(&server, ACL)).await;
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+    assert_eq!(severity(&findings, "all rights that locks need"), Some(Severity::Fine));
+    assert_eq!(severity(&findings, "handed over, renewed"), Some(Severity::Fine));
+    assert_eq!(severity(&findings, "may not run INFO and CONFIG GET"), Some(Severity::Advice));
+    let findings = examined(limited(&server, &format!("{ACL} +info"))).await;
+    assert_eq!(severity(&findings, "may not run CONFIG GET"), Some(Severity::Advice));
+    assert_eq!(severity(&findings, "evicts nothing"), Some(Severity::Fine), "INFO tells it");
+}
+
+#[tokio::test]
+async fn each_missing_right_is_named_with_the_words_to_grant_it() {
+    let Some(server) = start(&FIT) else { return };
+    for (change, remedy) in [
+        ("-zadd", "ACL SETUSER joe +zadd"),
+        ("-publish", "ACL SETUSER joe +publish"),
+        ("-set", "ACL SETUSER joe +set"),
+        ("-del", "ACL SETUSER joe +del"),
+        ("resetkeys ~other:*", "ACL SETUSER joe ~tenure:*"),
+        ("resetchannels &other:*", "ACL SETUSER joe &tenure:*"),
+    ] {
+        let findings = examined(limited(&server, &format!("{ACL} {change}"))).await;
+        let bad: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Unsafe).collect();
+        assert_eq!(bad.len(), 1, "{change}: {findings:?}");
+        assert_eq!(bad[0].remedy, remedy);
+    }
+    let findings = examined(limited(&server, &format!("{ACL} -scan -ltrim"))).await;
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+    assert_eq!(severity(&findings, "may not run SCAN"), Some(Severity::Advice));
+    assert_eq!(severity(&findings, "may not run LTRIM"), Some(Severity::Advice));
+    // Who may not subscribe is found out by the trial.
+    let findings = examined(limited(&server, &format!("{ACL} -subscribe"))).await;
+    assert_eq!(severity(&findings, "a trial lock failed"), Some(Severity::Unsafe));
+}
+
+#[tokio::test]
+async fn a_known_flaw_is_told_of_by_the_servers_own_version() {
+    let Some(server) = start(&FIT) else { return };
+    let info = server.command(&["INFO", "server"]).unwrap();
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
+    let findings = examined(config(&server)).await;
+    let about = findings.iter().find(|finding| finding.what.contains("script engine")).unwrap();
+    assert!(about.what.contains(version.trim()), "{about:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_an_error_and_not_a_finding() {
+    let Some(mut server) = start(&[]) else { return };
+    let mut config = config(&server);
+    config.timeout = Duration::from_millis(500);
+    let store = RedisStore::connect(config).await.unwrap();
+    server.kill9().unwrap();
+    assert_eq!(store.examine().await.unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+fn addresses(text: &str) -> Vec<(String, u16)> {
+    let address = |text: &str| {
+        let (host, port) = text.rsplit_once(':').unwrap();
+        (host.to_owned(), port.parse().unwrap())
+    };
+    text.split(',').map(address).collect()
+}
+
+#[tokio::test]
+async fn a_cluster_is_looked_at_node_by_node_and_told_of_when_a_replica_is_missing() {
+    if start(&[]).is_none() {
+        return;
+    }
+    let mut cluster = RedisCluster::start_with(&FIT).unwrap();
+    let nodes = addresses(&cluster.addresses());
+    let config = || RedisConfig {
+        timeout: GENEROUS,
+        ..RedisConfig::new(Topology::Cluster { nodes: nodes.clone() })
+    };
+    let findings = examined(config()).await;
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+    assert_eq!(severity(&findings, "masters are up and have replicas"), Some(Severity::Fine));
+    assert_eq!(severity(&findings, "taken, handed over"), Some(Severity::Fine));
+    let kept = findings.iter().find(|f| f.what.contains("on disk before it is granted")).unwrap();
+    for (_, port) in &nodes {
+        assert!(kept.what.contains(&format!(":{port}")), "{kept:?}");
+    }
+    let replica = nodes.len() - 1;
+    let id = cluster.id_of(replica).unwrap();
+    cluster.kill9(replica).unwrap();
+    for server in &cluster.nodes()[..replica] {
+        assert_eq!(server.command(&["CLUSTER", "FORGET", &id]).unwrap(), "OK");
+    }
+    let findings = examined(config()).await;
+    assert_eq!(severity(&findings, "without a replica"), Some(Severity::Advice));
+}
+
+#[tokio::test]
+async fn a_master_that_sentinels_name_is_looked_at_together_with_its_replicas() {
+    if start(&[]).is_none() {
+        return;
+    }
+    let sentinel = RedisSentinel::start(GENEROUS).unwrap();
+    let sentinels = addresses(&sentinel.addresses());
+    let mut config = RedisConfig::new(Topology::Sentinel { sentinels, service: "main".into() });
+    config.timeout = GENEROUS;
+    let findings = examined(config).await;
+    // Nobody keeps anything on disk here.
+    assert_eq!(unsafe_ones(&findings).len(), 1, "{findings:?}");
+    let forgets = findings.iter().find(|f| f.what.contains("forgets every lock")).unwrap();
+    let master = sentinel.master().unwrap();
+    for (number, server) in sentinel.servers().iter().enumerate() {
+        let named = forgets.what.contains(&format!(":{}", server.port()));
+        assert_eq!(named, number != master, "{forgets:?}");
+    }
+    assert!(forgets.what.contains("the master"), "{forgets:?}");
+    assert_eq!(severity(&findings, "min-replicas-to-write 0"), Some(Severity::Advice));
+    assert_eq!(severity(&findings, "it takes no locks"), None);
+}
