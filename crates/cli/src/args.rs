@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Status(Status),
     Watch(Watch),
     Release(Release),
+    Doctor(Doctor),
     Completions(Completions),
     Man(Man),
 }
@@ -194,6 +195,15 @@ pub(crate) struct Release {
     #[arg(long, value_name = "TEXT", requires = "force")]
     pub(crate) reason: Option<String>,
 }
+
+/// Say whether this store is fit to lock on
+///
+/// Prints what was looked at, the worst first: `unsafe` where locks can be lost or given to two,
+/// `advice` where something could be better or could not be looked at, and `fine`; and with each
+/// what to do about it. Takes and releases a lock of its own, with a name that nobody uses. Exits
+/// with 1 if something is unsafe.
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {}
 
 /// Print a shell's completion script
 #[derive(Args, Debug)]

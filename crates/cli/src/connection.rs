@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use tenure::{Client, Error, ErrorKind, LockState, Result, StoreUrl};
+use tenure::{Client, Error, ErrorKind, Finding, LockState, Result, StoreUrl};
 
 use crate::exit::{self, Failure};
+
+/// The time for a call where the URL names none.
+const CALL: Duration = Duration::from_secs(2);
 
 /// A client, and where it is connected to.
 pub(crate) struct Connection {
@@ -45,15 +48,29 @@ impl Connection {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let limit = self.url.timeout().unwrap_or(Duration::from_secs(2));
-        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-            let why = format!("the store did not answer within {limit:?}: check that it runs");
-            Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
-        })
+        bounded(self.url.timeout().unwrap_or(CALL), operation, call).await
+    }
+
+    /// What the store finds when it looks at itself. That takes many calls, each with a time of
+    /// its own; this bounds the whole.
+    pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
+        let limit = 10 * self.url.timeout().unwrap_or(CALL);
+        bounded(limit, "examine the store", self.client.store().examine()).await
     }
 
     /// Finishes what is left to the background. Bounded: what cannot be said now, the TTL says.
     pub(crate) async fn close(&self) {
         let _ = tokio::time::timeout(Duration::from_secs(2), self.client.close()).await;
     }
+}
+
+async fn bounded<T>(
+    limit: Duration,
+    operation: &'static str,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let why = format!("the store did not answer within {limit:?}: check that it runs");
+        Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
+    })
 }

@@ -9,6 +9,8 @@ use tenure::{Error, ErrorKind};
 pub(crate) const OK: u8 = 0;
 /// `release` found nothing to release.
 pub(crate) const NOTHING_DONE: u8 = 1;
+/// `doctor` found something that is unsafe.
+pub(crate) const UNSAFE: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const INTERNAL: u8 = 70;
@@ -23,7 +25,7 @@ pub(crate) const TABLE: &str = "\
 Exit codes:
   run ends with the code of its command, or 128 + N where signal N ended it. Otherwise:
     0  done; for hold: released on request
-    1  release: nobody held it
+    1  release: nobody held it; doctor: something is unsafe
    64  usage: the command line, a name, a duration or a store URL is wrong
    69  the store is unavailable: unreachable, too slow, full or damaged
    70  a fault of tenure's own

@@ -5,6 +5,7 @@ mod changes;
 mod child;
 mod completions;
 mod connection;
+mod doctor;
 mod exit;
 mod hold;
 mod lock;
@@ -51,6 +52,7 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
         Command::Status(arguments) => in_runtime(status::execute(store, &arguments, &output)),
         Command::Watch(arguments) => in_runtime(watch::execute(store, &arguments, &output)),
         Command::Release(arguments) => in_runtime(release::execute(store, &arguments, &output)),
+        Command::Doctor(_) => in_runtime(doctor::execute(store, &output)),
         Command::Completions(arguments) => completions::execute(&arguments),
         Command::Man(_) => man::execute(),
     }

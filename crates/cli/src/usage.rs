@@ -88,7 +88,7 @@ mod tests {
             &["release", "a", "--force"],
             &["release", "a", "--owner", "zz"],
             &["-q", "-v", "ls"],
-            &["doctor"],
+            &["doctor", "a"],
         ] {
             let line = complaint(arguments);
             assert!(!line.contains('\n') && line.contains("--help`"), "{arguments:?}: {line}");

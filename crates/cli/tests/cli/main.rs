@@ -5,6 +5,7 @@
 mod child;
 mod common;
 mod death;
+mod doctor;
 mod inspection;
 mod release;
 mod terminal;

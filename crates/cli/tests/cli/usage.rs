@@ -10,7 +10,7 @@ fn what_makes_no_sense_is_one_line_and_64() {
     let long = "x".repeat(201);
     for arguments in [
         &[][..],
-        &["doctor"],
+        &["doctor", "a"],
         &["run"],
         &["run", "a"],
         &["run", "a", "true"],
@@ -28,7 +28,7 @@ fn what_makes_no_sense_is_one_line_and_64() {
         &["--store", "http://host", "ls"],
         &["--store", "local:relative", "ls"],
         &["--store", "memory:?ttl=5s", "ls"],
-        &["--store", "redis://host", "ls"],
+        &["--store", "redis://host/db", "ls"],
     ] {
         store.run(arguments).failed(64);
     }
@@ -51,7 +51,7 @@ fn a_password_is_never_shown() {
         for verbose in ["-q", "-vvv"] {
             for arguments in [&["--store", url, verbose, "ls"][..], &[verbose, url]] {
                 let ran = store.run(arguments);
-                assert_eq!(ran.code, Some(64), "{ran:?}");
+                assert!(matches!(ran.code, Some(64 | 69)), "{ran:?}");
                 assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
             }
         }

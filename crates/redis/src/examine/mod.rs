@@ -44,7 +44,6 @@ pub(crate) async fn examine(
         findings.push(trial::trial(store, config.timeout).await);
     }
     findings.extend(missing);
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok(findings)
 }
 
