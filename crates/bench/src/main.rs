@@ -8,6 +8,8 @@ use std::process::ExitCode;
 mod free;
 mod handoff;
 mod peer;
+mod record;
+mod redis;
 mod table;
 mod waiters;
 
@@ -20,6 +22,7 @@ const SCENARIOS: &[Scenario] = &[
     ("local-free", free::measure),
     ("local-handoff", handoff::measure),
     ("local-waiters", waiters::measure),
+    ("redis-free", redis::free),
 ];
 
 fn main() -> ExitCode {

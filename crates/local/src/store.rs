@@ -1,7 +1,7 @@
 //! The store: what is kept open, and the tasks that listen.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -35,7 +35,7 @@ use crate::wake::{self, Bells, Sent};
 /// # async fn example() -> Result<(), tenure_core::Error> {
 /// use tenure_local::LocalStore;
 ///
-/// let store = LocalStore::open(LocalStore::default_dir()?)?;
+/// let store = LocalStore::open("/var/lib/app/locks")?;
 /// # Ok(())
 /// # }
 /// ```
@@ -81,29 +81,6 @@ impl LocalStore {
             Error::new(ErrorKind::Invalid, operation, why).caused_by(error)
         })?;
         Self::start(dir, setup, runtime).map_err(|fault| fault.during(operation, dir))
-    }
-
-    /// Where this user's locks are unless a directory is named: `/var/lib/tenure` for root, else
-    /// `tenure` in `$XDG_STATE_HOME` or in `~/.local/state`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if the user has no home.
-    pub fn default_dir() -> Result<PathBuf> {
-        if rustix::process::geteuid().is_root() {
-            return Ok(PathBuf::from("/var/lib/tenure"));
-        }
-        let absolute = |name: &str| {
-            let path = PathBuf::from(std::env::var_os(name)?);
-            path.is_absolute().then_some(path)
-        };
-        absolute("XDG_STATE_HOME")
-            .or_else(|| Some(absolute("HOME")?.join(".local/state")))
-            .map(|state| state.join("tenure"))
-            .ok_or_else(|| {
-                let why = "neither HOME nor XDG_STATE_HOME names a directory: set one, or name a \
-                           directory for the locks";
-                Error::new(ErrorKind::Invalid, "find the local store", why)
-            })
     }
 
     /// The directory.

@@ -137,6 +137,11 @@ impl Inbox {
         }
     }
 
+    /// Whether the claim is known to wait.
+    pub(crate) fn expects(&self, owner: OwnerId) -> bool {
+        self.desk.lock().waiting.contains_key(&owner)
+    }
+
     /// Resolves with the news, dated, or with `None` if the claim should ask.
     pub(crate) async fn news(&self, owner: OwnerId) -> Option<(News, Moment)> {
         let bell = Arc::clone(&self.desk.lock().waiting.get(&owner)?.bell);
