@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
-use tenure_core::{Finding, Severity, Store};
+use tenure_core::{Client, Finding, Severity, Store};
 use tenure_local::LocalStore;
 
 async fn unsafe_ones(store: &LocalStore) -> Vec<Finding> {
@@ -52,4 +53,24 @@ async fn a_file_deleted_or_replaced_while_in_use_is_unsafe() {
         assert_eq!(found.len(), 1, "{name}: {found:?}");
         assert!(found[0].what.contains(&format!("/{name} was deleted")), "{found:?}");
     }
+}
+
+#[tokio::test]
+async fn records_that_were_given_back_are_not_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let client = Client::new(Arc::new(store.clone()));
+    let used = async || {
+        let findings = store.examine().await.unwrap();
+        let room = findings.iter().find(|finding| finding.what.contains("in the table")).unwrap();
+        room.what.split(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let a = client.mutex("a").unwrap().acquire().await.unwrap();
+    let one = used().await;
+    let b = client.mutex("b").unwrap().acquire().await.unwrap();
+    assert_eq!(used().await, 2 * one);
+    a.release().await.unwrap();
+    assert_eq!(used().await, one);
+    b.release().await.unwrap();
+    assert_eq!(used().await, 0);
 }
