@@ -151,9 +151,14 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "may not run SCAN"), Some(Severity::Advice));
     assert_eq!(severity(&findings, "may not run LTRIM"), Some(Severity::Advice));
-    // Who may not subscribe is found out by the trial.
+}
+
+#[tokio::test]
+async fn who_may_not_subscribe_is_found_out_by_a_trial_that_cleans_up_all_the_same() {
+    let Some(server) = start(&FIT) else { return };
     let findings = examined(limited(&server, &format!("{ACL} -subscribe"))).await;
     assert_eq!(severity(&findings, "a trial lock failed"), Some(Severity::Unsafe));
+    assert_eq!(server.command(&["KEYS", "*doctor*"]).unwrap(), "");
 }
 
 #[tokio::test]
