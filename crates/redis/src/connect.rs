@@ -6,31 +6,76 @@ use std::sync::Arc;
 use rustis::client::{
     Client, ClusterConfig, Config, ReconnectionConfig, SentinelConfig, ServerConfig, TlsConfig,
 };
+use rustis::commands::SentinelCommands;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::config::{RedisConfig, Tls, Topology};
-use crate::fault::fault;
+use crate::fault::unmade;
 
 /// One multiplexed connection (per node, on a Cluster) that comes back by itself for ever.
 pub(crate) async fn connect(config: &RedisConfig) -> Result<Client> {
-    let client_config = translate(config)?;
-    let attempt = tokio::time::timeout(config.timeout, Client::connect(client_config));
-    match attempt.await {
-        Ok(connected) => connected.map_err(|error| fault(CONNECT, error)),
-        Err(_) => {
-            let why = format!(
-                "no answer from {} within {:?}: check host, port and firewall",
-                place(&config.topology),
-                config.timeout
-            );
-            Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
+    let attempt = async {
+        match dial(config).await {
+            Err(error) => Err(reason(config).await.unwrap_or(error)),
+            connected => connected,
         }
-    }
+    };
+    tokio::time::timeout(config.timeout, attempt).await.unwrap_or_else(|_| {
+        let why = format!(
+            "no answer from {} within {:?}: check host, port and firewall",
+            place(&config.topology),
+            config.timeout
+        );
+        Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
+    })
 }
 
 const CONNECT: &str = "connect to Redis";
+
+async fn dial(config: &RedisConfig) -> Result<Client> {
+    // Boxed: the library's future is large, and every one that awaits it would be as large.
+    let connecting = Box::pin(Client::connect(translate(config)?));
+    connecting.await.map_err(|error| unmade(CONNECT, error))
+}
+
+/// Why the servers turned us away, where trying again would not help. Among several, the client
+/// library says only that none was any good: so each is asked by itself.
+async fn reason(config: &RedisConfig) -> Option<Error> {
+    let servers = match &config.topology {
+        Topology::Single { .. } => return None,
+        Topology::Cluster { .. } => return None,
+        Topology::Sentinel { sentinels, service } => {
+            let mut masters = Vec::new();
+            for sentinel in sentinels {
+                masters.extend(master(config, sentinel, service).await);
+            }
+            masters
+        }
+    };
+    for server in servers {
+        let topology = Topology::Single { server };
+        let refusal = dial(&RedisConfig { topology, ..config.clone() }).await.err();
+        if let Some(error) = refusal.filter(|error| !error.is_transient()) {
+            return Some(error);
+        }
+    }
+    None
+}
+
+/// The master that this Sentinel names. A Sentinel has users of its own.
+async fn master(
+    config: &RedisConfig,
+    sentinel: &(String, u16),
+    service: &str,
+) -> Option<(String, u16)> {
+    let topology = Topology::Single { server: sentinel.clone() };
+    let (username, password, database) = (None, None, 0);
+    let asked = RedisConfig { topology, username, password, database, ..config.clone() };
+    let client = dial(&asked).await.ok()?;
+    client.sentinel_get_master_addr_by_name(service).await.ok()?
+}
 
 fn translate(config: &RedisConfig) -> Result<Config> {
     let mut translated = Config::default();
@@ -38,7 +83,9 @@ fn translate(config: &RedisConfig) -> Result<Config> {
     translated.username = config.username.clone();
     translated.password = config.password.clone();
     translated.database = config.database;
-    translated.connect_timeout = config.timeout;
+    // Half of it, so that there is time to try another when the first of several is gone.
+    let several = !matches!(config.topology, Topology::Single { .. });
+    translated.connect_timeout = if several { config.timeout / 2 } else { config.timeout };
     translated.command_timeout = config.timeout;
     translated.connection_name = "tenure".into();
     // A cap on attempts would end the client for good.

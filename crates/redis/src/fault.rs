@@ -7,6 +7,14 @@ use crate::rights;
 
 /// Turns the client library's error into ours. `operation` completes "could not …".
 pub(crate) fn fault(operation: &'static str, error: rustis::Error) -> Error {
+    let answered = matches!(error.kind(), Kind::Redis(_));
+    let fault = unmade(operation, error);
+    // Whatever it was that broke the connection: the call may have been carried out before.
+    if answered { fault } else { fault.with_unknown_effect() }
+}
+
+/// As [`fault`], of a connection over which nothing was asked yet.
+pub(crate) fn unmade(operation: &'static str, error: rustis::Error) -> Error {
     match error.kind() {
         Kind::Redis(reply) => refused(operation, reply),
         Kind::Tls(_) | Kind::InvalidDnsName(_) => {
@@ -23,7 +31,7 @@ pub(crate) fn fault(operation: &'static str, error: rustis::Error) -> Error {
         }
         _ => {
             let why = format!("the connection to Redis failed: {error}; check that it runs");
-            Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
+            Error::new(ErrorKind::Unreachable, operation, why)
         }
     }
 }
@@ -62,7 +70,7 @@ fn refused(operation: &'static str, reply: &RedisError) -> Error {
         Code::Err if said.contains("DB index is out of range") => {
             (ErrorKind::Invalid, "there is no such database number")
         }
-        Code::Err if said.contains("unknown command") => {
+        Code::Err if said.contains("nknown subcommand") || said.contains("unknown command") => {
             (ErrorKind::Unsupported, "the server does not know a command: it is too old")
         }
         _ => (ErrorKind::Internal, "the server refused"),

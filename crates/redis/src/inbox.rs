@@ -1,6 +1,6 @@
 //! News of grants: one subscription per client, handed to whoever waits.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -11,17 +11,28 @@ use tenure_core::{Moment, OwnerId, Result, Token};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::config::RedisConfig;
+use crate::connect::connect;
 use crate::fault::fault;
 use crate::keys::{Keyring, Keys};
+use crate::pool::{Address, Pool};
+use crate::servers::{Servers, alone};
 
-/// Hears of grants, on one channel; on a Cluster on one per slot it waits in, because sharded
-/// channels reach only the node concerned.
+/// Hears of grants, on one channel; on a Cluster on one per slot it waits in, at the node that has
+/// the slot, because sharded channels reach only that.
 pub(crate) struct Inbox {
     id: String,
-    sharded: bool,
-    sink: tokio::sync::Mutex<PubSubSplitSink>,
-    subscribed: Mutex<HashSet<u16>>,
+    config: RedisConfig,
+    servers: Servers,
+    listeners: Pool<Listener>,
+    /// The slots whose channel is subscribed to, and where.
+    subscribed: Mutex<HashMap<u16, Address>>,
     desk: Arc<Mutex<Desk>>,
+}
+
+/// A connection that hears.
+struct Listener {
+    sink: tokio::sync::Mutex<PubSubSplitSink>,
     tasks: [AbortHandle; 2],
 }
 
@@ -67,24 +78,10 @@ struct Waiting {
 const EARLY: usize = 1024;
 
 impl Inbox {
-    pub(crate) fn open(client: &Client, id: String, sharded: bool) -> Self {
-        let (sink, stream) = client.create_pub_sub().split();
-        let desk = Arc::new(Mutex::new(Desk::default()));
-        let mut reconnected = client.on_reconnect();
-        let at_desk = Arc::clone(&desk);
-        // What was published while we were away is lost: everybody asks again.
-        let bells = tokio::spawn(async move {
-            while !matches!(
-                reconnected.recv().await,
-                Err(tokio::sync::broadcast::error::RecvError::Closed)
-            ) {
-                at_desk.lock().ring_all();
-            }
-        });
-        let reader = tokio::spawn(read(stream, Arc::clone(&desk)));
-        let tasks = [bells.abort_handle(), reader.abort_handle()];
-        let (sink, subscribed) = (tokio::sync::Mutex::new(sink), Mutex::default());
-        Self { id, sharded, sink, subscribed, desk, tasks }
+    pub(crate) fn open(config: &RedisConfig, servers: Servers, id: String) -> Self {
+        let (config, desk) = (config.clone(), Arc::default());
+        let (listeners, subscribed) = (Pool::default(), Mutex::default());
+        Self { id, config, servers, listeners, subscribed, desk }
     }
 
     /// The channel for grants of a lock with these keys.
@@ -92,33 +89,49 @@ impl Inbox {
         keyring.inbox(keys.slot, &self.id)
     }
 
+    /// Whether news of this lock's grants will be heard: at the node that has the slot now.
     pub(crate) fn is_subscribed(&self, keys: &Keys) -> bool {
-        self.subscribed.lock().contains(&keys.slot)
+        let subscribed = self.subscribed.lock();
+        let Some(at) = subscribed.get(&keys.slot) else { return false };
+        self.servers.known_address(keys.slot).is_none_or(|now| now == *at)
     }
 
     /// Returns when news of this lock's grants will be heard.
     pub(crate) async fn subscribe(&self, keyring: &Keyring, keys: &Keys) -> Result<()> {
-        let mut sink = self.sink.lock().await;
+        if self.is_subscribed(keys) {
+            return Ok(());
+        }
+        let address = self.servers.address(keys.slot).await?;
+        let sharded = address.is_some();
+        let address = address.unwrap_or_default();
+        let listener = self.listeners.get(&address, self.listen(&address, sharded)).await?;
+        let mut sink = listener.sink.lock().await;
         if self.is_subscribed(keys) {
             return Ok(());
         }
         let channel = self.channel(keyring, keys);
-        let done = match self.sharded {
-            true => match sink.ssubscribe(&channel).await {
-                // It was, before the slot moved.
-                Err(error)
-                    if matches!(error.kind(), Kind::Client(ClientError::AlreadySubscribed)) =>
-                {
-                    let _gone = sink.sunsubscribe(&channel).await;
-                    sink.ssubscribe(&channel).await
-                }
-                done => done,
-            },
-            false => sink.subscribe(channel).await,
-        };
+        let done =
+            if sharded { shard(&mut sink, &channel).await } else { sink.subscribe(channel).await };
+        if done.is_err() {
+            self.servers.doubt();
+        }
         done.map_err(|error| fault("subscribe to news of locks", error))?;
-        self.subscribed.lock().insert(keys.slot);
+        self.subscribed.lock().insert(keys.slot, address);
         Ok(())
+    }
+
+    async fn listen(&self, address: &Address, sharded: bool) -> Result<Listener> {
+        // A node that gives a slot away ends its subscriptions unasked, and the client library
+        // takes that for the reply to whatever it sent last: nothing else may be under way there.
+        let client = match &self.servers {
+            Servers::One(client) if !sharded => client.clone(),
+            _ => connect(&alone(&self.config, address)).await?,
+        };
+        if sharded {
+            // Those who serve nothing any more would be sought for ever.
+            self.listeners.retain(|at| self.servers.serves(at));
+        }
+        Ok(Listener::start(&client, &self.desk))
     }
 
     /// A claim is queued, and may hear of its grant from now on.
@@ -135,11 +148,6 @@ impl Inbox {
             waiting.news = early;
             waiting.bell.notify_one();
         }
-    }
-
-    /// Whether the claim is known to wait.
-    pub(crate) fn expects(&self, owner: OwnerId) -> bool {
-        self.desk.lock().waiting.contains_key(&owner)
     }
 
     /// Resolves with the news, dated, or with `None` if the claim should ask.
@@ -161,7 +169,7 @@ impl Inbox {
     /// may have moved to a node that knows nothing of us: the next to wait subscribes anew.
     pub(crate) fn settle(&self, owner: OwnerId, keys: &Keys) {
         let unheard = self.desk.lock().waiting.get(&owner).is_some_and(|one| one.news.is_none());
-        if self.sharded && unheard {
+        if unheard && matches!(self.servers, Servers::Cluster(_)) {
             self.subscribed.lock().remove(&keys.slot);
         }
         self.forget(owner);
@@ -175,11 +183,42 @@ impl Inbox {
     }
 }
 
-impl Drop for Inbox {
+impl Listener {
+    fn start(client: &Client, desk: &Arc<Mutex<Desk>>) -> Self {
+        let (sink, stream) = client.create_pub_sub().split();
+        let mut reconnected = client.on_reconnect();
+        let at_desk = Arc::clone(desk);
+        // What was published while we were away is lost: everybody asks again.
+        let bells = tokio::spawn(async move {
+            while !matches!(
+                reconnected.recv().await,
+                Err(tokio::sync::broadcast::error::RecvError::Closed)
+            ) {
+                at_desk.lock().ring_all();
+            }
+        });
+        let reader = tokio::spawn(read(stream, Arc::clone(desk)));
+        let tasks = [bells.abort_handle(), reader.abort_handle()];
+        Self { sink: tokio::sync::Mutex::new(sink), tasks }
+    }
+}
+
+impl Drop for Listener {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
         }
+    }
+}
+
+/// Subscribes to a sharded channel, also to one that was before its slot moved away and back.
+async fn shard(sink: &mut PubSubSplitSink, channel: &str) -> rustis::Result<()> {
+    match sink.ssubscribe(channel).await {
+        Err(error) if matches!(error.kind(), Kind::Client(ClientError::AlreadySubscribed)) => {
+            let _gone = sink.sunsubscribe(channel).await;
+            sink.ssubscribe(channel).await
+        }
+        done => done,
     }
 }
 

@@ -38,9 +38,10 @@ mod inbox;
 mod inspect;
 mod keys;
 mod list;
-mod masters;
+mod pool;
 mod rights;
 mod scripts;
+mod servers;
 mod store;
 
 pub use config::{RedisConfig, Tls, Topology};

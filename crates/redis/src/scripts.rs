@@ -1,12 +1,12 @@
 //! The scripts, composed from `lua/` and run by their digest.
 
 use rustis::client::Client;
-use rustis::commands::{RequestPolicy, ResponsePolicy};
 use rustis::resp::{Value, cmd};
 use rustis::{ErrorKind as Kind, RedisErrorKind as Code};
 use tenure_core::Result;
 
 use crate::fault::fault;
+use crate::servers::Servers;
 
 /// All scripts of a store, as its servers know them.
 #[derive(Debug)]
@@ -27,7 +27,8 @@ pub(crate) struct Script {
 impl Scripts {
     /// Loads the scripts, so that they can be run by digest. With `sharded`, news goes through
     /// sharded channels.
-    pub(crate) async fn load(client: &Client, sharded: bool) -> Result<Self> {
+    pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
+        let servers = &servers.all().await?;
         let engine = include_str!("../lua/engine.lua");
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| {
@@ -35,21 +36,23 @@ impl Scripts {
             format!("local PUBLISH = '{publish}'\n{source}")
         };
         Ok(Self {
-            claim: Script::load(client, compose(include_str!("../lua/claim.lua"))).await?,
-            release: Script::load(client, compose(include_str!("../lua/release.lua"))).await?,
-            renew: Script::load(client, compose(include_str!("../lua/renew.lua"))).await?,
-            evict: Script::load(client, compose(include_str!("../lua/evict.lua"))).await?,
-            inspect: Script::load(client, compose(include_str!("../lua/inspect.lua"))).await?,
+            claim: Script::load(servers, compose(include_str!("../lua/claim.lua"))).await?,
+            release: Script::load(servers, compose(include_str!("../lua/release.lua"))).await?,
+            renew: Script::load(servers, compose(include_str!("../lua/renew.lua"))).await?,
+            evict: Script::load(servers, compose(include_str!("../lua/evict.lua"))).await?,
+            inspect: Script::load(servers, compose(include_str!("../lua/inspect.lua"))).await?,
         })
     }
 }
 
 impl Script {
-    async fn load(client: &Client, source: String) -> Result<Self> {
-        let load = cmd("SCRIPT").arg("LOAD").arg(&source);
-        let load = load.cluster_info(RequestPolicy::AllShards, ResponsePolicy::AllSucceeded, 1);
-        let loaded = client.send::<String>(load, None).await;
-        let digest = loaded.map_err(|error| fault("load a script", error))?;
+    async fn load(servers: &[Client], source: String) -> Result<Self> {
+        let mut digest = String::new();
+        for server in servers {
+            let load = cmd("SCRIPT").arg("LOAD").arg(&source);
+            let loaded = server.send::<String>(load, None).await;
+            digest = loaded.map_err(|error| fault("load a script", error))?;
+        }
         Ok(Self { source, digest })
     }
 
@@ -57,23 +60,20 @@ impl Script {
     /// is sent the whole.
     pub(crate) async fn run(
         &self,
-        client: &Client,
+        servers: &Servers,
+        slot: u16,
         operation: &'static str,
         keys: &[&str],
         arguments: &[&str],
     ) -> Result<Value> {
-        let by_digest = cmd("EVALSHA").arg(&self.digest).key_with_count(keys).arg(arguments);
-        let reply = match client.send::<Value>(by_digest, None).await {
+        let by_digest = || cmd("EVALSHA").arg(&self.digest).key_with_count(keys).arg(arguments);
+        match servers.try_send(operation, slot, by_digest).await? {
             Err(error) if is_unknown(&error) => {
-                let whole = cmd("EVAL").arg(&self.source).key_with_count(keys).arg(arguments);
-                client.send::<Value>(whole, None).await
+                let whole = || cmd("EVAL").arg(&self.source).key_with_count(keys).arg(arguments);
+                servers.send(operation, slot, whole).await
             }
-            reply => reply,
-        };
-        match reply {
-            Ok(Value::Error(error)) => Err(fault(operation, error.into())),
-            Ok(value) => Ok(value),
             Err(error) => Err(fault(operation, error)),
+            Ok(value) => Ok(value),
         }
     }
 }

@@ -4,8 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustis::client::Client;
-use rustis::commands::{RequestPolicy, ResponsePolicy};
 use rustis::resp::{Value, cmd};
 use tenure_core::{
     Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, LockName,
@@ -14,24 +12,21 @@ use tenure_core::{
 };
 
 use crate::config::{RedisConfig, Topology};
-use crate::connect::connect;
 use crate::examine;
-use crate::fault::fault;
 use crate::inbox::{Anchor, Inbox};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
 use crate::list;
-use crate::masters::Masters;
 use crate::scripts::Scripts;
+use crate::servers::Servers;
 
 /// Locks on Redis.
 pub struct RedisStore {
     config: RedisConfig,
-    client: Client,
+    servers: Servers,
     keyring: Keyring,
     scripts: Scripts,
     inbox: Inbox,
-    masters: Masters,
 }
 
 impl RedisStore {
@@ -44,14 +39,11 @@ impl RedisStore {
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         check(&config)?;
         let cluster = matches!(config.topology, Topology::Cluster { .. });
-        let client = connect(&config).await?;
-        let scripts = Scripts::load(&client, cluster).await?;
+        let servers = Servers::connect(&config).await?;
+        let scripts = Scripts::load(&servers, cluster).await?;
         let keyring = Keyring::new(&config.prefix, cluster);
-        // A node that gives a slot away ends its subscriptions unasked, and the client library
-        // takes that for the reply to whatever it sent last: nothing else may be under way there.
-        let listener = if cluster { connect(&config).await? } else { client.clone() };
-        let inbox = Inbox::open(&listener, OwnerId::random().to_string(), cluster);
-        Ok(Self { config, client, keyring, scripts, inbox, masters: Masters::default() })
+        let inbox = Inbox::open(&config, servers.clone(), OwnerId::random().to_string());
+        Ok(Self { config, servers, keyring, scripts, inbox })
     }
 
     async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
@@ -70,7 +62,8 @@ impl RedisStore {
             .scripts
             .claim
             .run(
-                &self.client,
+                &self.servers,
+                keys.slot,
                 "acquire",
                 &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
                 &[
@@ -96,9 +89,9 @@ impl RedisStore {
     async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Claim { owner, origin, label, ttl, .. } = claim;
         let value = format!("{owner} - - {} {} {label}", origin.pid, word(&origin.host));
-        let set = cmd("SET").key(&keys.holder).arg(value).arg("NX").arg("PX").arg(ttl.as_millis());
-        let reply = self.client.send::<Option<String>>(set, None).await;
-        Ok(reply.map_err(|error| fault("acquire", error))?.is_some())
+        let set =
+            || cmd("SET").key(&keys.holder).arg(&value).arg("NX").arg("PX").arg(ttl.as_millis());
+        Ok(self.servers.send("acquire", keys.slot, set).await? != Value::Null)
     }
 
     fn answer(&self, claim: &Claim, keys: &Keys, sent: Moment, reply: Value) -> Result<Answer> {
@@ -123,18 +116,18 @@ impl RedisStore {
     }
 
     /// Undoes a grant that too few replicas have.
-    async fn confirm(&self, claim: &Claim, answer: Answer) -> Result<Answer> {
+    async fn confirm(&self, claim: &Claim, keys: &Keys, answer: Answer) -> Result<Answer> {
         let wanted = self.config.replicas;
         if wanted == 0 || !matches!(answer, Answer::Granted(_)) {
             return Ok(answer);
         }
         let limit = (self.config.timeout / 2).as_millis().to_string();
-        // It has no key to find its node by: on a Cluster all masters are asked, and the one with
-        // the fewest replicas counts.
-        let wait = cmd("WAIT").arg(wanted).arg(limit);
-        let wait = wait.cluster_info(RequestPolicy::AllShards, ResponsePolicy::AggMin, 1);
-        let acknowledged = self.client.send::<u32>(wait, None).await;
-        let acknowledged = acknowledged.map_err(|error| fault("acquire", error))?;
+        // On the connection that the grant was made on: it waits for that connection's writes.
+        let wait = || cmd("WAIT").arg(wanted).arg(&limit);
+        let acknowledged = match self.servers.send("acquire", keys.slot, wait).await? {
+            Value::Integer(count) => u32::try_from(count).unwrap_or(0),
+            _ => return Err(nonsense("acquire")),
+        };
         if acknowledged >= wanted {
             return Ok(answer);
         }
@@ -183,7 +176,7 @@ impl Store for RedisStore {
                 answer => answer,
             },
         };
-        self.confirm(claim, answer).await
+        self.confirm(claim, &keys, answer).await
     }
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
@@ -204,7 +197,8 @@ impl Store for RedisStore {
             .scripts
             .renew
             .run(
-                &self.client,
+                &self.servers,
+                keys.slot,
                 "renew",
                 &[&keys.holder, &keys.pool, &keys.ends],
                 &[&claim.owner.to_string(), &claim.ttl.as_millis().to_string()],
@@ -224,7 +218,8 @@ impl Store for RedisStore {
             .scripts
             .release
             .run(
-                &self.client,
+                &self.servers,
+                keys.slot,
                 "release",
                 &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
                 &[&claim.owner.to_string(), self.fenced()],
@@ -239,7 +234,8 @@ impl Store for RedisStore {
             .scripts
             .inspect
             .run(
-                &self.client,
+                &self.servers,
+                keys.slot,
                 "inspect",
                 &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends],
                 &[],
@@ -249,12 +245,8 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let servers = match self.config.topology {
-            Topology::Cluster { .. } => self.masters.all(&self.config, &self.client).await?,
-            _ => vec![self.client.clone()],
-        };
         let mut names = Vec::new();
-        for server in &servers {
+        for server in &self.servers.all().await? {
             list::scan(server, &self.keyring, prefix, &mut names).await?;
         }
         names.sort();
@@ -270,7 +262,8 @@ impl Store for RedisStore {
             .scripts
             .evict
             .run(
-                &self.client,
+                &self.servers,
+                keys.slot,
                 "evict",
                 &[
                     &keys.holder,
@@ -288,7 +281,9 @@ impl Store for RedisStore {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(self, &self.config, &self.client).await
+        let servers = self.servers.all().await?;
+        let Some(any) = servers.first() else { return Ok(Vec::new()) };
+        examine::examine(self, &self.config, any).await
     }
 }
 

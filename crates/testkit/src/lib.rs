@@ -26,6 +26,17 @@ pub fn is_installed(program: &str) -> bool {
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
+/// Whether a test cannot run for want of a program. Says so past the capture of its output, so that
+/// it can be counted.
+pub fn lacks(program: &str, test: &str) -> bool {
+    use std::io::Write;
+    if is_installed(program) {
+        return false;
+    }
+    let _ = writeln!(std::io::stdout(), "skipped: {test}: {program} is not installed");
+    true
+}
+
 /// A directory of one's own, removed with everything in it when it is dropped.
 ///
 /// # Panics

@@ -94,7 +94,7 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn stop(&mut self) -> io::Result<()> {
-        self.signal(Signal::STOP)
+        signal(&mut self.child, Signal::STOP)
     }
 
     /// Lets a stopped process continue.
@@ -102,7 +102,7 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn cont(&mut self) -> io::Result<()> {
-        self.signal(Signal::CONT)
+        signal(&mut self.child, Signal::CONT)
     }
 
     /// Its exit status, once it ends by itself; `None` if it does not within `limit`.
@@ -116,16 +116,16 @@ impl Process {
         .await;
         status
     }
+}
 
-    fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        // A child that was waited for no longer owns its id.
-        if self.child.try_wait()?.is_some() {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(kill_process(pid, signal)?)
+/// Signals a child of ours by its id, which it no longer owns once it was waited for.
+pub(crate) fn signal(child: &mut Child, signal: Signal) -> io::Result<()> {
+    if child.try_wait()?.is_some() {
+        return Err(io::ErrorKind::NotFound.into());
     }
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(kill_process(pid, signal)?)
 }
 
 impl Drop for Process {

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::process::signal;
 use crate::redis_wire::command;
 use crate::{GENEROUS, temp_dir};
 
@@ -67,6 +69,22 @@ impl RedisServer {
     pub fn kill9(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
+    }
+
+    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn stop(&mut self) -> io::Result<()> {
+        signal(&mut self.child, Signal::STOP)
+    }
+
+    /// Lets a stopped server continue.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cont(&mut self) -> io::Result<()> {
+        signal(&mut self.child, Signal::CONT)
     }
 
     /// Starts it again on the same port, with what it kept on disk, if anything.

@@ -151,9 +151,7 @@ fn serves(line: &str, slot: u32) -> bool {
         matches!((first.parse::<u32>(), last.parse::<u32>()),
             (Ok(first), Ok(last)) if (first..=last).contains(&slot))
     };
-    flags.contains(&"master")
-        && !flags.contains(&"fail")
-        && words.iter().skip(8).any(|range| covers(range))
+    flags.contains(&"master") && !flags.contains(&"fail") && words.iter().skip(8).any(covers)
 }
 
 fn done(reply: &str) -> io::Result<()> {

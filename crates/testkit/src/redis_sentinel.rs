@@ -67,12 +67,17 @@ impl RedisSentinel {
         self.servers.iter().position(|server| server.port() == port)
     }
 
-    /// Kills a server with SIGKILL.
+    /// Sends one command to the Sentinel on this port.
     ///
     /// # Errors
-    /// If the system refuses.
-    pub fn kill9(&mut self, server: usize) -> io::Result<()> {
-        self.servers[server].kill9()
+    /// If it does not answer.
+    pub fn ask(&self, sentinel: u16, words: &[&str]) -> io::Result<String> {
+        command(sentinel, words)
+    }
+
+    /// A server, to be stopped or killed.
+    pub fn server(&mut self, place: usize) -> &mut RedisServer {
+        &mut self.servers[place]
     }
 
     fn until_ready(&self) -> io::Result<()> {

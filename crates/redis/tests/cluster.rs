@@ -1,0 +1,147 @@
+//! What a Cluster does to locks: hand-offs between nodes, a dead master, a slot that moves.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod servers;
+
+use std::time::Duration;
+
+use servers::{Load, addresses, client, hand_over_by_push, insist, refusal, said};
+use tenure_core::{ErrorKind, Options};
+use tenure_redis::{RedisConfig, Topology};
+use tenure_testkit::{GENEROUS, RedisCluster, eventually};
+
+fn config(cluster: &RedisCluster) -> RedisConfig {
+    RedisConfig::new(Topology::Cluster { nodes: addresses(&cluster.addresses()) })
+}
+
+/// Names of locks of which every master has some.
+fn names(cluster: &RedisCluster) -> Vec<String> {
+    let names: Vec<String> = (0..9).map(|number| format!("lock-{number}")).collect();
+    let masters = names.iter().map(|name| cluster.master_of(&format!("tenure:{name}")).unwrap());
+    assert_eq!(masters.collect::<std::collections::BTreeSet<_>>().len(), 3);
+    names
+}
+
+on_servers! {
+    async fn a_release_is_pushed_to_the_next_in_line_on_every_master() {
+        let cluster = RedisCluster::start().unwrap();
+        let (holder, waiter) = (client(&config(&cluster)).await, client(&config(&cluster)).await);
+        for name in names(&cluster) {
+            hand_over_by_push(&holder, &waiter, &name).await;
+        }
+        // Every node forgets the scripts.
+        for node in cluster.nodes() {
+            said(node, &["SCRIPT", "FLUSH"]);
+        }
+        for name in names(&cluster) {
+            hand_over_by_push(&holder, &waiter, &name).await;
+        }
+    }
+}
+
+on_servers! {
+    async fn grants_wait_for_replicas_on_a_cluster_too() {
+        let cluster = RedisCluster::start().unwrap();
+        let mut config = config(&cluster);
+        config.replicas = 1;
+        let one = client(&config).await;
+        let names = names(&cluster);
+        for name in &names {
+            one.mutex(name).unwrap().try_acquire().await.unwrap().release().await.unwrap();
+        }
+        config.replicas = 2;
+        let two = client(&config).await;
+        let lost = two.mutex(&names[0]).unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::QuorumLost, "{lost}");
+        assert!(two.inspect(&names[0]).await.unwrap().holders.is_empty());
+    }
+}
+
+on_servers! {
+    async fn a_killed_master_is_replaced_and_nobody_is_stuck() {
+        let mut cluster = RedisCluster::start().unwrap();
+        let client = client(&config(&cluster)).await;
+        let names = names(&cluster);
+        let load = Load::start(&client, &names);
+        load.go_on(3).await;
+        let key = format!("tenure:{}", names[0]);
+        let dead = cluster.master_of(&key).unwrap();
+        cluster.kill9(dead).unwrap();
+        load.go_on(3).await;
+        let replaced = eventually(GENEROUS, || async {
+            cluster.master_of(&key).is_some_and(|now| now != dead)
+        });
+        assert!(replaced.await);
+        load.stop().await;
+        // Also who waits for a push alone hears of it on the new master.
+        hand_over_by_push(&client, &client, "after").await;
+    }
+}
+
+on_servers! {
+    async fn a_slot_moves_under_load_and_pushes_come_from_its_new_node() {
+        let cluster = RedisCluster::start().unwrap();
+        let (one, two) = (client(&config(&cluster)).await, client(&config(&cluster)).await);
+        let name = "moving".to_owned();
+        hand_over_by_push(&one, &two, &name).await;
+        let load = Load::start(&one, std::slice::from_ref(&name));
+        let other = Load::start(&two, std::slice::from_ref(&name));
+        load.go_on(3).await;
+        migrate(&cluster, "tenure:moving").await;
+        load.go_on(10).await;
+        other.go_on(10).await;
+        load.stop().await;
+        other.stop().await;
+        // One hand-off that is found by asking shows that the subscription has gone with the slot.
+        let held = one.mutex(&name).unwrap().acquire().await.unwrap();
+        let waiter = two.clone();
+        let waiting =
+            tokio::spawn(async move { insist(&waiter, "moving", &Options::new()).await });
+        servers::until_waiting(&one, &name, 1).await;
+        held.release().await.unwrap();
+        waiting.await.unwrap().release().await.unwrap();
+        hand_over_by_push(&one, &two, &name).await;
+    }
+}
+
+on_servers! {
+    async fn a_wrong_password_and_a_database_are_refused() {
+        let cluster = RedisCluster::start().unwrap();
+        let mut wrong = config(&cluster);
+        wrong.username = Some("nobody".into());
+        wrong.password = Some("wrong".into());
+        let denied = refusal(&wrong).await;
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        let mut numbered = config(&cluster);
+        numbered.database = 1;
+        assert_eq!(refusal(&numbered).await.kind(), ErrorKind::Invalid);
+    }
+}
+
+/// Moves the slot of `key` to another master, and stays halfway for a while.
+async fn migrate(cluster: &RedisCluster, key: &str) {
+    let nodes = cluster.nodes();
+    let from = cluster.master_of(key).unwrap();
+    let to = (from + 1) % 3;
+    let slot = said(&nodes[0], &["CLUSTER", "KEYSLOT", key]);
+    let (source, target) = (cluster.id_of(from).unwrap(), cluster.id_of(to).unwrap());
+    let port = nodes[to].port().to_string();
+    assert_eq!(said(&nodes[to], &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
+    assert_eq!(said(&nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let moved = eventually(GENEROUS, || async {
+        let keys = said(&nodes[from], &["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+        let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
+        if !keys.is_empty() {
+            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            said(&nodes[from], &[&head[..], &keys].concat());
+        }
+        keys.is_empty()
+    });
+    assert!(moved.await, "keys were left behind");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for node in [to, from, (to + 1) % 3] {
+        assert_eq!(said(&nodes[node], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]), "OK");
+    }
+}

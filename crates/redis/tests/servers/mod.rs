@@ -1,0 +1,149 @@
+//! What the tests of several topologies share.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Client, Error, Guard, Options};
+use tenure_redis::{RedisConfig, RedisStore, Topology};
+use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tokio::task::JoinHandle;
+
+/// A bound for what takes a failover: the servers must first agree that one is dead.
+pub(crate) const FAILOVER: Duration = Duration::from_secs(60);
+
+/// A test that needs servers.
+#[macro_export]
+macro_rules! on_servers {
+    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
+        $(#[doc = $why])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if !tenure_testkit::lacks("redis-server", stringify!($name)) $body
+        }
+    };
+}
+
+pub(crate) fn single(port: u16) -> RedisConfig {
+    RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), port) })
+}
+
+pub(crate) fn addresses(list: &str) -> Vec<(String, u16)> {
+    let address = |text: &str| {
+        let (host, port) = text.rsplit_once(':').unwrap();
+        (host.to_owned(), port.parse().unwrap())
+    };
+    list.split(',').map(address).collect()
+}
+
+pub(crate) async fn client(config: &RedisConfig) -> Client {
+    Client::new(Arc::new(RedisStore::connect(config.clone()).await.unwrap()))
+}
+
+pub(crate) async fn refusal(config: &RedisConfig) -> Error {
+    RedisStore::connect(config.clone()).await.unwrap_err()
+}
+
+/// Asks for a lock until it has it, through whatever passes.
+pub(crate) async fn insist(client: &Client, name: &str, options: &Options) -> Guard {
+    let mutex = client.mutex(name).unwrap().with(options.clone());
+    let start = std::time::Instant::now();
+    loop {
+        match mutex.acquire_within(FAILOVER).await {
+            Ok(guard) => return guard,
+            Err(error) => {
+                assert!(error.is_transient(), "{error}");
+                assert!(start.elapsed() < FAILOVER, "{error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Returns when so many wait for the lock.
+pub(crate) async fn until_waiting(client: &Client, name: &str, count: usize) {
+    let reached = eventually(GENEROUS, || async {
+        client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
+    });
+    assert!(reached.await, "{count} never waited for {name}");
+}
+
+/// A waiter that nothing wakes but a push gets the lock when it is released.
+pub(crate) async fn hand_over_by_push(holder: &Client, waiter: &Client, name: &str) {
+    let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+    let held = holder.mutex(name).unwrap().with(deaf.clone()).acquire().await.unwrap();
+    let mutex = waiter.mutex(name).unwrap().with(deaf);
+    let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    until_waiting(holder, name, 1).await;
+    let token = held.token();
+    held.release().await.unwrap();
+    let next = tokio::time::timeout(GENEROUS, waiting).await;
+    let next = next.unwrap_or_else(|_| panic!("no push for {name}")).unwrap();
+    assert!(next.token() > token);
+    next.release().await.unwrap();
+}
+
+/// Tasks that contend for locks until they are told to stop.
+pub(crate) struct Load {
+    over: Arc<AtomicBool>,
+    held: Vec<Arc<AtomicU64>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Three tasks to a lock, each with a place in line. A token must be above every one that was
+    /// seen before its claim was made.
+    pub(crate) fn start(client: &Client, names: &[String]) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
+        let mut load = Self { over, held: Vec::new(), tasks: Vec::new() };
+        for name in names.iter().flat_map(|name| [name; 3]) {
+            let held = Arc::new(AtomicU64::new(0));
+            load.held.push(held.clone());
+            let (client, name) = (client.clone(), name.clone());
+            let (seen, over) = (seen.clone(), load.over.clone());
+            load.tasks.push(tokio::spawn(async move {
+                let options = Options::new().ttl(Duration::from_secs(3));
+                while !over.load(Ordering::Relaxed) {
+                    let before = seen.lock().get(&name).copied().unwrap_or(0);
+                    let guard = insist(&client, &name, &options).await;
+                    let token = guard.token().unwrap().get();
+                    assert!(token > before, "{name}: {token} after {before}");
+                    let mut seen = seen.lock();
+                    let last = seen.entry(name.clone()).or_default();
+                    *last = token.max(*last);
+                    drop(seen);
+                    held.fetch_add(1, Ordering::Relaxed);
+                    drop(guard);
+                }
+            }));
+        }
+        load
+    }
+
+    /// Returns when every task has held its lock `more` times from now on.
+    pub(crate) async fn go_on(&self, more: u64) {
+        let before: Vec<u64> = self.held.iter().map(|held| held.load(Ordering::Relaxed)).collect();
+        let all = eventually(2 * FAILOVER, || async {
+            assert!(!self.tasks.iter().any(JoinHandle::is_finished), "a task gave up");
+            let counts = self.held.iter().zip(&before);
+            counts.into_iter().all(|(held, before)| held.load(Ordering::Relaxed) >= before + more)
+        });
+        assert!(all.await, "somebody is stuck: {:?} after {before:?}", self.held);
+    }
+
+    pub(crate) async fn stop(self) {
+        self.over.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+pub(crate) fn said(server: &RedisServer, words: &[&str]) -> String {
+    server.command(words).unwrap()
+}
