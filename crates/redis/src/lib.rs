@@ -22,6 +22,22 @@
 //! All but the tokens and the audit end by themselves. A free lock that nobody waits for costs one
 //! script over the first key and the token.
 //!
+//! # Rights
+//!
+//! This user can do everything but examine the servers (`tenure doctor`), which asks for more and
+//! says so:
+//!
+//! ```text
+//! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
+//!   +unsubscribe +scan +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish
+//!   +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush +hdel +hexists +hget +hlen +hset
+//!   +zadd +zrange +zrangebyscore +zrem +zscore
+//! ```
+//!
+//! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
+//! +sunsubscribe +spublish`; for a database other than 0 `+select`; for `replicas=` `+wait`. The
+//! constants [`ACL`], [`ACL_SENTINEL`] and [`ACL_CLUSTER`] have the same.
+//!
 //! # What is promised
 //!
 //! Mutual exclusion holds as long as the server keeps its data and its clock. A failover, a

@@ -2,10 +2,13 @@
 
 /// On one server, with the prefix `tenure:`.
 ///
-/// The first lines are what is sent, the others what the scripts call.
+/// The first commands are sent, the others are called by the scripts. `UNSUBSCRIBE` is sent when a
+/// store is dropped: without the right to it, the server's log has an entry each time. `HELLO`, with
+/// which everybody logs in, needs none. Besides, `+select` for a database other than 0, and `+wait`
+/// for `replicas=`.
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
-    +hello +evalsha +eval +script|load +subscribe +unsubscribe +scan \
+    +evalsha +eval +script|load +subscribe +unsubscribe +scan \
     +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish \
     +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush \
     +hdel +hexists +hget +hlen +hset \
@@ -27,6 +30,19 @@ pub(crate) fn of_scripts() -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_documentation_has_the_same_rights() {
+        let documentation = include_str!("lib.rs").replace("//!", " ");
+        let documented: BTreeSet<&str> = documentation
+            .split(&[' ', '\n', '`', ';'][..])
+            .filter(|word| word.starts_with('+'))
+            .collect();
+        let rights = [ACL, ACL_SENTINEL, ACL_CLUSTER, "+select +wait"].join(" ");
+        let granted: BTreeSet<&str> =
+            rights.split(' ').filter(|word| word.starts_with('+')).collect();
+        assert_eq!(documented, granted);
+    }
 
     #[test]
     fn the_rights_have_every_command_of_the_scripts_and_no_other() {

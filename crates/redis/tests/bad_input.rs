@@ -1,0 +1,134 @@
+//! What is not a Redis server, or not a lock: a clear error in time, and nothing lost.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod servers;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use servers::{client, refusal, said, single};
+use tenure_core::{Error, ErrorKind};
+use tenure_redis::{RedisConfig, Topology};
+use tenure_testkit::{GENEROUS, RedisServer};
+
+/// All three ways to reach what listens on this port, with a short time-out.
+fn configs(port: u16) -> Vec<RedisConfig> {
+    let server = ("127.0.0.1".to_owned(), port);
+    let several = vec![server.clone(), server.clone(), server.clone()];
+    let topologies = [
+        Topology::Single { server },
+        Topology::Sentinel { sentinels: several.clone(), service: "main".into() },
+        Topology::Cluster { nodes: several },
+    ];
+    let brief = |topology| {
+        let mut config = RedisConfig::new(topology);
+        config.timeout = Duration::from_millis(500);
+        config
+    };
+    topologies.into_iter().map(brief).collect()
+}
+
+async fn unreachable(port: u16) {
+    for config in configs(port) {
+        let start = Instant::now();
+        let error = refusal(&config).await;
+        assert!(start.elapsed() < GENEROUS / 2, "{:?}", start.elapsed());
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("check"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_where_nobody_listens_is_unreachable() {
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    unreachable(port).await;
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_unreachable_within_the_time_out() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    unreachable(silent.local_addr().unwrap().port()).await;
+}
+
+#[tokio::test]
+async fn a_host_without_an_address_is_unreachable() {
+    let mut config = RedisConfig::new(Topology::Single { server: ("no.such.invalid".into(), 1) });
+    config.timeout = Duration::from_millis(500);
+    assert_eq!(refusal(&config).await.kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_something_else_is_unreachable() {
+    for garbage in
+        [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"\x00\xff\xfe garbage\r\n", b"*9\r\n"]
+    {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Ends with the program.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 64]);
+                let _ = stream.write_all(garbage);
+            }
+        });
+        unreachable(port).await;
+    }
+}
+
+on_servers! {
+    async fn a_database_that_does_not_exist_is_invalid() {
+        let server = RedisServer::start(&[]).unwrap();
+        let mut config = single(server.port());
+        config.database = 99;
+        let invalid = refusal(&config).await;
+        assert_eq!(invalid.kind(), ErrorKind::Invalid, "{invalid}");
+        assert!(invalid.to_string().contains("database"), "{invalid}");
+        config.database = 3;
+        let guard = client(&config).await.mutex("a").unwrap().try_acquire().await.unwrap();
+        assert_eq!(said(&server, &["EXISTS", "tenure:a"]), "0");
+        guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_key_of_another_type_is_left_alone() {
+        let server = RedisServer::start(&[]).unwrap();
+        let client = client(&single(server.port())).await;
+        said(&server, &["RPUSH", "tenure:a", "precious"]);
+        // Also beside the lock: where its waiters go.
+        said(&server, &["SET", "tenure:{tenure:b}:w", "precious"]);
+        let held = client.mutex("b").unwrap().try_acquire().await.unwrap();
+        let damaged = |outcome: Result<(), Error>, what: &str| {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+        };
+        let a = client.mutex("a").unwrap();
+        damaged(a.try_acquire().await.map(drop), "try");
+        damaged(a.acquire().await.map(drop), "acquire");
+        damaged(a.acquire_within(GENEROUS).await.map(drop), "within");
+        damaged(client.rw_lock("a").unwrap().try_read().await.map(drop), "read");
+        damaged(client.semaphore("a", 2).unwrap().try_acquire().await.map(drop), "permit");
+        damaged(client.inspect("a").await.map(drop), "inspect");
+        damaged(client.mutex("b").unwrap().acquire().await.map(drop), "wait");
+        client.close().await;
+        assert_eq!(said(&server, &["LRANGE", "tenure:a", "0", "-1"]), "precious");
+        assert_eq!(said(&server, &["GET", "tenure:{tenure:b}:w"]), "precious");
+        assert!(held.is_valid());
+    }
+}
+
+on_servers! {
+    async fn a_full_server_says_so() {
+        let server = RedisServer::start(&[]).unwrap();
+        let client = client(&single(server.port())).await;
+        let held = client.mutex("before").unwrap().try_acquire().await.unwrap();
+        said(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+        let full = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+        // A release makes room: it must not be refused for want of it.
+        held.release().await.unwrap();
+        assert_eq!(said(&server, &["EXISTS", "tenure:before"]), "0");
+    }
+}
