@@ -108,17 +108,10 @@ macro_rules! suite {
     };
 }
 
-/// Whether the case cannot run for want of a program. Says so past the capture of a test's output,
-/// so that it can be counted.
+/// Whether the case cannot run for want of a program.
 #[doc(hidden)]
 pub fn lacks(program: Option<&str>, case: &str) -> bool {
-    use std::io::Write;
-    let Some(program) = program else { return false };
-    if tenure_testkit::is_installed(program) {
-        return false;
-    }
-    let _ = writeln!(std::io::stdout(), "skipped: {case}: {program} is not installed");
-    true
+    program.is_some_and(|program| tenure_testkit::lacks(program, case))
 }
 
 #[cfg(test)]
