@@ -25,10 +25,10 @@ pub(crate) struct Script {
 }
 
 impl Scripts {
-    /// Loads the scripts, so that they can be run by digest. With `sharded`, news goes through
+    /// Loads the scripts on some server, so that they can be run by digest. With `sharded`, news goes through
     /// sharded channels.
     pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
-        let servers = &servers.all().await?;
+        let server = &servers.any().await?;
         let engine = include_str!("../lua/engine.lua");
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| {
@@ -36,23 +36,20 @@ impl Scripts {
             format!("local PUBLISH = '{publish}'\n{source}")
         };
         Ok(Self {
-            claim: Script::load(servers, compose(include_str!("../lua/claim.lua"))).await?,
-            release: Script::load(servers, compose(include_str!("../lua/release.lua"))).await?,
-            renew: Script::load(servers, compose(include_str!("../lua/renew.lua"))).await?,
-            evict: Script::load(servers, compose(include_str!("../lua/evict.lua"))).await?,
-            inspect: Script::load(servers, compose(include_str!("../lua/inspect.lua"))).await?,
+            claim: Script::load(server, compose(include_str!("../lua/claim.lua"))).await?,
+            release: Script::load(server, compose(include_str!("../lua/release.lua"))).await?,
+            renew: Script::load(server, compose(include_str!("../lua/renew.lua"))).await?,
+            evict: Script::load(server, compose(include_str!("../lua/evict.lua"))).await?,
+            inspect: Script::load(server, compose(include_str!("../lua/inspect.lua"))).await?,
         })
     }
 }
 
 impl Script {
-    async fn load(servers: &[Client], source: String) -> Result<Self> {
-        let mut digest = String::new();
-        for server in servers {
-            let load = cmd("SCRIPT").arg("LOAD").arg(&source);
-            let loaded = server.send::<String>(load, None).await;
-            digest = loaded.map_err(|error| fault("load a script", error))?;
-        }
+    async fn load(server: &Client, source: String) -> Result<Self> {
+        let load = cmd("SCRIPT").arg("LOAD").arg(&source);
+        let loaded = server.send::<String>(load, None).await;
+        let digest = loaded.map_err(|error| fault("load a script", error))?;
         Ok(Self { source, digest })
     }
 

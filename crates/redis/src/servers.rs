@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use rustis::client::Client;
@@ -34,6 +34,8 @@ pub(crate) struct Cluster {
     map: RwLock<BTreeMap<u16, (u16, Address)>>,
     clients: Pool<Client>,
     learning: AtomicBool,
+    /// How often nobody answered: each time another is asked first.
+    turn: AtomicUsize,
 }
 
 /// A command is sent on at most so often: a slot that moves sends it on twice.
@@ -50,6 +52,7 @@ impl Servers {
             map: RwLock::default(),
             clients: Pool::default(),
             learning: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
         };
         let learnt = tokio::time::timeout(config.timeout, cluster.learn()).await;
         learnt.unwrap_or_else(|_| Err(silent(config)))?;
@@ -121,6 +124,22 @@ impl Servers {
         Ok(clients)
     }
 
+    /// A connection to some server that has locks.
+    pub(crate) async fn any(&self) -> Result<Client> {
+        let cluster = match self {
+            Self::One(client) => return Ok(client.clone()),
+            Self::Cluster(cluster) => cluster,
+        };
+        let mut last = silent(&cluster.config);
+        for master in cluster.masters() {
+            match cluster.client(&master).await {
+                Ok(client) => return Ok(client.as_ref().clone()),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// Something did not arrive: look again who serves what, without waiting for it.
     pub(crate) fn doubt(&self) {
         let Self::Cluster(cluster) = self else { return };
@@ -142,28 +161,28 @@ impl Cluster {
         slot: u16,
         command: impl Fn() -> CommandBuilder,
     ) -> Result<rustis::Result<Value>> {
-        let mut asked = None;
+        let mut asking = None;
         let mut outcome = Ok(Value::Null);
         for _ in 0..REDIRECTIONS {
-            outcome = match asked.take() {
+            let (address, ask) = match asking.take() {
+                Some(address) => (address, true),
+                None => (self.address(slot).await?, false),
+            };
+            let client = self.client(&address).await?;
+            outcome = if ask {
                 // The node takes in the slot piece by piece, and must be told that we know.
-                Some(address) => {
-                    let client = self.client(&address).await?;
-                    let mut pipeline = client.create_pipeline();
-                    pipeline.forget_command(cmd("ASKING"));
-                    pipeline.queue_command(command());
-                    flat(pipeline.execute().await)
-                }
-                None => {
-                    let client = self.client(&self.address(slot).await?).await?;
-                    flat(client.send(command(), None).await)
-                }
+                let mut pipeline = client.create_pipeline();
+                pipeline.forget_command(cmd("ASKING"));
+                pipeline.queue_command(command());
+                flat(pipeline.execute().await)
+            } else {
+                flat(client.send(command(), None).await)
             };
             let Err(error) = &outcome else { return Ok(outcome) };
             match error.kind() {
                 Kind::Redis(reply) => match &reply.kind {
-                    Code::Moved { address, .. } => self.moved(slot, address.clone()),
-                    Code::Ask { address, .. } => asked = Some(address.clone()),
+                    Code::Moved { address: to, .. } => self.moved(slot, complete(to, &address.0)),
+                    Code::Ask { address: to, .. } => asking = Some(complete(to, &address.0)),
                     _ => return Ok(outcome),
                 },
                 _ => {
@@ -227,10 +246,12 @@ impl Cluster {
 
     /// Asks the masters known, and the seeds, until one says who serves what.
     async fn learn(&self) -> Result<()> {
-        let masters = self.masters();
-        let others = self.seeds.iter().filter(|seed| !masters.contains(seed));
+        let mut addresses = self.masters();
+        addresses.extend(self.seeds.iter().cloned());
+        let turn = self.turn.load(Ordering::Relaxed) % addresses.len().max(1);
+        addresses.rotate_left(turn);
         let mut last = silent(&self.config);
-        for address in masters.iter().chain(others) {
+        for address in &addresses {
             match self.shards(address).await {
                 Ok(map) => {
                     *self.map.write() = map;
@@ -242,6 +263,7 @@ impl Cluster {
                 Err(error) if last.is_transient() => last = error,
                 Err(_) => {}
             }
+            self.turn.fetch_add(1, Ordering::Relaxed);
         }
         Err(last)
     }
@@ -281,10 +303,15 @@ impl Cluster {
             Some(_) => node.tls_port.or(node.port),
             None => node.port,
         }?;
-        // A node that was never told its own address names none.
-        let host = [node.endpoint, node.ip].into_iter().find(|host| !matches!(&**host, "" | "?"));
-        Some((host.unwrap_or_else(|| asked.to_owned()), port))
+        let host = if matches!(&*node.endpoint, "" | "?") { node.ip } else { node.endpoint };
+        Some(complete(&(host, port), asked))
     }
+}
+
+/// A node that was never told its own address names none: it is where it was asked.
+fn complete((host, port): &Address, asked: &str) -> Address {
+    let host = if matches!(&**host, "" | "?") { asked } else { host };
+    (host.to_owned(), *port)
 }
 
 /// The same, on one node.

@@ -281,9 +281,7 @@ impl Store for RedisStore {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        let servers = self.servers.all().await?;
-        let Some(any) = servers.first() else { return Ok(Vec::new()) };
-        examine::examine(self, &self.config, any).await
+        examine::examine(self, &self.config, &self.servers.any().await?).await
     }
 }
 

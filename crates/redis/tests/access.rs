@@ -18,25 +18,53 @@ async fn works(client: &Client) {
     hand_over_by_push(client, client, "a").await;
 }
 
+/// Arguments for a port with TLS.
+fn encryption(files: &Certificates, port: u16, clients: &str) -> Vec<String> {
+    let (certificate, key) = files.of("server");
+    let path = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+    let pairs = [
+        ("--tls-port", port.to_string()),
+        ("--tls-ca-cert-file", path(files.ca())),
+        ("--tls-cert-file", path(certificate)),
+        ("--tls-key-file", path(key)),
+        ("--tls-auth-clients", clients.to_owned()),
+    ];
+    pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
 /// A server with a port for TLS, and how to reach that.
 fn encrypted(files: &Certificates, clients: &str) -> (RedisServer, RedisConfig) {
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-    let (certificate, key) = files.of("server");
-    let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
-    let (port_text, ca) = (port.to_string(), text(files.ca()));
-    let server = RedisServer::start(&[
-        "--tls-port",
-        &port_text,
-        "--tls-ca-cert-file",
-        &ca,
-        "--tls-cert-file",
-        &text(certificate),
-        "--tls-key-file",
-        &text(key),
-        "--tls-auth-clients",
-        clients,
-    ]);
-    (server.unwrap(), single(port))
+    let port = free_port();
+    let arguments = encryption(files, port, clients);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    (RedisServer::start(&arguments).unwrap(), single(port))
+}
+
+on_servers! {
+    async fn an_encrypted_cluster_is_verified() {
+        let files = Certificates::make().unwrap();
+        let ports = std::sync::Mutex::new(Vec::new());
+        let cluster = RedisCluster::start_each(|| {
+            let port = free_port();
+            ports.lock().unwrap().push(("127.0.0.1".to_owned(), port));
+            // Otherwise the nodes name only their ports without it.
+            let within = ["--tls-cluster", "yes", "--tls-replication", "yes"];
+            let within = within.into_iter().map(str::to_owned);
+            encryption(&files, port, "no").into_iter().chain(within).collect()
+        });
+        let _cluster = cluster.unwrap();
+        let nodes = ports.into_inner().unwrap();
+        let mut config = RedisConfig::new(Topology::Cluster { nodes });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        works(&client(&config).await).await;
+        config.tls = Some(Tls::default());
+        let denied = refusal(&config).await;
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+    }
 }
 
 on_servers! {

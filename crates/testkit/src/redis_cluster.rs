@@ -31,7 +31,16 @@ impl RedisCluster {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_with(arguments: &[&str]) -> io::Result<Self> {
-        let nodes = (0..2 * MASTERS).map(|_| node(arguments)).collect::<io::Result<Vec<_>>>()?;
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        Self::start_each(|| arguments.clone())
+    }
+
+    /// Starts one whose nodes have arguments besides, made for each.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_each(arguments: impl Fn() -> Vec<String>) -> io::Result<Self> {
+        let nodes = (0..2 * MASTERS).map(|_| node(&arguments())).collect::<io::Result<Vec<_>>>()?;
         let cluster = Self { nodes };
         cluster.meet()?;
         cluster.assign()?;
@@ -127,14 +136,15 @@ impl RedisCluster {
     }
 }
 
-fn node(arguments: &[&str]) -> io::Result<RedisServer> {
+fn node(arguments: &[String]) -> io::Result<RedisServer> {
     let mut last = io::Error::other("no port was free");
     // The bus would take the port plus 10,000, which may not exist.
     for _ in 0..3 {
         let bus = free_port()?.to_string();
         let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus];
         let timing = ["--cluster-node-timeout", "5000", "--repl-diskless-sync-delay", "0"];
-        match RedisServer::start(&[&cluster[..], &timing, arguments].concat()) {
+        let besides: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        match RedisServer::start(&[&cluster[..], &timing, &besides].concat()) {
             Ok(server) => return Ok(server),
             Err(error) => last = error,
         }
