@@ -22,6 +22,18 @@
 //! All but the tokens and the audit end by themselves. A free lock that nobody waits for costs one
 //! script over the first key and the token.
 //!
+//! # Topologies
+//!
+//! Behind Sentinels, the connection follows the master they name, and checks by `ROLE` that it is
+//! one. After a failover the old master may go on granting for seconds, until the Sentinels get at
+//! it: its grants are lost, and their guards hear so at the next renewal.
+//!
+//! A Cluster must be of version 7.0 or later, for sharded channels. Each master has a connection of
+//! its own, and another once somebody waits in one of its slots: a dead node holds up only its own
+//! slots. While a slot is moved, locks in it wait (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the
+//! nodes name their TLS ports, and each certificate must be good for the address that
+//! `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
+//!
 //! # Rights
 //!
 //! This user can do everything but examine the servers (`tenure doctor`), which asks for more and

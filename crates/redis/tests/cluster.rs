@@ -7,8 +7,10 @@ mod servers;
 use std::time::Duration;
 
 use servers::{Load, addresses, client, hand_over_by_push, insist, refusal, said};
-use tenure_core::{ErrorKind, Options};
-use tenure_redis::{RedisConfig, Topology};
+use tenure_core::{
+    Answer, Claim, ErrorKind, LockName, Mode, Options, Origin, OwnerId, Patience, Store,
+};
+use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, eventually};
 
 fn config(cluster: &RedisCluster) -> RedisConfig {
@@ -88,7 +90,10 @@ on_servers! {
         let load = Load::start(&one, std::slice::from_ref(&name));
         let other = Load::start(&two, std::slice::from_ref(&name));
         load.go_on(3).await;
-        migrate(&cluster, "tenure:moving").await;
+        let moving = Moving::start(&cluster, "tenure:moving");
+        // Long enough for calls to meet a slot that is halfway.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        moving.finish().await;
         load.go_on(10).await;
         other.go_on(10).await;
         load.stop().await;
@@ -119,29 +124,81 @@ on_servers! {
     }
 }
 
-/// Moves the slot of `key` to another master, and stays halfway for a while.
-async fn migrate(cluster: &RedisCluster, key: &str) {
-    let nodes = cluster.nodes();
-    let from = cluster.master_of(key).unwrap();
-    let to = (from + 1) % 3;
-    let slot = said(&nodes[0], &["CLUSTER", "KEYSLOT", key]);
-    let (source, target) = (cluster.id_of(from).unwrap(), cluster.id_of(to).unwrap());
-    let port = nodes[to].port().to_string();
-    assert_eq!(said(&nodes[to], &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
-    assert_eq!(said(&nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let moved = eventually(GENEROUS, || async {
-        let keys = said(&nodes[from], &["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+on_servers! {
+    /// Below the core, which would try again and hide it.
+    async fn a_single_call_follows_a_slot_that_moves_and_one_that_has_moved() {
+        let cluster = RedisCluster::start().unwrap();
+        let mut unfenced = config(&cluster);
+        unfenced.fencing = false;
+        let early = RedisStore::connect(unfenced).await.unwrap();
+        let late = RedisStore::connect(config(&cluster)).await.unwrap();
+        let moving = Moving::start(&cluster, "tenure:moving");
+        // One key, not there: the node that gives the slot away says ASK.
+        let claim = claim("moving");
+        let answer = early.claim(&claim, Patience::None).await.unwrap();
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert_eq!(moving.left_behind(), 0);
+        // Several keys, not all there: that must be tried again.
+        let halfway = late.claim(&claim, Patience::None).await.unwrap_err();
+        assert!(halfway.is_transient(), "{halfway}");
+        moving.finish().await;
+        let answer = late.claim(&self::claim("moving"), Patience::None).await.unwrap();
+        assert_eq!(answer, Answer::Busy);
+    }
+}
+
+fn claim(name: &str) -> Claim {
+    Claim {
+        name: LockName::new(name).unwrap(),
+        owner: OwnerId::random(),
+        mode: Mode::Exclusive,
+        ttl: Duration::from_secs(60),
+        origin: Origin::here(),
+        label: "".into(),
+    }
+}
+
+/// A slot on its way to another master.
+struct Moving<'a> {
+    cluster: &'a RedisCluster,
+    slot: String,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Moving<'a> {
+    fn start(cluster: &'a RedisCluster, key: &str) -> Self {
+        let nodes = cluster.nodes();
+        let from = cluster.master_of(key).unwrap();
+        let to = (from + 1) % 3;
+        let slot = said(&nodes[0], &["CLUSTER", "KEYSLOT", key]);
+        let (source, target) = (cluster.id_of(from).unwrap(), cluster.id_of(to).unwrap());
+        assert_eq!(said(&nodes[to], &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
+        assert_eq!(said(&nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
+        Self { cluster, slot, from, to }
+    }
+
+    /// Moves up to a hundred keys, and says how many there were.
+    fn left_behind(&self) -> usize {
+        let nodes = self.cluster.nodes();
+        let port = nodes[self.to].port().to_string();
+        let keys = said(&nodes[self.from], &["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]);
         let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
         if !keys.is_empty() {
             let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            said(&nodes[from], &[&head[..], &keys].concat());
+            said(&nodes[self.from], &[&head[..], &keys].concat());
         }
-        keys.is_empty()
-    });
-    assert!(moved.await, "keys were left behind");
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    for node in [to, from, (to + 1) % 3] {
-        assert_eq!(said(&nodes[node], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]), "OK");
+        keys.len()
+    }
+
+    async fn finish(self) {
+        let moved = eventually(GENEROUS, || async { self.left_behind() == 0 });
+        assert!(moved.await, "keys were left behind");
+        let target = self.cluster.id_of(self.to).unwrap();
+        for node in [self.to, self.from, (self.to + 1) % 3] {
+            let node = &self.cluster.nodes()[node];
+            let assign = ["CLUSTER", "SETSLOT", &self.slot, "NODE", &target];
+            assert_eq!(said(node, &assign), "OK");
+        }
     }
 }
