@@ -97,7 +97,9 @@ fn mode(kind: &str, take: &str, of: &str) -> Option<Mode> {
 }
 
 fn age(now: u64, since: &str) -> Option<Duration> {
-    Some(Duration::from_millis(now.saturating_sub(since.parse().ok()?)))
+    // Both are cut to whole milliseconds: the difference may be one too many.
+    let since: u64 = since.parse().ok()?;
+    Some(Duration::from_millis(now.saturating_sub(since).saturating_sub(1)))
 }
 
 fn texts(value: Value) -> Option<Vec<String>> {
