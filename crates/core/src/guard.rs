@@ -116,6 +116,8 @@ impl Guard {
     /// # Cancel safety
     /// A dropped release is finished in the background.
     pub async fn release(mut self) -> Result<Released> {
+        // A renewal that crosses the release must not be taken for a loss.
+        self.inner.keeper.forget(self.ward);
         let release = self.inner.store.release(&self.lease.claim);
         let outcome = self.inner.call("release", release).await;
         match outcome {

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::clock::Alarm;
 use crate::lease::Lease;
-use crate::{Moment, Renewal, Store, metric, now};
+use crate::{ErrorKind, Moment, Renewal, Store, metric, now};
 
 /// Watches over leases from [`watch`](Keeper::watch) to [`forget`](Keeper::forget): renews them in
 /// time, and tells of danger and loss, each lease for itself.
@@ -223,6 +223,11 @@ async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration)
     let call = round.store.renew(&lease.claim);
     let outcome = match tokio::time::timeout(limit.min(round.call_timeout), call).await {
         Ok(Ok(renewal)) => Some(renewal),
+        // The store knows that the lock is gone, and why: no need to wait for the deadline.
+        Ok(Err(error)) if error.kind() == ErrorKind::Lost => {
+            tracing::warn!(lock = %lease.claim.name, %error, "lease lost");
+            Some(Renewal::Lost)
+        }
         Ok(Err(error)) => {
             tracing::warn!(lock = %lease.claim.name, %error, "renewal failed");
             None

@@ -132,3 +132,38 @@ impl Lease {
         self.health.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LockName, Mode, Origin, OwnerId};
+
+    fn lease(deadline: Moment) -> Lease {
+        let claim = Claim {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::random(),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(30),
+            origin: Origin::here(),
+            label: "".into(),
+        };
+        Lease::new(claim, None, deadline)
+    }
+
+    #[tokio::test]
+    async fn work_is_not_even_begun_past_the_deadline_though_nobody_has_signalled() {
+        let mut begun = false;
+        let outcome = lease(now()).run(async { begun = true }).await;
+        assert_eq!(outcome, Err(LossReason::Expired));
+        assert!(!begun);
+    }
+
+    #[tokio::test]
+    async fn a_renewal_moves_the_deadline_forward_and_never_back() {
+        let lease = lease(now());
+        lease.extend(now() + Duration::from_secs(20));
+        lease.extend(now() + Duration::from_secs(10));
+        assert!(lease.remaining() > Duration::from_secs(15));
+        assert_eq!(lease.run(async { 7 }).await, Ok(7));
+    }
+}

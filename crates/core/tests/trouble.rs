@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_core::{
     Answer, Capabilities, Chaos, Claim, Client, Effect, Error, ErrorKind, Eviction, Faults,
-    Finding, LockName, LockState, MemoryStore, Options, Patience, Place, Released, Renewal, Result,
-    Store,
+    Finding, LockName, LockState, LossReason, MemoryStore, Options, Patience, Place, Released,
+    Renewal, Result, Store,
 };
 
 fn through(store: &MemoryStore, faults: Faults) -> (Arc<Chaos>, Client) {
@@ -94,7 +94,7 @@ async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
 
 /// A store that refuses everything, and counts what it was asked.
 #[derive(Debug, Default)]
-struct Refusing(parking_lot::Mutex<Vec<&'static str>>);
+struct Refusing(parking_lot::Mutex<Vec<&'static str>>, parking_lot::Mutex<Vec<Patience>>);
 
 impl Refusing {
     fn refuse<T>(&self, what: &'static str) -> Result<T> {
@@ -108,7 +108,8 @@ impl Store for Refusing {
     fn capabilities(&self) -> Capabilities {
         MemoryStore::new().capabilities()
     }
-    async fn claim(&self, _: &Claim, _: Patience) -> Result<Answer> {
+    async fn claim(&self, _: &Claim, patience: Patience) -> Result<Answer> {
+        self.1.lock().push(patience);
         self.refuse("claim")
     }
     async fn wait(&self, _: &Claim, _: &Place) -> Result<Answer> {
@@ -160,4 +161,84 @@ async fn bad_requests_are_refused_before_the_store_is_asked() {
     }
     assert_eq!(client.mutex(&"x".repeat(201)).unwrap_err().kind(), ErrorKind::Invalid);
     assert!(store.0.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
+    let store = Arc::new(Refusing::default());
+    let client = Client::new(store.clone()).with_call_timeout(Duration::from_secs(2));
+    let options = Options::new().poll_cap(Duration::from_secs(5));
+    let mutex = client.mutex("a").unwrap().with(options);
+    assert!(mutex.acquire().await.is_err());
+    assert!(mutex.acquire_within(Duration::from_secs(9)).await.is_err());
+    assert!(mutex.try_acquire().await.is_err());
+    let place = Patience::Queue(Duration::from_secs(17));
+    assert_eq!(*store.1.lock(), [place, place, Patience::None]);
+}
+
+#[tokio::test]
+async fn a_grant_that_took_longer_than_its_term_is_given_back() {
+    let store = MemoryStore::new();
+    let slow = Duration::from_millis(300);
+    let (_, client) = through(&store, Faults::new(1).delay(slow..slow));
+    let client = client.with_call_timeout(Duration::from_secs(20));
+    let options = Options::new().ttl(Duration::from_millis(400));
+    let error = client.mutex("a").unwrap().with(options).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LeaseTooShort);
+    client.close().await;
+    assert!(store.list("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_wait_that_timed_out_has_left_the_line_when_the_caller_hears_of_it() {
+    let store = MemoryStore::new();
+    let client = Client::new(Arc::new(store.clone()));
+    let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+    let waiting = client.mutex("a").unwrap();
+    let error = waiting.acquire_within(Duration::from_millis(20)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(store.inspect(guard.name()).await.unwrap().waiters, []);
+}
+
+/// Says of every renewal that the lock is gone.
+#[derive(Debug)]
+struct Forgetful(MemoryStore);
+
+#[async_trait]
+impl Store for Forgetful {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        self.0.claim(claim, patience).await
+    }
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.0.wait(claim, place).await
+    }
+    async fn renew(&self, _: &Claim) -> Result<Renewal> {
+        Err(Error::new(ErrorKind::Lost, "renew", "the table was deleted"))
+    }
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.0.release(claim).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.0.list(prefix).await
+    }
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.0.evict(eviction).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_knows_of_the_loss_is_believed_at_once() {
+    let client = Client::new(Arc::new(Forgetful(MemoryStore::new())));
+    let options = Options::new().ttl(Duration::from_secs(3));
+    let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::NotHeld);
 }
