@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{StatFs, statfs};
 use rustix::process::{Pid, geteuid, test_kill_process};
-use tenure_core::Finding;
+use tenure_core::{ErrorKind, Finding};
 
 use crate::fault::{Fault, Result};
 use crate::layout::{CHUNK, MEMBERS, RECORD_WORDS};
@@ -82,7 +82,11 @@ fn privacy(path: &Path, metadata: Option<&Metadata>) -> Option<Finding> {
 fn replaced(inner: &Inner) -> Result<Vec<Finding>> {
     let table = &inner.table;
     let files = [
-        ("table", table.still_shared().is_ok(), "those who come later share other locks"),
+        (
+            "table",
+            table.still_shared(ErrorKind::Lost).is_ok(),
+            "those who come later share other locks",
+        ),
         ("members", table.roster.is_linked()?, "the living look dead to those who come later"),
         ("tokens", table.tokens.is_linked()?, "tokens may repeat after a reboot"),
     ];

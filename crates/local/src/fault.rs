@@ -16,17 +16,21 @@ struct Details {
     kind: ErrorKind,
     message: String,
     source: Option<io::Error>,
+    /// Whether it is the table that must go; where it is, only the caller knows.
+    of_table: bool,
 }
 
 impl Fault {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Details { kind, message: message.into(), source: None }))
+        Self(Box::new(Details { kind, message: message.into(), source: None, of_table: false }))
     }
 
     /// The table does not hold together: `what` completes "the table is damaged: …".
     #[cold]
     pub(crate) fn damaged(what: &str) -> Self {
-        Self::new(ErrorKind::Damaged, format!("the lock table is damaged: {what}"))
+        let mut fault = Self::new(ErrorKind::Damaged, format!("the lock table is damaged: {what}"));
+        fault.0.of_table = true;
+        fault
     }
 
     /// A system call failed on `path`.
@@ -55,10 +59,12 @@ impl Fault {
 
     /// The public error: what was being done, and for a damaged table what to do about it.
     pub(crate) fn during(self, operation: &'static str, dir: &Path) -> Error {
-        let Details { kind, mut message, source } = *self.0;
-        if kind == ErrorKind::Damaged {
-            message.push_str("; stop the processes that use it and delete ");
-            message.push_str(&dir.join("table").display().to_string());
+        let Details { kind, mut message, source, of_table } = *self.0;
+        if of_table {
+            let table = dir.join("table");
+            let remedy =
+                "; stop the processes that use it and delete it, or choose another directory";
+            message.push_str(&format!(" ({}){remedy}", table.display()));
         }
         let error = Error::new(kind, operation, message);
         match source {

@@ -28,6 +28,7 @@ impl Inner {
         let owner = owner_words(claim.owner);
         self.change(|txn, wakes| {
             let now = now();
+            self.table.glance(now)?;
             let newcomer = || Entry::new(owner, self.table.me(), claim.mode, nanos(claim.ttl), now);
             let Some(mut lock) = txn.find_lock(&name)? else {
                 let holder = txn.open_lock(&name, newcomer(), &claim.label)?;
@@ -77,7 +78,10 @@ impl Inner {
         wakes: &mut Vec<Wake>,
     ) -> Result<Answer> {
         let now = now();
-        self.table.still_shared()?;
+        self.table.still_shared(match known.holds {
+            true => ErrorKind::Lost,
+            false => ErrorKind::Damaged,
+        })?;
         if known.holds {
             known.ttl = nanos(claim.ttl);
             known.ends = now.saturating_add(known.ttl);
@@ -145,7 +149,7 @@ impl Inner {
     pub(crate) fn renew(&self, claim: &Claim) -> Outcome<Renewal> {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
-        self.table.still_shared().map_err(|fault| (fault, false))?;
+        self.table.still_shared(ErrorKind::Lost).map_err(|fault| (fault, false))?;
         let renewal = self.change(|txn, _| {
             let now = now();
             let Some(lock) = txn.find_lock(&name)? else {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
 
@@ -23,9 +24,14 @@ pub(crate) struct Table {
     pub(crate) dir: PathBuf,
     /// The most records this table may ever have.
     pub(crate) limit: u32,
+    /// When somebody last made sure that the table is the one others find, on the boot clock.
+    looked: AtomicU64,
     #[cfg(test)]
     pub(crate) stores_left: std::sync::atomic::AtomicUsize,
 }
+
+/// How old the knowledge may be that the table is the one others find: 10 ms.
+const LOOK_EVERY: u64 = 10_000_000;
 
 /// What a test may choose, and nobody else.
 #[doc(hidden)]
@@ -71,6 +77,7 @@ impl Table {
             tokens,
             dir: dir.to_owned(),
             limit,
+            looked: AtomicU64::new(0),
             #[cfg(test)]
             stores_left: std::sync::atomic::AtomicUsize::new(usize::MAX),
         })
@@ -84,20 +91,31 @@ impl Table {
         self.roster.lives(&self.map, member)
     }
 
-    /// Fails if the table was deleted: those who come later share another one.
-    pub(crate) fn still_shared(&self) -> Result<()> {
-        match self.map.is_linked() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Fault::new(
-                ErrorKind::Lost,
-                format!(
-                    "{} was deleted while in use, so others may hold the same locks: stop, and \
-                     open the store again",
-                    self.dir.join("table").display()
-                ),
-            )),
-            Err(error) => Err(Fault::io("looking at", &self.dir, error)),
+    /// Fails, with this kind, if the table was deleted, moved or replaced: those who come later
+    /// share another one.
+    pub(crate) fn still_shared(&self, kind: ErrorKind) -> Result<()> {
+        let path = self.dir.join("table");
+        if files::is_linked(self.map.file(), &path)? {
+            return Ok(());
         }
+        let path = path.display();
+        let why = format!(
+            "{path} was deleted, moved or replaced while in use, so others may hold the same \
+             locks: stop, and open the store again"
+        );
+        Err(Fault::new(kind, why))
+    }
+
+    /// The same for those who hold nothing yet, looking at most every [`LOOK_EVERY`]: a look costs
+    /// more than a free lock.
+    pub(crate) fn glance(&self, now: u64) -> Result<()> {
+        let looked = self.looked.load(Ordering::Relaxed);
+        if now.saturating_sub(looked) < LOOK_EVERY {
+            return Ok(());
+        }
+        self.still_shared(ErrorKind::Damaged)?;
+        self.looked.store(now, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -325,3 +325,38 @@ async fn a_table_deleted_under_a_holder_is_noticed() {
     let after = token(again.claim(&claim, QUEUE).await.unwrap());
     assert!(before < after, "the clock keeps tokens from going back");
 }
+
+/// Whoever comes after a table was deleted or moved has another one: nobody may be let in by the
+/// old one any more.
+#[tokio::test]
+async fn a_table_that_others_cannot_find_lets_nobody_in() {
+    for moved in [false, true] {
+        let (_dir, store) = open();
+        let table = store.dir().join("table");
+        let waiter = exclusive("b");
+        store.claim(&exclusive("b"), QUEUE).await.unwrap();
+        store.claim(&waiter, QUEUE).await.unwrap();
+        match moved {
+            true => std::fs::rename(&table, store.dir().join("old")).unwrap(),
+            false => std::fs::remove_file(&table).unwrap(),
+        }
+        let other = LocalStore::open(store.dir()).unwrap();
+        other.claim(&exclusive("a"), QUEUE).await.unwrap();
+        let refused = || async { store.claim(&exclusive("a"), QUEUE).await.is_err() };
+        assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, refused).await);
+        let error = store.claim(&exclusive("a"), QUEUE).await.unwrap_err();
+        assert_eq!(error.kind(), tenure_core::ErrorKind::Damaged, "{error}");
+        let error = store.claim(&waiter, QUEUE).await.unwrap_err();
+        assert_eq!(error.kind(), tenure_core::ErrorKind::Damaged, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_file_of_tokens_names_one_remedy() {
+    let (_dir, store) = open();
+    let dir = store.dir().to_owned();
+    drop(store);
+    std::fs::write(dir.join("tokens"), "nonsense").unwrap();
+    let error = LocalStore::open(&dir).unwrap_err().to_string();
+    assert!(error.contains("tokens") && !error.contains("table"), "{error}");
+}
