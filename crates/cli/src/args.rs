@@ -177,9 +177,13 @@ pub(crate) struct Watch {
 
 /// Undo a claim
 ///
-/// With --owner: releases the lock in the name of that owner, as it would itself, or takes its
-/// place out of the queue. With --force: takes the lock away from everybody who holds it now; the
-/// token advances, and the store keeps a record with the reason. Exits with 1 if nobody held it.
+/// With --owner: releases the lock in the name of that owner, as it would itself; one that waits
+/// loses its place, and goes to the end of the line if it still wants the lock. With --force: takes
+/// the lock away from everybody who holds it now; the token advances, and the store keeps a record
+/// with the reason. Exits with 1 if nobody held it.
+///
+/// Another can have the lock at once. Whoever lost it hears of it when it next renews, within a
+/// third of its TTL: until then only the token protects what both write to.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("whose").required(true))]
 pub(crate) struct Release {

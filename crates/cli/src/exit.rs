@@ -3,7 +3,9 @@
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 
+use rustix::process::Signal;
 use tenure::{Error, ErrorKind};
 
 pub(crate) const OK: u8 = 0;
@@ -39,6 +41,20 @@ Exit codes:
 /// The code of a process that signal number `signal` ended, as shells count.
 pub(crate) fn by_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+/// The signal to die of when everything is given back; zero for none.
+static DYING_OF: AtomicI32 = AtomicI32::new(0);
+
+/// Ends the program by a signal instead of a code: a shell goes on with its script unless what it
+/// ran has died of ^C.
+pub(crate) fn die_of(signal: Signal) {
+    DYING_OF.store(signal.as_raw(), Ordering::Relaxed);
+}
+
+/// The signal that was asked for with [`die_of`].
+pub(crate) fn dying_of() -> Option<i32> {
+    Some(DYING_OF.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
 /// Why a command ends without having done its work: one line for people, one code for programs.

@@ -39,6 +39,9 @@ fn main() -> ExitCode {
         output::complain(&failure.message);
         failure.code
     });
+    if let Some(signal) = exit::dying_of() {
+        child::die_of(signal);
+    }
     ExitCode::from(code)
 }
 

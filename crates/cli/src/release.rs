@@ -48,7 +48,7 @@ async fn release(
             (exit::OK, output.say(&object(true), format_args!("released {name}")))
         }
         Released::NotHeld => {
-            let text = format!("{name} is not held by this owner; if it waited, it no longer does");
+            let text = format!("{name} is not held by this owner; if it waited, it lost its place");
             (exit::NOTHING_DONE, output.say(&object(false), text))
         }
     };
@@ -59,7 +59,8 @@ async fn release(
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
     let store = connection.client.store();
-    let mut evicted = 0_u32;
+    // All of them first: a closed output must not save anybody.
+    let mut evicted = Vec::new();
     for holder in &state.holders {
         let eviction = Eviction {
             name: name.clone(),
@@ -67,10 +68,11 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
             by: Origin::here(),
             reason: reason.into(),
         };
-        if connection.within("evict", store.evict(&eviction)).await? == Released::NotHeld {
-            continue;
+        if connection.within("evict", store.evict(&eviction)).await? == Released::Released {
+            evicted.push(holder);
         }
-        evicted += 1;
+    }
+    for holder in &evicted {
         let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);
         let text = format!("evicted {who} from {name}, owner {owner}");
@@ -86,7 +88,7 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
             return closed.outcome();
         }
     }
-    if evicted > 0 {
+    if !evicted.is_empty() {
         return Ok(exit::OK);
     }
     let object = ReleaseObject::new(name, false);

@@ -69,7 +69,9 @@ async fn under_lock(
         }
     };
     let end = supervise::supervise(&job, &guard, &mut signals, arguments).await?;
-    job.finish(end.signal);
+    if let Some(signal) = job.finish(end.signal) {
+        exit::die_of(signal);
+    }
     let name = guard.name().clone();
     let still_held = give_back(guard).await;
     if !end.lost && !still_held {

@@ -112,7 +112,12 @@ fn on_loss(job: &Job, guard: &Guard, reason: LossReason, arguments: &Run) -> Opt
     }
     // A stopped process does not even see that it should end.
     job.resume();
-    (arguments.on_lost == OnLost::Term).then(|| Instant::now() + arguments.grace)
+    // At the end of max-hold the store still keeps others out, for two thirds of the TTL or more.
+    let grace = match reason {
+        LossReason::MaxHold => arguments.grace.min(arguments.lock.ttl / 2),
+        _ => arguments.grace,
+    };
+    (arguments.on_lost == OnLost::Term).then(|| Instant::now() + grace)
 }
 
 fn warn(guard: &Guard, arguments: &Run) {

@@ -21,7 +21,7 @@ use terminal::Terminal;
 
 pub(crate) use find::{find, not_started};
 pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
-pub(crate) use system::is_ignored;
+pub(crate) use system::{die_of, is_ignored};
 
 /// A running command, and every process of its group.
 #[derive(Debug)]
@@ -145,18 +145,16 @@ impl Job {
     ///
     /// ^C and ^\ reach the group in front only. When one of them, and not we, has `ended` the
     /// command, the others of our group (the script that called us) get it now, as they would have
-    /// without us.
-    pub(crate) fn finish(&self, ended: Option<Signal>) {
+    /// without us; and we should die of it, too: it is the answer.
+    pub(crate) fn finish(&self, ended: Option<Signal>) -> Option<Signal> {
         self.guardian.call_off();
         let in_front = |terminal: &&Terminal| terminal.is_of(self.pid);
-        let Some(terminal) = self.terminal.as_ref().filter(in_front) else {
-            return;
-        };
+        let terminal = self.terminal.as_ref().filter(in_front)?;
         terminal.take_back_from(self.pid);
-        if let Some(signal @ (Signal::INT | Signal::QUIT)) = ended {
-            // We listen to it ourselves, so it ends only the others.
-            let _ = process::kill_current_process_group(signal);
-        }
+        let signal = ended.filter(|signal| matches!(*signal, Signal::INT | Signal::QUIT))?;
+        // We listen to it ourselves, so it ends only the others.
+        let _ = process::kill_current_process_group(signal);
+        Some(signal)
     }
 }
 

@@ -34,6 +34,16 @@ pub(crate) fn blocking<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Ends this process by a signal, as if nothing had ever listened to it. Returns only if the signal
+/// is one that ends nobody.
+pub(crate) fn die_of(signal: i32) {
+    // SAFETY: restoring the default action installs no code, and `raise` takes no memory.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
 /// Stops every process of our group as the terminal would have done it. Returns when we are
 /// continued, or at once if there is no shell above us that could do that.
 pub(crate) fn stop_our_group(signal: Signal) {

@@ -40,6 +40,19 @@ fn an_interrupt_ends_the_command_and_the_script_that_called_us() {
     assert_eq!(session.end(), None, "a signal ended the shell");
 }
 
+/// Bash ends a loop only if what it ran has died of the signal itself.
+#[test]
+fn an_interrupt_ends_a_loop_around_us() {
+    let store = Store::new();
+    let body = "\"$TENURE\" run a -- sh -c \"echo read''y; exec sleep 100\"";
+    let shell_line = format!("exec bash -c 'for i in 1 2; do {body}; done; echo went-on'")
+        .replace("read''y", "read\"\"y");
+    let mut session = Session::start(&store, &shell_line, "");
+    session.expect("ready");
+    session.type_in("\x03");
+    assert_eq!(session.end(), None, "a signal ended the shell");
+}
+
 #[test]
 fn an_interrupt_that_was_meant_for_us_leaves_the_script_alone() {
     let store = Store::new();
