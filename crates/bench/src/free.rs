@@ -30,7 +30,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             ours: median(ours),
             against: "flock(LOCK_EX) + flock(LOCK_UN)",
             theirs: median(theirs),
-            bound: 3.0,
+            bound: Some(3.0),
         }])
     })
 }

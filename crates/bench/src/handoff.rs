@@ -3,7 +3,8 @@
 //! Once with both processes on one core, where a hand-off costs what it computes; once on two,
 //! where it costs a wake-up across cores. A holder yields the core once before it lets go, so that
 //! the other can stand in line again (otherwise the scheduler decides how often the lock changes
-//! hands at all); only acquisitions that had to wait are counted.
+//! hands at all); only acquisitions that had to wait are counted. On one core that yield is a second
+//! switch, which the byte does not need: that figure is for information.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -28,14 +29,15 @@ const LOCK: &str = "handoff";
 
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let cores = std::thread::available_parallelism()?.get();
-    let mut rows = vec![compare(0, "local: hand-off between two processes, one core")?];
+    let mut rows = vec![compare(0, "local: hand-off between two processes, one core", None)?];
     if cores > 1 {
-        rows.push(compare(1, "local: hand-off between two processes, two cores")?);
+        let what = "local: hand-off between two processes, two cores";
+        rows.push(compare(1, what, Some(3.0))?);
     }
     Ok(rows)
 }
 
-fn compare(core: usize, what: &'static str) -> Outcome<Row> {
+fn compare(core: usize, what: &'static str, bound: Option<f64>) -> Outcome<Row> {
     let folder = tempfile::tempdir()?;
     let store = folder.path().join("store");
     for fifo in ["there", "back"] {
@@ -57,7 +59,7 @@ fn compare(core: usize, what: &'static str) -> Outcome<Row> {
         theirs.push(bytes(folder.path())?);
     }
     let against = "a byte through a FIFO, alike";
-    Ok(Row { what, ours: median(ours), against, theirs: median(theirs), bound: 3.0 })
+    Ok(Row { what, ours: median(ours), against, theirs: median(theirs), bound })
 }
 
 fn stay_on(core: usize) -> Outcome<()> {

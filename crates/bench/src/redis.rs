@@ -28,7 +28,7 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
         ours,
         against: "the same two commands over a bare socket",
         theirs,
-        bound: 1.15,
+        bound: Some(1.15),
     };
     Ok(vec![
         row("redis: acquire + release, free, one task", fenced),

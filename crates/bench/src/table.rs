@@ -8,8 +8,8 @@ pub(crate) struct Row {
     pub(crate) ours: Duration,
     pub(crate) against: &'static str,
     pub(crate) theirs: Duration,
-    /// The ratio that is still good.
-    pub(crate) bound: f64,
+    /// The ratio that is still good. `None`: for information.
+    pub(crate) bound: Option<f64>,
 }
 
 impl Row {
@@ -18,7 +18,7 @@ impl Row {
     }
 
     pub(crate) fn holds(&self) -> bool {
-        self.ratio() <= self.bound
+        self.bound.is_none_or(|bound| self.ratio() <= bound)
     }
 }
 
@@ -27,14 +27,14 @@ pub(crate) fn print(rows: &[Row]) {
     println!("|---|---|---|---|---|---|---|");
     for row in rows {
         let verdict = if row.holds() { "holds" } else { "ABOVE" };
+        let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
         println!(
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {verdict} |",
+            "| {} | {} | {} | {} | {:.2} | {bound} | {verdict} |",
             row.what,
             micros(row.ours),
             row.against,
             micros(row.theirs),
             row.ratio(),
-            row.bound,
         );
     }
 }

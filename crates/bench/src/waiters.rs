@@ -36,7 +36,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         ours: median(many),
         against: "the same among 10",
         theirs: median(few),
-        bound: 2.0,
+        bound: Some(2.0),
     }])
 }
 

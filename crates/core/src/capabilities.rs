@@ -19,6 +19,8 @@ pub struct Capabilities {
     pub detects_death: bool,
     /// Other processes can use the same store.
     pub cross_process: bool,
+    /// [`Holder::age`](crate::Holder::age) is known for tenure's own holders.
+    pub ages: bool,
 }
 
 impl Capabilities {
@@ -32,6 +34,7 @@ impl Capabilities {
             permits: true,
             detects_death: true,
             cross_process: true,
+            ages: true,
         }
     }
 }

@@ -154,6 +154,8 @@ impl Store for RedisStore {
         };
         let mut capabilities = Capabilities::full(fencing);
         capabilities.detects_death = false;
+        // A bare SET cannot write down the server's time.
+        capabilities.ages = self.config.fencing;
         capabilities
     }
 

@@ -62,7 +62,7 @@ impl Engine {
         match self {
             Self::Local | Self::Memory => Some(&["timeout"]),
             Self::Redis if cfg!(feature = "redis") => {
-                Some(&["prefix", "replicas", "timeout", "ca", "cert", "key"])
+                Some(&["prefix", "fencing", "replicas", "timeout", "ca", "cert", "key"])
             }
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }

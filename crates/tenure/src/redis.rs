@@ -25,6 +25,11 @@ fn configuration(url: &StoreUrl) -> Result<RedisConfig> {
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
     }
+    config.fencing = match url.option("fencing") {
+        None | Some("on") => true,
+        Some("off") => false,
+        Some(_) => return Err(invalid("fencing= is on or off")),
+    };
     if let Some(replicas) = url.option("replicas") {
         config.replicas =
             replicas.parse().map_err(|_| invalid("replicas= takes a number of replicas"))?;
@@ -134,6 +139,7 @@ mod tests {
         let nodes = vec![("::1".into(), 7000), ("b".into(), 6379)];
         assert_eq!(cluster.topology, Topology::Cluster { nodes });
         assert_eq!(cluster.replicas, 2);
+        assert!(cluster.fencing && !config("redis://h?fencing=off").unwrap().fencing);
         assert!(config("rediss://h").unwrap().tls.is_some());
     }
 
@@ -148,6 +154,7 @@ mod tests {
             "redis://h?ca=x",
             "rediss://h?cert=x",
             "redis://h?replicas=many",
+            "redis://h?fencing=maybe",
             "redis://h?nonsense=1",
         ] {
             assert_eq!(config(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
