@@ -1,0 +1,123 @@
+//! Other clients on the same keys: whoever locks by `SET NX PX` excludes us and is excluded.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Client, ErrorKind, Eviction, Guard, LockName, Options, Origin, Released};
+use tenure_redis::{RedisConfig, RedisStore, Topology};
+use tenure_testkit::RedisServer;
+
+async fn connect(server: &RedisServer, fencing: bool) -> Client {
+    let server = ("127.0.0.1".into(), server.port());
+    let mut config = RedisConfig::new(Topology::Single { server });
+    config.fencing = fencing;
+    Client::new(Arc::new(RedisStore::connect(config).await.unwrap()))
+}
+
+fn server() -> Option<RedisServer> {
+    let missing = tenure_testkit::lacks("redis-server", "locks of other Redis clients");
+    (!missing).then(|| RedisServer::start(&[]).unwrap())
+}
+
+/// What redis-py, node-redlock, redsync, rslock and others send to take a lock.
+fn set_if_absent(server: &RedisServer, value: &str) -> bool {
+    let reply = server.command(&["SET", "tenure:a", value, "NX", "PX", "60000"]).unwrap();
+    reply == "OK"
+}
+
+/// And what they send to give it back.
+fn delete_if_own(server: &RedisServer, value: &str) -> bool {
+    let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+                  return redis.call('DEL', KEYS[1]) else return 0 end";
+    server.command(&["EVAL", script, "1", "tenure:a", value]).unwrap() == "1"
+}
+
+#[tokio::test]
+async fn a_foreign_holder_keeps_us_out_and_its_release_lets_our_waiters_in() {
+    let Some(server) = server() else { return };
+    for fencing in [true, false] {
+        let client = connect(&server, fencing).await;
+        let mutex = client.mutex("a").unwrap();
+        let mutex = mutex.with(Options::new().poll_cap(Duration::from_millis(50)));
+        assert!(set_if_absent(&server, "theirs"));
+        assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
+        let reader = client.rw_lock("a").unwrap().try_read().await;
+        assert_eq!(reader.unwrap_err().kind(), ErrorKind::Busy);
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let mutex = mutex.clone();
+                tokio::spawn(async move { mutex.acquire().await?.release().await })
+            })
+            .collect();
+        let in_line = || async { client.inspect("a").await.unwrap().waiters.len() == 3 };
+        assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, in_line).await);
+        assert!(delete_if_own(&server, "theirs"));
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap().unwrap(), Released::Released);
+        }
+        assert!(client.inspect("a").await.unwrap().is_free());
+    }
+}
+
+#[tokio::test]
+async fn whichever_way_we_hold_a_foreign_client_is_kept_out() {
+    let Some(server) = server() else { return };
+    for fencing in [true, false] {
+        let client = connect(&server, fencing).await;
+        let held: [Guard; 3] = [
+            client.mutex("a").unwrap().acquire().await.unwrap(),
+            // The others get their turn in the loop below.
+            client.rw_lock("b").unwrap().read().await.unwrap(),
+            client.semaphore("c", 2).unwrap().acquire().await.unwrap(),
+        ];
+        assert!(!set_if_absent(&server, "theirs"));
+        assert!(!delete_if_own(&server, "theirs"), "a stranger's delete leaves ours alone");
+        for (guard, name) in held.into_iter().zip(["a", "b", "c"]) {
+            let key = format!("tenure:{name}");
+            let set = ["SET", &key, "theirs", "NX", "PX", "60000"];
+            assert_eq!(server.command(&set).unwrap(), "(nil)", "{name}");
+            assert_eq!(guard.release().await.unwrap(), Released::Released, "{name}");
+            assert_eq!(server.command(&set).unwrap(), "OK", "{name}");
+            assert_eq!(server.command(&["DEL", &key]).unwrap(), "1", "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_holder_is_shown_and_can_be_evicted_by_the_value_seen() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    assert!(set_if_absent(&server, "some token of theirs"));
+    let state = client.inspect("a").await.unwrap();
+    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    assert_eq!(holder.owner, "some token of theirs");
+    assert_eq!((holder.token, holder.age, holder.pid), (None, None, None));
+    assert!(holder.expires_in.unwrap() > Duration::from_secs(30));
+    let eviction = |owner: &str| Eviction {
+        name: LockName::new("a").unwrap(),
+        owner: owner.into(),
+        by: Origin::here(),
+        reason: "test".into(),
+    };
+    let store = client.store();
+    assert_eq!(store.evict(&eviction("another")).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.evict(&eviction(&holder.owner)).await.unwrap(), Released::Released);
+    assert!(client.inspect("a").await.unwrap().is_free());
+    let audit = server.command(&["LRANGE", "tenure:{tenure:a}:audit", "0", "-1"]).unwrap();
+    assert!(audit.contains("some token of theirs") && audit.contains("test"), "{audit}");
+}
+
+#[tokio::test]
+async fn a_foreign_lock_without_an_end_is_waited_for_and_shown_as_such() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    assert_eq!(server.command(&["SET", "tenure:a", "for ever"]).unwrap(), "OK");
+    let limit = Duration::from_millis(100);
+    let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    let state = client.inspect("a").await.unwrap();
+    assert_eq!(state.holders[0].expires_in, None);
+    assert_eq!(state.waiters, []);
+}
