@@ -23,6 +23,21 @@ pub struct Claim {
     pub label: Arc<str>,
 }
 
+#[cfg(test)]
+impl Claim {
+    /// A claim on the lock `a` with a TTL of 30 s, for tests.
+    pub(crate) fn sample() -> Self {
+        Self {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::random(),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(30),
+            origin: Origin::here(),
+            label: "".into(),
+        }
+    }
+}
+
 /// The process a claim comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {

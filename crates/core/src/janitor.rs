@@ -124,21 +124,14 @@ async fn release(store: &dyn Store, call_timeout: Duration, claim: &Claim) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Chaos, Faults, LockName, MemoryStore, Mode, Origin, OwnerId};
+    use crate::{Chaos, Faults, MemoryStore};
 
     #[tokio::test]
     async fn what_is_beyond_the_bound_is_left_to_its_ttl_and_the_rest_is_flushed() {
         let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
         chaos.pause();
         let janitor = Janitor::start(chaos.clone(), Duration::from_secs(60));
-        let claim = Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_secs(60),
-            origin: Origin::here(),
-            label: "".into(),
-        };
+        let claim = Claim::sample();
         let excess = 100;
         for _ in 0..Janitor::QUEUE + excess {
             janitor.release_later(claim.clone());

@@ -245,17 +245,10 @@ async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, LockName, Mode, Origin, OwnerId};
+    use crate::Claim;
 
     fn lease() -> Arc<Lease> {
-        let claim = Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_secs(30),
-            origin: Origin::here(),
-            label: "".into(),
-        };
+        let claim = Claim::sample();
         Arc::new(Lease::new(claim, None, now() + Duration::from_secs(29)))
     }
 

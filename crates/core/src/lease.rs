@@ -136,17 +136,9 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LockName, Mode, Origin, OwnerId};
 
     fn lease(deadline: Moment) -> Lease {
-        let claim = Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_secs(30),
-            origin: Origin::here(),
-            label: "".into(),
-        };
+        let claim = Claim::sample();
         Lease::new(claim, None, deadline)
     }
 
