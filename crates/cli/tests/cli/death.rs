@@ -105,6 +105,30 @@ async fn what_the_command_has_started_gets_the_grace_too() {
     assert_eq!(code(&mut run).await, Some(76));
 }
 
+/// A stopped process does not see that it should end, and the grace is far away.
+#[tokio::test]
+async fn a_loss_ends_a_command_that_is_stopped() {
+    let store = Store::new();
+    let options = ["run", "--ttl", "10m", "--max-hold", "300ms", "--grace", "5m", "a"];
+    let mut run = store.start(&[&options[..], &["-c", "kill -STOP $$; sleep 100"]].concat());
+    assert_eq!(code(&mut run).await, Some(76));
+}
+
+/// The command ends at once; what it started does not listen, and must be gone with the lock.
+#[tokio::test]
+async fn a_loss_ends_what_the_command_has_started() {
+    let store = Store::new();
+    let deaf = "trap '' TERM; while :; do sleep 0.1; done";
+    let shell_line = format!("sh -c \"{deaf}\" & echo $$ $!; wait");
+    let options = ["run", "--max-hold", "500ms", "--grace", "200ms", "a", "-c"];
+    let mut run = store.start(&[&options[..], &[shell_line.as_str()]].concat());
+    let pids = pids(&mut run).await;
+    assert_eq!(code(&mut run).await, Some(76));
+    for pid in pids {
+        assert!(!runs(pid), "{pid} is gone before the lock is given back");
+    }
+}
+
 #[tokio::test]
 async fn on_lost_decides_what_happens_to_the_command() {
     let store = Store::new();
