@@ -35,8 +35,10 @@ if token then
   if kind == 'x' then
     redis.call('PEXPIRE', K, ARGV[5])
   else
+    -- First what a server out of memory still does; after it, it does the rest, too.
+    redis.call('PEXPIRE', K, number(math.max(redis.call('PTTL', K), ttl)))
     redis.call('ZADD', E, number(now + ttl), owner)
-    keep(K, ttl) keep(P, ttl) keep(E, ttl)
+    keep(P, ttl) keep(E, ttl)
   end
   return {'granted', token, us}
 end
@@ -45,7 +47,9 @@ local record = redis.call('HGET', W, owner)
 local arrived, seat = number(now), true
 if record then
   record = words(record, 10)
-  arrived, seat = record[2], false
+  arrived = record[2]
+  -- Should the line have been lost, by an eviction or by hand, it joins again.
+  seat = redis.call('EXISTS', Q) == 0
 end
 local lease = patience > 0 and patience or 1000
 redis.call('HSET', W, owner, table.concat({number(now + lease), arrived, ARGV[2], ARGV[3], ARGV[4],
@@ -66,7 +70,7 @@ if patience == 0 then
 end
 local again = -1
 if redis.call('LINDEX', Q, 0) == owner then
-  local first = redis.call('ZRANGE', E, 0, 0, 'WITHSCORES')
+  local first = room() == 'x' and {} or redis.call('ZRANGE', E, 0, 0, 'WITHSCORES')
   if first[2] then again = math.max(tonumber(first[2]) - now, 1) else again = redis.call('PTTL', K) end
 end
 return {'queued', number(again), us}

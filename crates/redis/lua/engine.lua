@@ -1,7 +1,7 @@
 -- The engine: what claim, release and evict share when a lock is contended or pooled.
 -- Composed behind each script's fast path at build; never run alone.
 --
--- Expects these locals: K, Q, W, P, E, T (key names) and fenced (boolean).
+-- Expects these locals: K, Q, W, P, E, T (key names).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
 --               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
 --               is a space, or ! when somebody may wait: a release without it need not look
@@ -20,8 +20,8 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 local function number(n) return string.format('%.0f', n) end
 
+-- Whoever is let in here may want a token, whatever the one who lets it in wants.
 local function mint()
-  if not fenced then return '-' end
   local token = now * 1024
   local last = tonumber(redis.call('GET', T) or '0')
   if last >= token then token = last + 1 end
@@ -83,9 +83,10 @@ end
 
 local function drop_ended()
   local kind = room()
-  if kind == '-' then
+  if kind == '-' or kind == 'x' then
+    -- A pool whose marker was taken away by force or by another client is no pool.
     redis.call('DEL', P, E)
-  elseif kind ~= 'x' then
+  else
     for _, owner in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', number(now))) do
       leave_pool(owner)
     end
@@ -163,7 +164,8 @@ end
 
 -- Somebody waits: tells the holder's release to look. A foreign holder's value is left alone.
 local function mark()
-  if string.find(redis.call('GETRANGE', K, 0, 32), '^%x+ $') then redis.call('SETRANGE', K, 32, '!') end
+  local start = redis.call('GETRANGE', K, 0, 32)
+  if #start == 33 and string.find(start, '^%x+ $') then redis.call('SETRANGE', K, 32, '!') end
 end
 
 -- What `owner` has now: its token and the start of its term in ms, or nil.
@@ -174,6 +176,7 @@ local function held(owner)
     local v = words(string.sub(value, 34), 2)
     return v[1], v[2], 'x'
   end
+  if string.sub(value, 1, 5) ~= 'pool ' then return nil end
   local ends = redis.call('ZSCORE', E, owner)
   if ends and tonumber(ends) > now then
     local record = words(redis.call('HGET', P, owner), 9)

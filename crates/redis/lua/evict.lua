@@ -1,9 +1,9 @@
 -- Takes a lock away from the owner seen, advances the token, and records the order.
 -- KEYS  K, Q, W, P, E, T, A (list: audit records)
--- ARGV  1 owner, or the whole value of a foreign holder  2 fenced (1, 0)  3 audit record
+-- ARGV  1 owner, or the whole value of a foreign holder  2 audit record
 -- Returns 1 if the owner held the lock, 0 if not.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local owner, fenced = ARGV[1], ARGV[2] == '1'
+local owner = ARGV[1]
 
 --@engine
 
@@ -19,7 +19,7 @@ elseif held(owner) then
 end
 if released == 1 then
   mint()
-  redis.call('LPUSH', KEYS[7], ARGV[3])
+  redis.call('LPUSH', KEYS[7], ARGV[2])
   redis.call('LTRIM', KEYS[7], 0, 999)
 end
 redis.call('HDEL', W, owner)

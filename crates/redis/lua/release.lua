@@ -1,9 +1,9 @@
 -- Gives up a claim, whether it holds or waits, and hands the lock to the next in line.
 -- KEYS  K, Q, W, P, E, T
--- ARGV  1 owner  2 fenced (1, 0)
+-- ARGV  1 owner
 -- Returns 1 if the owner held the lock, 0 if not.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local owner, fenced = ARGV[1], ARGV[2] == '1'
+local owner = ARGV[1]
 
 -- Mine, and nobody waits.
 local value = redis.call('GET', K)

@@ -36,8 +36,7 @@ pub(crate) fn unmade(operation: &'static str, error: rustis::Error) -> Error {
     }
 }
 
-/// The server answered with an error. It executed nothing: each of our scripts writes only after
-/// everything it reads was found good.
+/// The server answered with an error. Outside a script, it executed nothing.
 fn refused(operation: &'static str, reply: &RedisError) -> Error {
     let said = reply.description();
     let (kind, why) = match &reply.kind {
@@ -75,5 +74,7 @@ fn refused(operation: &'static str, reply: &RedisError) -> Error {
         }
         _ => (ErrorKind::Internal, "the server refused"),
     };
-    Error::new(kind, operation, format!("{why} ({} {said})", reply.kind))
+    let error = Error::new(kind, operation, format!("{why} ({} {said})", reply.kind));
+    // A script that fails has done what comes before the failure.
+    if said.contains("script:") { error.with_unknown_effect() } else { error }
 }

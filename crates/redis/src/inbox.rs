@@ -110,8 +110,15 @@ impl Inbox {
             return Ok(());
         }
         let channel = self.channel(keyring, keys);
-        let done =
-            if sharded { shard(&mut sink, &channel).await } else { sink.subscribe(channel).await };
+        let done = if sharded {
+            shard(&mut sink, &channel).await
+        } else {
+            match sink.subscribe(channel).await {
+                // An attempt before this one was dropped half-way: the request is on its way.
+                Err(error) if is_subscribed_already(&error) => Ok(()),
+                done => done,
+            }
+        };
         if done.is_err() {
             self.servers.doubt();
         }
@@ -137,13 +144,18 @@ impl Inbox {
     /// A claim is queued, and may hear of its grant from now on.
     pub(crate) fn expect(&self, owner: OwnerId, anchor: Anchor) {
         let mut desk = self.desk.lock();
-        let early = desk.take_early(owner);
+        // What was granted before the claim was found to wait is over.
+        let is_over = |news: &News| news.server_ms < anchor.server_us / 1000;
+        let early = desk.take_early(owner).filter(|news| !is_over(news));
         let waiting = desk.waiting.entry(owner).or_insert_with(|| Waiting {
             anchor,
             news: None,
             bell: Arc::new(Notify::new()),
         });
         waiting.anchor = anchor;
+        if waiting.news.as_ref().is_some_and(is_over) {
+            waiting.news = None;
+        }
         if early.is_some() {
             waiting.news = early;
             waiting.bell.notify_one();
@@ -214,12 +226,16 @@ impl Drop for Listener {
 /// Subscribes to a sharded channel, also to one that was before its slot moved away and back.
 async fn shard(sink: &mut PubSubSplitSink, channel: &str) -> rustis::Result<()> {
     match sink.ssubscribe(channel).await {
-        Err(error) if matches!(error.kind(), Kind::Client(ClientError::AlreadySubscribed)) => {
+        Err(error) if is_subscribed_already(&error) => {
             let _gone = sink.sunsubscribe(channel).await;
             sink.ssubscribe(channel).await
         }
         done => done,
     }
+}
+
+fn is_subscribed_already(error: &rustis::Error) -> bool {
+    matches!(error.kind(), Kind::Client(ClientError::AlreadySubscribed))
 }
 
 impl Desk {

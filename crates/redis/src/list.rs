@@ -1,7 +1,7 @@
 //! The names of locks on one server.
 
 use rustis::client::Client;
-use rustis::resp::cmd;
+use rustis::resp::{BulkString, cmd};
 use tenure_core::{LockName, Result};
 
 use crate::fault::fault;
@@ -19,9 +19,11 @@ pub(crate) async fn scan(
         loop {
             let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
             let scan = scan.arg("COUNT").arg(1000);
-            let page = client.send::<(String, Vec<String>)>(scan, None).await;
+            let page = client.send::<(String, Vec<BulkString>)>(scan, None).await;
             let (next, keys) = page.map_err(|error| fault("list locks", error))?;
-            names.extend(keys.iter().filter_map(|key| keyring.lock_of(key)));
+            // Keys that are no text are no locks of ours.
+            let texts = keys.iter().filter_map(|key| std::str::from_utf8(key.as_bytes()).ok());
+            names.extend(texts.filter_map(|key| keyring.lock_of(key)));
             if next == "0" {
                 break;
             }

@@ -24,6 +24,9 @@ use crate::servers::Servers;
 pub struct RedisStore {
     config: RedisConfig,
     servers: Servers,
+    /// A way of their own for renewals where claims wait for replicas: WAIT holds up whatever is
+    /// behind it on the same connection.
+    renewals: Option<Servers>,
     keyring: Keyring,
     scripts: Scripts,
     inbox: Inbox,
@@ -43,7 +46,11 @@ impl RedisStore {
         let scripts = Scripts::load(&servers, cluster).await?;
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::open(&config, servers.clone(), OwnerId::random().to_string());
-        Ok(Self { config, servers, keyring, scripts, inbox })
+        let renewals = match config.replicas {
+            0 => None,
+            _ => Some(Servers::connect(&config).await?),
+        };
+        Ok(Self { config, servers, renewals, keyring, scripts, inbox })
     }
 
     async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
@@ -101,7 +108,7 @@ impl RedisStore {
         match parts[..] {
             ["granted", token, _] => {
                 self.inbox.settle(claim.owner, keys);
-                let token = token.parse().ok().map(Token::new);
+                let token = self.wanted(token.parse().ok().map(Token::new));
                 Ok(Answer::Granted(Grant { token, since: None }))
             }
             ["queued", again, server_us] => {
@@ -124,16 +131,23 @@ impl RedisStore {
         let limit = (self.config.timeout / 2).as_millis().to_string();
         // On the connection that the grant was made on: it waits for that connection's writes.
         let wait = || cmd("WAIT").arg(wanted).arg(&limit);
-        let acknowledged = match self.servers.send("acquire", keys.slot, wait).await? {
+        // Whatever goes wrong from here on, the grant is there and must be undone.
+        let reply = self.servers.send("acquire", keys.slot, wait).await;
+        let acknowledged = match reply.map_err(Error::with_unknown_effect)? {
             Value::Integer(count) => u32::try_from(count).unwrap_or(0),
             _ => return Err(nonsense("acquire")),
         };
         if acknowledged >= wanted {
             return Ok(answer);
         }
-        self.release(claim).await?;
+        self.release(claim).await.map_err(Error::with_unknown_effect)?;
         let why = format!("only {acknowledged} of {wanted} replicas have it: it was undone");
         Err(Error::new(ErrorKind::QuorumLost, "acquire", why).about(&claim.name))
+    }
+
+    /// Without fencing there are no tokens, also where a line that others stand in made one.
+    fn wanted(&self, token: Option<Token>) -> Option<Token> {
+        token.filter(|_| self.config.fencing)
     }
 
     fn fenced(&self) -> &'static str {
@@ -190,7 +204,8 @@ impl Store for RedisStore {
             return Ok(Answer::Queued(*place));
         }
         self.inbox.forget(claim.owner);
-        Ok(Answer::Granted(Grant { token: news.token, since: Some(since.min(now())) }))
+        let (token, since) = (self.wanted(news.token), Some(since.min(now())));
+        Ok(Answer::Granted(Grant { token, since }))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -199,7 +214,7 @@ impl Store for RedisStore {
             .scripts
             .renew
             .run(
-                &self.servers,
+                self.renewals.as_ref().unwrap_or(&self.servers),
                 keys.slot,
                 "renew",
                 &[&keys.holder, &keys.pool, &keys.ends],
@@ -224,7 +239,7 @@ impl Store for RedisStore {
                 keys.slot,
                 "release",
                 &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
-                &[&claim.owner.to_string(), self.fenced()],
+                &[&claim.owner.to_string()],
             )
             .await?;
         released("release", &reply)
@@ -276,7 +291,7 @@ impl Store for RedisStore {
                     &keys.token,
                     &keys.audit,
                 ],
-                &[owner, self.fenced(), &record],
+                &[owner, &record],
             )
             .await?;
         released("evict", &reply)

@@ -121,3 +121,106 @@ async fn a_foreign_lock_without_an_end_is_waited_for_and_shown_as_such() {
     assert_eq!(state.holders[0].expires_in, None);
     assert_eq!(state.waiters, []);
 }
+
+/// The marker of a pool can vanish, by eviction or by hand: whoever was in it holds no more.
+#[tokio::test]
+async fn a_reader_whose_key_was_taken_by_another_hears_of_it_and_leaves_it_alone() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    let options = Options::new().ttl(Duration::from_secs(2));
+    for foreign in [true, false] {
+        let reader = client.rw_lock("a").unwrap().with(options.clone()).read().await.unwrap();
+        assert_eq!(server.command(&["DEL", "tenure:a"]).unwrap(), "1");
+        let guard = if foreign {
+            assert_eq!(server.command(&["SET", "tenure:a", "for ever"]).unwrap(), "OK");
+            None
+        } else {
+            Some(client.mutex("a").unwrap().acquire().await.unwrap())
+        };
+        assert_eq!(reader.lost().await, tenure_core::LossReason::NotHeld);
+        assert_eq!(reader.release().await.unwrap(), Released::NotHeld);
+        match guard {
+            Some(guard) => assert_eq!(guard.release().await.unwrap(), Released::Released),
+            None => {
+                assert_eq!(server.command(&["PTTL", "tenure:a"]).unwrap(), "-1");
+                assert_eq!(server.command(&["DEL", "tenure:a"]).unwrap(), "1");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_wants_tokens_gets_one_from_a_holder_that_does_not() {
+    let Some(server) = server() else { return };
+    let (fenced, unfenced) = (connect(&server, true).await, connect(&server, false).await);
+    let holder = unfenced.mutex("a").unwrap().acquire().await.unwrap();
+    assert_eq!(holder.token(), None);
+    let waiter = fenced.mutex("a").unwrap();
+    let waiter = tokio::spawn(async move { waiter.acquire().await });
+    let in_line = || async { fenced.inspect("a").await.unwrap().waiters.len() == 1 };
+    assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, in_line).await);
+    holder.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    assert!(guard.token().is_some());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_line_that_was_lost_is_joined_again() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    assert!(set_if_absent(&server, "theirs"));
+    let waiter = client.rw_lock("a").unwrap();
+    let waiter = waiter.with(Options::new().poll_cap(Duration::from_millis(50)));
+    let waiter = tokio::spawn(async move { waiter.read().await });
+    let in_line = || async { client.inspect("a").await.unwrap().waiters.len() == 1 };
+    assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, in_line).await);
+    server.command(&["DEL", "tenure:{tenure:a}:q"]).unwrap();
+    assert!(delete_if_own(&server, "theirs"));
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_short_foreign_value_is_not_touched_by_those_who_wait() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    assert!(set_if_absent(&server, "abc "));
+    let error = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(delete_if_own(&server, "abc "));
+}
+
+#[tokio::test]
+async fn keys_that_are_no_text_do_not_keep_locks_from_being_listed() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+    let script = r"return redis.call('SET', 'tenure:\255\254', 'x')";
+    assert_eq!(server.command(&["EVAL", script, "0"]).unwrap(), "OK");
+    let names = client.list("").await.unwrap();
+    assert_eq!(names, [guard.name().clone()]);
+}
+
+/// Dropped at its second await, a first wait has asked for news and heard no answer yet.
+#[tokio::test]
+async fn a_first_wait_that_was_dropped_does_not_keep_others_from_waiting() {
+    let Some(server) = server() else { return };
+    for polls in 1..6 {
+        let client = connect(&server, true).await;
+        let holder = client.mutex("a").unwrap().acquire().await.unwrap();
+        let mutex = client.mutex("a").unwrap();
+        {
+            let mut first = std::pin::pin!(mutex.acquire());
+            for _ in 0..polls {
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                assert!(first.as_mut().poll(&mut context).is_pending());
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        let second = tokio::spawn(async move { mutex.acquire().await });
+        let in_line = || async { client.inspect("a").await.unwrap().waiters.len() == 1 };
+        assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, in_line).await);
+        holder.release().await.unwrap();
+        second.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
