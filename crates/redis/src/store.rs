@@ -258,7 +258,11 @@ impl Store for RedisStore {
                 &[],
             )
             .await?;
-        inspect::read(name, reply)
+        let mut state = inspect::read(name, reply)?;
+        for holder in &mut state.holders {
+            holder.token = self.wanted(holder.token);
+        }
+        Ok(state)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
