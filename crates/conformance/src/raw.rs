@@ -12,7 +12,7 @@ use tenure_testkit::{GENEROUS, eventually};
 use crate::fixture::LONG;
 
 /// Patience that no case exhausts.
-pub(crate) const PATIENT: Patience = Patience::Queue(LONG);
+pub(crate) const PATIENT: Patience = Patience::queue(LONG);
 
 /// How often a call is repeated after transient faults before the case gives up on the store.
 const TRIES: u32 = 100;

@@ -131,7 +131,10 @@ impl<'a> Attempt<'a> {
         let patience = match self.limit {
             Limit::Try => Patience::None,
             // Long enough to miss two polls and a slow reply, short enough not to hold up others.
-            _ => Patience::Queue(self.options.poll_cap * 3 + self.inner.call_timeout),
+            _ => {
+                let poll = self.options.poll_cap;
+                Patience::Queue { lease: poll * 3 + self.inner.call_timeout, poll }
+            }
         };
         let clean = !std::mem::replace(&mut self.undo.armed, true);
         let call = self.inner.store.claim(&self.undo.claim, patience);
@@ -151,7 +154,12 @@ impl<'a> Attempt<'a> {
         // Waiters that came together need not ask together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
         let cap = self.options.poll_cap.mul_f64(1.0 - spread);
-        let limit = place.ask_again_in.map_or(cap, |obstacle| obstacle.min(cap));
+        let limit = match place.ask_again_in {
+            // The store looks after it; that it does is seen to all the same.
+            _ if place.tended => cap * 64,
+            Some(obstacle) => obstacle.min(cap),
+            None => cap,
+        };
         let news = tokio::time::timeout(limit, self.inner.store.wait(claim, place));
         news.await.unwrap_or(Ok(Answer::Queued(*place)))
     }

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::LockName;
 
@@ -9,14 +10,14 @@ use crate::LockName;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, in one of few kinds, and what it means for the lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     effect: Effect,
     operation: &'static str,
     lock: Option<LockName>,
     message: String,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
@@ -43,7 +44,7 @@ impl Error {
     /// The same error, with what caused it.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.source = Some(Arc::from(source.into()));
         self
     }
 

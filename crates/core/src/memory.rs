@@ -73,7 +73,7 @@ impl Locks {
         } else {
             let queued = matches!(lock.line.standing(&claim.owner, now), Standing::Waits(_));
             let lease = match patience {
-                Patience::Queue(lease) => lease,
+                Patience::Queue { lease, .. } => lease,
                 // Just long enough to be admitted in this very call.
                 Patience::None => claim.ttl,
             };
@@ -138,9 +138,10 @@ impl Lock {
                 let (token, since) = hold.map(|hold| (hold.token, hold.since)).unzip();
                 Answer::Granted(Grant { token, since })
             }
-            Standing::Waits(obstacle) => {
-                Answer::Queued(Place { ask_again_in: obstacle.map(|end| end.since(now)), mark: 0 })
-            }
+            Standing::Waits(obstacle) => Answer::Queued(Place {
+                ask_again_in: obstacle.map(|end| end.since(now)),
+                ..Place::default()
+            }),
             Standing::Absent => Answer::Queued(Place::default()),
         }
     }

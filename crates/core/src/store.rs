@@ -15,8 +15,8 @@ use crate::{
 /// Implementers promise:
 /// - Every call is idempotent on its [`Claim`]: repeating it, also after a lost reply, changes
 ///   nothing more.
-/// - No call retries, waits for the lock (but [`wait`](Store::wait)), or keeps anything alive:
-///   that is the caller's part. A fault is reported at once, with its effect.
+/// - No call but [`wait`](Store::wait) waits for the lock; none retries. Nothing is kept alive
+///   beyond a call: that is the caller's part. A fault is reported at once, with its effect.
 /// - Every future may be dropped at any await. What a dropped call did in the store is undone by
 ///   the caller with [`release`](Store::release), sent after it in the same order.
 /// - Faults are errors; busy, queued, lost and not held are answers.
@@ -98,8 +98,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub enum Patience {
     /// No: answer [`Answer::Busy`] and forget the claim.
     None,
-    /// Yes: queue it, and forget it if it does not ask again within this time.
-    Queue(Duration),
+    /// Yes: queue it.
+    Queue {
+        /// Forget it if it does not ask again within this time.
+        lease: Duration,
+        /// How often it asks, at the least. A store that tends the place looks for lost news as
+        /// often.
+        poll: Duration,
+    },
+}
+
+impl Patience {
+    /// To stay in line for so long without asking again, and to ask three times in that time.
+    pub const fn queue(lease: Duration) -> Self {
+        Self::Queue { lease, poll: Duration::from_nanos(lease.as_nanos() as u64 / 3) }
+    }
 }
 
 /// A store's answer to a claim.
@@ -128,6 +141,9 @@ pub struct Grant {
 pub struct Place {
     /// When to ask again although nothing was heard: the obstacle's lease ends by then.
     pub ask_again_in: Option<Duration>,
+    /// Whether the store keeps the place while [`wait`](Store::wait) is pending, and looks for lost
+    /// news by itself: then the caller need not ask again before it is told to.
+    pub tended: bool,
     /// The store's own mark for the place, so that it is found again without a search.
     pub mark: u64,
 }

@@ -181,5 +181,5 @@ fn claim(name: &str) -> Result<Claim, tenure_core::Error> {
 }
 
 const fn queue() -> Patience {
-    Patience::Queue(Duration::from_secs(5))
+    Patience::queue(Duration::from_secs(5))
 }

@@ -11,7 +11,7 @@ use crate::layout::*;
 use crate::records::{CLAIM, FREE, FREE_LINK, LOCK};
 use crate::txn::Txn;
 
-const QUEUE: Patience = Patience::Queue(Duration::from_secs(600));
+const QUEUE: Patience = Patience::queue(Duration::from_secs(600));
 
 struct Scene {
     victim: LocalStore,

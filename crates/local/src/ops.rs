@@ -54,12 +54,12 @@ impl Inner {
                 }
                 return Ok(granted(&holder));
             }
-            let Patience::Queue(stay) = patience else {
+            let Patience::Queue { lease, .. } = patience else {
                 txn.settle(&lock)?;
                 return Ok(Answer::Busy);
             };
             let mut waiter = newcomer();
-            waiter.ends = now.saturating_add(nanos(stay));
+            waiter.ends = now.saturating_add(nanos(lease));
             let waiter = txn.add_waiter(&mut lock, waiter, &claim.label)?;
             txn.save_lock(&lock)?;
             self.seats.keep(owner, (waiter.index, waiter.generation));
@@ -88,8 +88,8 @@ impl Inner {
             txn.save_claim(&known)?;
             return Ok(granted(&known));
         }
-        if let Patience::Queue(stay) = patience {
-            known.ends = now.saturating_add(nanos(stay));
+        if let Patience::Queue { lease, .. } = patience {
+            known.ends = now.saturating_add(nanos(lease));
             txn.save_claim(&known)?;
         }
         let is_head = lock.first_waiter == known.index;
@@ -289,6 +289,7 @@ pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Re
     }
     Ok(Answer::Queued(Place {
         ask_again_in: first_end.map(|end| Duration::from_nanos(end.saturating_sub(now))),
+        tended: false,
         mark: crate::layout::pair(waiter.index, waiter.generation),
     }))
 }

@@ -197,7 +197,7 @@ async fn an_expired_place_is_skipped() {
     let (_dir, store) = open();
     let (holder, lapsed, next) = (exclusive("a"), exclusive("a"), exclusive("a"));
     store.claim(&holder, QUEUE).await.unwrap();
-    place(store.claim(&lapsed, Patience::Queue(Duration::ZERO)).await.unwrap());
+    place(store.claim(&lapsed, Patience::queue(Duration::ZERO)).await.unwrap());
     place(store.claim(&next, QUEUE).await.unwrap());
     store.release(&holder).await.unwrap();
     grant(store.claim(&next, QUEUE).await.unwrap());

@@ -68,9 +68,5 @@ if patience == 0 then
   if redis.call('LINDEX', Q, -1) == owner then redis.call('RPOP', Q) end
   return {'busy'}
 end
-local again = -1
-if redis.call('LINDEX', Q, 0) == owner then
-  local first = room() == 'x' and {} or redis.call('ZRANGE', E, 0, 0, 'WITHSCORES')
-  if first[2] then again = math.max(tonumber(first[2]) - now, 1) else again = redis.call('PTTL', K) end
-end
+local again = redis.call('LINDEX', Q, 0) == owner and obstacle() or -1
 return {'queued', number(again), us}

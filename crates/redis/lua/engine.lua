@@ -131,6 +131,17 @@ local function grant(owner, w)
   return token
 end
 
+-- Nobody heard of the grant: its client is dead, or on its way back and will ask before its place
+-- would have ended. Until it does, the grant lasts no longer than the place would have.
+local function curb(owner, w)
+  local left = math.min(tonumber(w[1]) - now, tonumber(w[6]))
+  if w[3] == 'x' then
+    redis.call('PEXPIRE', K, number(left))
+  else
+    redis.call('ZADD', E, number(now + left), owner)
+  end
+end
+
 -- Admits from the head of the line as long as there is room, and tells each one's client, but for
 -- `me`, which hears it from the reply.
 local function admit(me)
@@ -143,8 +154,12 @@ local function admit(me)
     redis.call('LPOP', Q)
     redis.call('HDEL', W, owner)
     local token = grant(owner, w)
-    if owner ~= me and w[7] ~= '-' then
-      redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
+    if owner ~= me then
+      local heard = 0
+      if w[7] ~= '-' then
+        heard = redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
+      end
+      if heard == 0 then curb(owner, w) end
     end
   end
 end
@@ -183,4 +198,11 @@ local function held(owner)
     return record[1], record[2], record[3]
   end
   return nil
+end
+
+-- How long until a holder's term ends that may be in the way, in ms; -1 if nobody holds.
+local function obstacle()
+  local first = room() == 'x' and {} or redis.call('ZRANGE', E, 0, 0, 'WITHSCORES')
+  if first[2] then return math.max(tonumber(first[2]) - now, 1) end
+  return math.max(redis.call('PTTL', K), -1)
 end

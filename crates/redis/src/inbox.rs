@@ -1,39 +1,68 @@
-//! News of grants: one subscription per client, handed to whoever waits.
+//! Those who wait, and the news of their grants.
+//!
+//! A grant is published to the waiter's client, which listens on one channel (on a Cluster on one
+//! for each slot it waits in). Beside that, each line that somebody here stands in is looked after
+//! as long as they wait: all of them are refreshed with one call, which also finds what was missed.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use futures_util::StreamExt;
 use parking_lot::Mutex;
-use rustis::client::{Client, PubSubSplitSink, PubSubSplitStream};
-use rustis::{ClientError, ErrorKind as Kind};
-use tenure_core::{Moment, OwnerId, Result, Token};
+use tenure_core::{Claim, LockName, Moment, OwnerId, Result, Token};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
-use crate::config::RedisConfig;
-use crate::connect::connect;
-use crate::fault::fault;
 use crate::keys::{Keyring, Keys};
-use crate::pool::{Address, Pool};
-use crate::servers::{Servers, alone};
+use crate::scripts::{Call, Scripts};
+use crate::servers::Servers;
+use crate::wire::Hearer;
 
-/// Hears of grants, on one channel; on a Cluster on one per slot it waits in, at the node that has
-/// the slot, because sharded channels reach only that.
+/// So many waiters are refreshed in one call: the server is busy for a millisecond at most.
+const BATCH: usize = 256;
+
+/// The waiters of one store.
 pub(crate) struct Inbox {
-    id: String,
-    config: RedisConfig,
-    servers: Servers,
-    listeners: Pool<Listener>,
-    /// The slots whose channel is subscribed to, and where.
-    subscribed: Mutex<HashMap<u16, Address>>,
-    desk: Arc<Mutex<Desk>>,
+    inner: Arc<Inner>,
+    home: Handle,
 }
 
-/// A connection that hears.
-struct Listener {
-    sink: tokio::sync::Mutex<PubSubSplitSink>,
-    tasks: [AbortHandle; 2],
+struct Inner {
+    id: String,
+    keyring: Keyring,
+    servers: Servers,
+    scripts: Arc<Scripts>,
+    desk: Arc<Desk>,
+}
+
+/// Who waits, and what was heard for them.
+#[derive(Default)]
+pub(crate) struct Desk(Mutex<Books>);
+
+#[derive(Default)]
+struct Books {
+    claims: HashMap<OwnerId, Waiter>,
+    lines: HashMap<LockName, Line>,
+}
+
+/// A claim that is in line, or on its way into it.
+struct Waiter {
+    lease: Duration,
+    poll: Duration,
+    /// Known once it is in line.
+    anchor: Option<Anchor>,
+    ask_again_in: Option<Duration>,
+    news: Option<News>,
+    bell: Arc<Notify>,
+}
+
+/// Those of one lock who wait at this moment.
+struct Line {
+    owners: HashSet<OwnerId>,
+    due: Instant,
+    /// Rung when it is due earlier than before.
+    bell: Arc<Notify>,
 }
 
 /// A grant as it was published.
@@ -54,221 +83,251 @@ impl Anchor {
     /// A moment of ours that is not after the server's `ms`.
     pub(crate) fn date(&self, ms: u64) -> Moment {
         let us = ms.saturating_mul(1000);
-        let ahead = std::time::Duration::from_micros(us.saturating_sub(self.server_us));
-        let behind = std::time::Duration::from_micros(self.server_us.saturating_sub(us));
+        let ahead = Duration::from_micros(us.saturating_sub(self.server_us));
+        let behind = Duration::from_micros(self.server_us.saturating_sub(us));
         self.local + ahead - behind
     }
 }
 
-#[derive(Default)]
-struct Desk {
-    waiting: HashMap<OwnerId, Waiting>,
-    /// News that came before its waiter had read the reply that it was queued.
-    early: VecDeque<(OwnerId, News)>,
-}
-
-#[derive(Clone)]
-struct Waiting {
-    anchor: Anchor,
-    news: Option<News>,
-    bell: Arc<Notify>,
-}
-
-/// More early news than this is forgotten, oldest first: it costs its waiter a poll.
-const EARLY: usize = 1024;
-
 impl Inbox {
-    pub(crate) fn open(config: &RedisConfig, servers: Servers, id: String) -> Self {
-        let (config, desk) = (config.clone(), Arc::default());
-        let (listeners, subscribed) = (Pool::default(), Mutex::default());
-        Self { id, config, servers, listeners, subscribed, desk }
+    pub(crate) fn new(
+        keyring: Keyring,
+        servers: Servers,
+        scripts: Arc<Scripts>,
+        desk: Arc<Desk>,
+    ) -> Self {
+        let id = OwnerId::random().to_string();
+        let inner = Arc::new(Inner { id, keyring, servers, scripts, desk });
+        Self { inner, home: Handle::current() }
     }
 
     /// The channel for grants of a lock with these keys.
-    pub(crate) fn channel(&self, keyring: &Keyring, keys: &Keys) -> String {
-        keyring.inbox(keys.slot, &self.id)
+    pub(crate) fn channel(&self, keys: &Keys) -> String {
+        self.inner.channel(keys)
     }
 
-    /// Whether news of this lock's grants will be heard: at the node that has the slot now.
-    pub(crate) fn is_subscribed(&self, keys: &Keys) -> bool {
-        let subscribed = self.subscribed.lock();
-        let Some(at) = subscribed.get(&keys.slot) else { return false };
-        self.servers.known_address(keys.slot).is_none_or(|now| now == *at)
+    /// Whether news of this lock's grants will be heard.
+    pub(crate) fn hears(&self, keys: &Keys) -> bool {
+        self.inner.servers.listens_to(keys.slot, &self.channel(keys))
     }
 
     /// Returns when news of this lock's grants will be heard.
-    pub(crate) async fn subscribe(&self, keyring: &Keyring, keys: &Keys) -> Result<()> {
-        if self.is_subscribed(keys) {
-            return Ok(());
-        }
-        let address = self.servers.address(keys.slot).await?;
-        let sharded = address.is_some();
-        let address = address.unwrap_or_default();
-        let listener = self.listeners.get(&address, self.listen(&address, sharded)).await?;
-        let mut sink = listener.sink.lock().await;
-        if self.is_subscribed(keys) {
-            return Ok(());
-        }
-        let channel = self.channel(keyring, keys);
-        let done = if sharded {
-            shard(&mut sink, &channel).await
-        } else {
-            match sink.subscribe(channel).await {
-                // An attempt before this one was dropped half-way: the request is on its way.
-                Err(error) if is_subscribed_already(&error) => Ok(()),
-                done => done,
-            }
-        };
-        if done.is_err() {
-            self.servers.doubt();
-        }
-        done.map_err(|error| fault("subscribe to news of locks", error))?;
-        self.subscribed.lock().insert(keys.slot, address);
-        Ok(())
+    pub(crate) async fn subscribe(&self, keys: &Keys) -> Result<()> {
+        self.inner.subscribe(keys).await
     }
 
-    async fn listen(&self, address: &Address, sharded: bool) -> Result<Listener> {
-        // A node that gives a slot away ends its subscriptions unasked, and the client library
-        // takes that for the reply to whatever it sent last: nothing else may be under way there.
-        let client = match &self.servers {
-            Servers::One(client) if !sharded => client.clone(),
-            _ => connect(&alone(&self.config, address)).await?,
-        };
-        if sharded {
-            // Those who serve nothing any more would be sought for ever.
-            self.listeners.retain(|at| self.servers.serves(at));
-        }
-        Ok(Listener::start(&client, &self.desk))
-    }
-
-    /// A claim is queued, and may hear of its grant from now on.
-    pub(crate) fn expect(&self, owner: OwnerId, anchor: Anchor) {
-        let mut desk = self.desk.lock();
-        // What was granted before the claim was found to wait is over.
-        let is_over = |news: &News| news.server_ms < anchor.server_us / 1000;
-        let early = desk.take_early(owner).filter(|news| !is_over(news));
-        let waiting = desk.waiting.entry(owner).or_insert_with(|| Waiting {
-            anchor,
+    /// A claim may get in line: from here on, news of it are kept.
+    pub(crate) fn enter(&self, owner: OwnerId, lease: Duration, poll: Duration) {
+        let mut books = self.inner.desk.0.lock();
+        let waiter = books.claims.entry(owner).or_insert_with(|| Waiter {
+            lease,
+            poll,
+            anchor: None,
+            ask_again_in: None,
             news: None,
             bell: Arc::new(Notify::new()),
         });
-        waiting.anchor = anchor;
-        if waiting.news.as_ref().is_some_and(is_over) {
-            waiting.news = None;
-        }
-        if early.is_some() {
-            waiting.news = early;
-            waiting.bell.notify_one();
-        }
+        (waiter.lease, waiter.poll) = (lease, poll);
     }
 
-    /// Resolves with the news, dated, or with `None` if the claim should ask.
-    pub(crate) async fn news(&self, owner: OwnerId) -> Option<(News, Moment)> {
-        let bell = Arc::clone(&self.desk.lock().waiting.get(&owner)?.bell);
-        bell.notified().await;
-        let desk = self.desk.lock();
-        let waiting = desk.waiting.get(&owner)?;
-        let news = waiting.news?;
-        Some((news, waiting.anchor.date(news.server_ms)))
+    /// A claim is in line.
+    pub(crate) fn queued(&self, owner: OwnerId, anchor: Anchor, ask_again_in: Option<Duration>) {
+        let mut books = self.inner.desk.0.lock();
+        let Some(waiter) = books.claims.get_mut(&owner) else { return };
+        waiter.anchor = Some(anchor);
+        waiter.ask_again_in = ask_again_in;
+        // What was granted before the claim was found to wait is over.
+        if waiter.news.is_some_and(|news| news.server_ms < anchor.server_us / 1000) {
+            waiter.news = None;
+        }
     }
 
     /// Whether the claim is in line, as far as this client knows.
     pub(crate) fn expects(&self, owner: OwnerId) -> bool {
-        self.desk.lock().waiting.contains_key(&owner)
-    }
-
-    /// The claim asked, and was told that it holds. If it waited and had heard nothing, the slot
-    /// may have moved to a node that knows nothing of us: the next to wait subscribes anew.
-    pub(crate) fn settle(&self, owner: OwnerId, keys: &Keys) {
-        let unheard = self.desk.lock().waiting.get(&owner).is_some_and(|one| one.news.is_none());
-        if unheard && matches!(self.servers, Servers::Cluster(_)) {
-            self.subscribed.lock().remove(&keys.slot);
-        }
-        self.forget(owner);
+        self.inner.desk.0.lock().claims.get(&owner).is_some_and(|one| one.anchor.is_some())
     }
 
     /// The claim is granted or given up: nothing more is to be heard of it.
     pub(crate) fn forget(&self, owner: OwnerId) {
-        let mut desk = self.desk.lock();
-        desk.waiting.remove(&owner);
-        desk.take_early(owner);
+        self.inner.desk.0.lock().claims.remove(&owner);
     }
-}
 
-impl Listener {
-    fn start(client: &Client, desk: &Arc<Mutex<Desk>>) -> Self {
-        let (sink, stream) = client.create_pub_sub().split();
-        let mut reconnected = client.on_reconnect();
-        let at_desk = Arc::clone(desk);
-        // What was published while we were away is lost: everybody asks again.
-        let bells = tokio::spawn(async move {
-            while !matches!(
-                reconnected.recv().await,
-                Err(tokio::sync::broadcast::error::RecvError::Closed)
-            ) {
-                at_desk.lock().ring_all();
-            }
+    /// Resolves with the news, dated, or with `None` if the claim should ask. Its place is kept
+    /// meanwhile.
+    pub(crate) async fn news(&self, claim: &Claim) -> Option<(News, Moment)> {
+        let bell = self.attend(claim)?;
+        let _present = Present { desk: &self.inner.desk, claim };
+        bell.notified().await;
+        let books = self.inner.desk.0.lock();
+        let waiter = books.claims.get(&claim.owner)?;
+        let news = waiter.news?;
+        Some((news, waiter.anchor?.date(news.server_ms)))
+    }
+
+    fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {
+        let books = &mut *self.inner.desk.0.lock();
+        let waiter = books.claims.get(&claim.owner)?;
+        let due = waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll));
+        let due = Instant::now() + due;
+        let line = books.lines.entry(claim.name.clone()).or_insert_with(|| {
+            let bell = Arc::new(Notify::new());
+            let inner = Arc::downgrade(&self.inner);
+            self.home.spawn(tend(inner, claim.name.clone(), Arc::clone(&bell)));
+            Line { owners: HashSet::new(), due, bell }
         });
-        let reader = tokio::spawn(read(stream, Arc::clone(desk)));
-        let tasks = [bells.abort_handle(), reader.abort_handle()];
-        Self { sink: tokio::sync::Mutex::new(sink), tasks }
+        line.owners.insert(claim.owner);
+        if due < line.due {
+            line.due = due;
+            line.bell.notify_one();
+        }
+        Some(Arc::clone(&waiter.bell))
     }
 }
 
-impl Drop for Listener {
+/// A claim that is being waited for.
+struct Present<'a> {
+    desk: &'a Desk,
+    claim: &'a Claim,
+}
+
+impl Drop for Present<'_> {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
+        if let Some(line) = self.desk.0.lock().lines.get_mut(&self.claim.name) {
+            line.owners.remove(&self.claim.owner);
         }
     }
 }
 
-/// Subscribes to a sharded channel, also to one that was before its slot moved away and back.
-async fn shard(sink: &mut PubSubSplitSink, channel: &str) -> rustis::Result<()> {
-    match sink.ssubscribe(channel).await {
-        Err(error) if is_subscribed_already(&error) => {
-            let _gone = sink.sunsubscribe(channel).await;
-            sink.ssubscribe(channel).await
+/// Looks after one line until nobody here stands in it.
+async fn tend(inner: Weak<Inner>, name: LockName, bell: Arc<Notify>) {
+    loop {
+        let due = {
+            let Some(inner) = inner.upgrade() else { return };
+            let mut books = inner.desk.0.lock();
+            match books.lines.get(&name) {
+                Some(line) if !line.owners.is_empty() => line.due,
+                _ => {
+                    books.lines.remove(&name);
+                    return;
+                }
+            }
+        };
+        if Instant::now() < due {
+            let _ = tokio::time::timeout_at(due, bell.notified()).await;
+            continue;
         }
-        done => done,
+        let Some(inner) = inner.upgrade() else { return };
+        inner.refresh(&name).await;
     }
 }
 
-fn is_subscribed_already(error: &rustis::Error) -> bool {
-    matches!(error.kind(), Kind::Client(ClientError::AlreadySubscribed))
+impl Inner {
+    fn channel(&self, keys: &Keys) -> String {
+        self.keyring.inbox(keys.slot, &self.id)
+    }
+
+    async fn subscribe(&self, keys: &Keys) -> Result<()> {
+        self.servers.subscribe(keys.slot, &self.channel(keys)).await
+    }
+
+    /// Refreshes all who wait for this lock, and wakes those who should ask.
+    async fn refresh(&self, name: &LockName) {
+        let (owners, lease, poll) = self.desk.present(name);
+        // Before the calls: whoever comes meanwhile may bring it forward.
+        self.desk.postpone(name, poll);
+        let keys = self.keyring.keys(name);
+        let lease = lease.as_millis().to_string();
+        for batch in owners.chunks(BATCH) {
+            match self.refresh_batch(&keys, &lease, batch).await {
+                Ok((again, gone)) => {
+                    self.desk.ring(gone.iter());
+                    if let Some(again) = again {
+                        self.desk.bring_forward(name, again);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(lock = %name, %error, "could not look after the line");
+                    self.desk.ring(batch.iter());
+                }
+            }
+        }
+    }
+
+    async fn refresh_batch(
+        &self,
+        keys: &Keys,
+        lease: &str,
+        owners: &[OwnerId],
+    ) -> Result<(Option<Duration>, Vec<OwnerId>)> {
+        self.subscribe(keys).await?;
+        let owners: Vec<String> = owners.iter().map(OwnerId::to_string).collect();
+        let mut arguments = vec![lease];
+        arguments.extend(owners.iter().map(String::as_str));
+        let call = Call {
+            operation: "wait for",
+            slot: keys.slot,
+            keys: &keys.all(),
+            arguments: &arguments,
+        };
+        let reply = self.scripts.refresh.run(&self.servers, call).await?;
+        let mut words = reply.texts().unwrap_or_default().into_iter();
+        let again = words.next().and_then(|again| again.parse().ok()).map(Duration::from_millis);
+        Ok((again, words.filter_map(|owner| owner.parse().ok()).collect()))
+    }
 }
 
 impl Desk {
-    fn deliver(&mut self, owner: OwnerId, news: News) {
-        if let Some(waiting) = self.waiting.get_mut(&owner) {
-            waiting.news = Some(news);
-            waiting.bell.notify_one();
-        } else {
-            if self.early.len() == EARLY {
-                self.early.pop_front();
+    /// Who waits for this lock, with the longest lease and the shortest poll among them.
+    fn present(&self, name: &LockName) -> (Vec<OwnerId>, Duration, Duration) {
+        let books = self.0.lock();
+        let owners = books.lines.get(name).into_iter().flat_map(|line| &line.owners);
+        let (mut present, mut lease, mut poll) = (Vec::new(), Duration::ZERO, Duration::MAX);
+        for owner in owners {
+            if let Some(waiter) = books.claims.get(owner) {
+                present.push(*owner);
+                (lease, poll) = (lease.max(waiter.lease), poll.min(waiter.poll));
             }
-            self.early.push_back((owner, news));
+        }
+        (present, lease, poll.min(Duration::from_secs(3600)))
+    }
+
+    fn postpone(&self, name: &LockName, by: Duration) {
+        if let Some(line) = self.0.lock().lines.get_mut(name) {
+            line.due = Instant::now() + by;
         }
     }
 
-    fn take_early(&mut self, owner: OwnerId) -> Option<News> {
-        let place = self.early.iter().position(|(early, _)| *early == owner)?;
-        self.early.remove(place).map(|(_, news)| news)
+    fn bring_forward(&self, name: &LockName, within: Duration) {
+        if let Some(line) = self.0.lock().lines.get_mut(name) {
+            line.due = line.due.min(Instant::now() + within);
+        }
     }
 
-    fn ring_all(&self) {
-        for waiting in self.waiting.values() {
-            waiting.bell.notify_one();
+    fn ring<'a>(&self, owners: impl Iterator<Item = &'a OwnerId>) {
+        let books = self.0.lock();
+        for waiter in owners.filter_map(|owner| books.claims.get(owner)) {
+            waiter.bell.notify_one();
         }
     }
 }
 
-async fn read(mut stream: PubSubSplitStream, desk: Arc<Mutex<Desk>>) {
-    while let Some(message) = stream.next().await {
-        let Ok(message) = message else { continue };
-        match std::str::from_utf8(message.payload()).ok().and_then(parse) {
-            Some((owner, news)) => desk.lock().deliver(owner, news),
-            None => tracing::debug!("a message in the inbox makes no sense"),
+impl Hearer for Desk {
+    fn hear(&self, message: &[u8]) {
+        let Some((owner, news)) = std::str::from_utf8(message).ok().and_then(parse) else {
+            tracing::debug!("a message in the inbox makes no sense");
+            return;
+        };
+        // Who has given up meanwhile releases what it got.
+        if let Some(waiter) = self.0.lock().claims.get_mut(&owner) {
+            waiter.news = Some(news);
+            waiter.bell.notify_one();
+        }
+    }
+
+    fn miss(&self) {
+        for line in self.0.lock().lines.values_mut() {
+            line.due = Instant::now();
+            line.bell.notify_one();
         }
     }
 }
@@ -285,7 +344,6 @@ fn parse(payload: &str) -> Option<(OwnerId, News)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_pushed_grant_is_never_dated_after_it_was_made() {
@@ -306,19 +364,5 @@ mod tests {
         for nonsense in ["", "a b c", "0", &format!("{owner} 1")] {
             assert!(parse(nonsense).is_none(), "{nonsense}");
         }
-    }
-
-    #[test]
-    fn news_before_its_waiter_is_kept_and_bounded() {
-        let mut desk = Desk::default();
-        let news = News { token: None, server_ms: 1 };
-        let first = OwnerId::random();
-        desk.deliver(first, news);
-        assert_eq!(desk.take_early(first), Some(news));
-        assert_eq!(desk.take_early(first), None);
-        for _ in 0..2 * EARLY {
-            desk.deliver(OwnerId::random(), news);
-        }
-        assert_eq!(desk.early.len(), EARLY);
     }
 }

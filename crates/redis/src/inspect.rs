@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rustis::resp::Value;
 use tenure_core::{
     Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token, Waiter,
 };
+
+use crate::wire::Value;
 
 /// Reads the reply of `inspect.lua`.
 pub(crate) fn read(name: &LockName, reply: Value) -> Result<LockState> {
@@ -16,21 +17,20 @@ pub(crate) fn read(name: &LockName, reply: Value) -> Result<LockState> {
 }
 
 fn parse(name: &LockName, reply: Value) -> Option<LockState> {
-    let Value::Array(parts) = reply else { return None };
-    let [now, value, left, pool, line] = <[Value; 5]>::try_from(parts).ok()?;
-    let now: u64 = text(&now)?.parse().ok()?;
+    let [now, value, left, pool, line] = <[Value; 5]>::try_from(reply.array()?).ok()?;
+    let now: u64 = now.text()?.parse().ok()?;
     let left = match left {
         Value::Integer(left) => u64::try_from(left).ok().map(Duration::from_millis),
         _ => return None,
     };
-    let value = text(&value)?;
-    let pool = texts(pool)?;
+    let value = value.text()?;
+    let pool = pool.texts()?;
     let mut holders: Vec<Holder> =
         pool.chunks_exact(3).filter_map(|holder| pooled(now, holder)).collect();
     if holders.is_empty() && !value.is_empty() && !value.starts_with("pool ") {
         holders.push(alone(now, &value, left));
     }
-    let line = texts(line)?;
+    let line = line.texts()?;
     let waiters = line.chunks_exact(2).filter_map(|waiter| waiting(now, waiter)).collect();
     Some(LockState { name: name.clone(), holders, waiters })
 }
@@ -100,23 +100,4 @@ fn age(now: u64, since: &str) -> Option<Duration> {
     // Both are cut to whole milliseconds: the difference may be one too many.
     let since: u64 = since.parse().ok()?;
     Some(Duration::from_millis(now.saturating_sub(since).saturating_sub(1)))
-}
-
-fn texts(value: Value) -> Option<Vec<String>> {
-    match value {
-        Value::Array(values) => values.iter().map(text).collect(),
-        // RESP has one empty list, and Lua has no other empty table.
-        Value::Null => Some(Vec::new()),
-        _ => None,
-    }
-}
-
-/// A string, whatever its encoding: another client may have written it.
-pub(crate) fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) => Some(text.clone()),
-        Value::Integer(number) => Some(number.to_string()),
-        _ => None,
-    }
 }

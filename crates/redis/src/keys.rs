@@ -25,6 +25,13 @@ pub(crate) struct Keys {
     pub(crate) slot: u16,
 }
 
+impl Keys {
+    /// The keys that every script over the whole lock takes, in the scripts' order.
+    pub(crate) fn all(&self) -> [&str; 6] {
+        [&self.holder, &self.queue, &self.waiters, &self.pool, &self.ends, &self.token]
+    }
+}
+
 impl Keyring {
     pub(crate) fn new(prefix: &str, cluster: bool) -> Self {
         Self { prefix: prefix.into(), cluster }

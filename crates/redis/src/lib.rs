@@ -41,13 +41,13 @@
 //!
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
-//!   +unsubscribe +scan +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish
-//!   +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush +hdel +hexists +hget +hlen +hset
+//!   +scan +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish
+//!   +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush +hdel +hexists +hget +hlen +hmget +hset
 //!   +zadd +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
-//! +sunsubscribe +spublish`; for a database other than 0 `+select`; for `replicas=` `+wait`. The
+//! +spublish`; for a database other than 0 `+select`; for `replicas=` `+wait`. The
 //! constants [`ACL`], [`ACL_SENTINEL`] and [`ACL_CLUSTER`] have the same.
 //!
 //! # What is promised
@@ -58,19 +58,20 @@
 //! 1024, or one more than the last: they keep rising across data loss, unless it comes together
 //! with a clock that is behind.
 
+mod cluster;
 mod config;
-mod connect;
 mod examine;
 mod fault;
 mod inbox;
 mod inspect;
 mod keys;
+mod link;
 mod list;
-mod pool;
 mod rights;
 mod scripts;
 mod servers;
 mod store;
+mod wire;
 
 pub use config::{RedisConfig, Tls, Topology};
 pub use rights::{ACL, ACL_CLUSTER, ACL_SENTINEL};

@@ -1,15 +1,16 @@
 //! The names of locks on one server.
 
-use rustis::client::Client;
-use rustis::resp::{BulkString, cmd};
-use tenure_core::{LockName, Result};
+use tenure_core::{Error, ErrorKind, LockName, Result};
 
-use crate::fault::fault;
 use crate::keys::Keyring;
+use crate::link::Link;
+use crate::wire::{Value, cmd};
+
+const LIST: &str = "list locks";
 
 /// Adds the locks on this server whose name begins with `prefix`. A scan blocks nobody.
 pub(crate) async fn scan(
-    client: &Client,
+    link: &Link,
     keyring: &Keyring,
     prefix: &str,
     names: &mut Vec<LockName>,
@@ -18,11 +19,16 @@ pub(crate) async fn scan(
         let mut cursor = "0".to_owned();
         loop {
             let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
-            let scan = scan.arg("COUNT").arg(1000);
-            let page = client.send::<(String, Vec<BulkString>)>(scan, None).await;
-            let (next, keys) = page.map_err(|error| fault("list locks", error))?;
+            let page = link.send(LIST, &scan.arg("COUNT").arg("1000")).await?;
+            let (next, keys) = read(page).ok_or_else(|| {
+                let why = "the reply makes no sense: is this a Redis server?";
+                Error::new(ErrorKind::Unreachable, LIST, why)
+            })?;
             // Keys that are no text are no locks of ours.
-            let texts = keys.iter().filter_map(|key| std::str::from_utf8(key.as_bytes()).ok());
+            let texts = keys.iter().filter_map(|key| match key {
+                Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+                _ => None,
+            });
             names.extend(texts.filter_map(|key| keyring.lock_of(key)));
             if next == "0" {
                 break;
@@ -31,4 +37,9 @@ pub(crate) async fn scan(
         }
     }
     Ok(())
+}
+
+fn read(page: Value) -> Option<(String, Vec<Value>)> {
+    let [next, keys] = <[Value; 2]>::try_from(page.array()?).ok()?;
+    Some((next.text()?, keys.array()?))
 }

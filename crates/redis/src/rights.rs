@@ -2,23 +2,21 @@
 
 /// On one server, with the prefix `tenure:`.
 ///
-/// The first commands are sent, the others are called by the scripts. `UNSUBSCRIBE` is sent when a
-/// store is dropped: without the right to it, the server's log has an entry each time. `HELLO`, with
-/// which everybody logs in, needs none. Besides, `+select` for a database other than 0, and `+wait`
-/// for `replicas=`.
+/// The first commands are sent, the others are called by the scripts. `HELLO`, with which everybody
+/// logs in, needs none. Besides, `+select` for a database other than 0, and `+wait` for `replicas=`.
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
-    +evalsha +eval +script|load +subscribe +unsubscribe +scan \
+    +evalsha +eval +script|load +subscribe +scan \
     +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish \
     +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush \
-    +hdel +hexists +hget +hlen +hset \
+    +hdel +hexists +hget +hlen +hmget +hset \
     +zadd +zrange +zrangebyscore +zrem +zscore";
 
 /// Besides [`ACL`], on the servers that Sentinels watch over.
 pub const ACL_SENTINEL: &str = "+role";
 
 /// Besides [`ACL`], on every node of a Cluster.
-pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +sunsubscribe +spublish";
+pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +spublish";
 
 /// The commands that the scripts call, for a message: Redis does not say which one it refused.
 pub(crate) fn of_scripts() -> String {
@@ -51,6 +49,7 @@ mod tests {
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),
             include_str!("../lua/inspect.lua"),
+            include_str!("../lua/refresh.lua"),
             include_str!("../lua/release.lua"),
             include_str!("../lua/renew.lua"),
         );

@@ -1,17 +1,17 @@
 //! The scripts, composed from `lua/` and run by their digest.
 
-use rustis::client::Client;
-use rustis::resp::{Value, cmd};
-use rustis::{ErrorKind as Kind, RedisErrorKind as Code};
-use tenure_core::Result;
+use tenure_core::{Error, ErrorKind, Result};
 
 use crate::fault::fault;
+use crate::link::Link;
 use crate::servers::Servers;
+use crate::wire::{Command, Value, cmd};
 
 /// All scripts of a store, as its servers know them.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) claim: Script,
+    pub(crate) refresh: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
     pub(crate) evict: Script,
@@ -24,9 +24,17 @@ pub(crate) struct Script {
     digest: String,
 }
 
+/// A script's keys and arguments.
+pub(crate) struct Call<'a> {
+    pub(crate) operation: &'static str,
+    pub(crate) slot: u16,
+    pub(crate) keys: &'a [&'a str],
+    pub(crate) arguments: &'a [&'a str],
+}
+
 impl Scripts {
-    /// Loads the scripts on some server, so that they can be run by digest. With `sharded`, news goes through
-    /// sharded channels.
+    /// Loads the scripts on some server, so that they can be run by digest. With `sharded`, news
+    /// goes through sharded channels.
     pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
         let server = &servers.any().await?;
         let engine = include_str!("../lua/engine.lua");
@@ -37,6 +45,7 @@ impl Scripts {
         };
         Ok(Self {
             claim: Script::load(server, compose(include_str!("../lua/claim.lua"))).await?,
+            refresh: Script::load(server, compose(include_str!("../lua/refresh.lua"))).await?,
             release: Script::load(server, compose(include_str!("../lua/release.lua"))).await?,
             renew: Script::load(server, compose(include_str!("../lua/renew.lua"))).await?,
             evict: Script::load(server, compose(include_str!("../lua/evict.lua"))).await?,
@@ -46,35 +55,67 @@ impl Scripts {
 }
 
 impl Script {
-    async fn load(server: &Client, source: String) -> Result<Self> {
+    async fn load(server: &Link, source: String) -> Result<Self> {
+        const LOAD: &str = "load a script";
         let load = cmd("SCRIPT").arg("LOAD").arg(&source);
-        let loaded = server.send::<String>(load, None).await;
-        let digest = loaded.map_err(|error| fault("load a script", error))?;
+        let digest = server.send(LOAD, &load).await?.text();
+        let why = "the server names no digest: is this a Redis server?";
+        let digest = digest.ok_or_else(|| Error::new(ErrorKind::Unreachable, LOAD, why))?;
         Ok(Self { source, digest })
     }
 
     /// Runs it by digest; a server that does not know it, after a restart, a flush or a failover,
     /// is sent the whole.
-    pub(crate) async fn run(
+    pub(crate) async fn run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
+        let Call { operation, slot, .. } = call;
+        let value = match servers.try_send(operation, slot, &self.by_digest(&call)).await? {
+            value if is_unknown(&value) => {
+                servers.try_send(operation, slot, &self.whole(&call)).await?
+            }
+            value => value,
+        };
+        refused(operation, value)
+    }
+
+    /// As [`run`](Self::run), with a `WAIT` behind it on the same connection: then it covers what
+    /// the script wrote.
+    pub(crate) async fn run_and_wait(
         &self,
         servers: &Servers,
-        slot: u16,
-        operation: &'static str,
-        keys: &[&str],
-        arguments: &[&str],
-    ) -> Result<Value> {
-        let by_digest = || cmd("EVALSHA").arg(&self.digest).key_with_count(keys).arg(arguments);
-        match servers.try_send(operation, slot, by_digest).await? {
-            Err(error) if is_unknown(&error) => {
-                let whole = || cmd("EVAL").arg(&self.source).key_with_count(keys).arg(arguments);
-                servers.send(operation, slot, whole).await
+        call: Call<'_>,
+        wait: &Command,
+    ) -> Result<(Value, Value)> {
+        let Call { operation, slot, .. } = call;
+        let by_digest = self.by_digest(&call);
+        let both = match servers.try_send_and_wait(operation, slot, &by_digest, wait).await? {
+            (value, _) if is_unknown(&value) => {
+                servers.try_send_and_wait(operation, slot, &self.whole(&call), wait).await?
             }
-            Err(error) => Err(fault(operation, error)),
-            Ok(value) => Ok(value),
-        }
+            both => both,
+        };
+        Ok((refused(operation, both.0)?, both.1))
+    }
+
+    fn by_digest(&self, call: &Call<'_>) -> Command {
+        let keys = call.keys.len() as u64;
+        let command = cmd("EVALSHA").arg(&self.digest).number(keys);
+        command.args(call.keys).args(call.arguments)
+    }
+
+    fn whole(&self, call: &Call<'_>) -> Command {
+        let keys = call.keys.len() as u64;
+        let command = cmd("EVAL").arg(&self.source).number(keys);
+        command.args(call.keys).args(call.arguments)
     }
 }
 
-fn is_unknown(error: &rustis::Error) -> bool {
-    matches!(error.kind(), Kind::Redis(reply) if reply.kind == Code::NoScript)
+fn is_unknown(value: &Value) -> bool {
+    matches!(value, Value::Refusal(refusal) if refusal.code == "NOSCRIPT")
+}
+
+fn refused(operation: &'static str, value: Value) -> Result<Value> {
+    match value {
+        Value::Refusal(refusal) => Err(fault(operation, &refusal)),
+        value => Ok(value),
+    }
 }

@@ -1,24 +1,26 @@
 //! The contract, call by call.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustis::resp::{Value, cmd};
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, LockName,
-    LockState, Mode, Moment, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token,
+    Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
+    LockName, LockState, Mode, Moment, Patience, Place, Released, Renewal, Result, Store, Token,
     now,
 };
 
 use crate::config::{RedisConfig, Topology};
 use crate::examine;
-use crate::inbox::{Anchor, Inbox};
+use crate::fault::fault;
+use crate::inbox::{Anchor, Desk, Inbox};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
 use crate::list;
-use crate::scripts::Scripts;
+use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
+use crate::wire::{Value, cmd};
 
 /// Locks on Redis.
 pub struct RedisStore {
@@ -28,7 +30,7 @@ pub struct RedisStore {
     /// behind it on the same connection.
     renewals: Option<Servers>,
     keyring: Keyring,
-    scripts: Scripts,
+    scripts: Arc<Scripts>,
     inbox: Inbox,
 }
 
@@ -42,13 +44,15 @@ impl RedisStore {
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         check(&config)?;
         let cluster = matches!(config.topology, Topology::Cluster { .. });
-        let servers = Servers::connect(&config).await?;
-        let scripts = Scripts::load(&servers, cluster).await?;
+        let desk = Arc::new(Desk::default());
+        let hearer = Arc::clone(&desk);
+        let servers = Servers::connect(&config, Some(hearer)).await?;
+        let scripts = Arc::new(Scripts::load(&servers, cluster).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
-        let inbox = Inbox::open(&config, servers.clone(), OwnerId::random().to_string());
+        let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
         let renewals = match config.replicas {
             0 => None,
-            _ => Some(Servers::connect(&config).await?),
+            _ => Some(Servers::connect(&config, None).await?),
         };
         Ok(Self { config, servers, renewals, keyring, scripts, inbox })
     }
@@ -59,36 +63,46 @@ impl RedisStore {
             Mode::Shared => ("s", 1, 0),
             Mode::Permits { take, of } => ("p", take, of),
         };
-        let inbox = self.inbox.channel(&self.keyring, keys);
         let sent = now();
-        let simple = !self.config.fencing && kind == "x" && !self.inbox.expects(claim.owner);
+        let simple = !self.config.fencing
+            && self.config.replicas == 0
+            && kind == "x"
+            && !self.inbox.expects(claim.owner);
         if simple && self.set_if_absent(claim, keys).await? {
+            self.inbox.forget(claim.owner);
             return Ok(Answer::Granted(Grant { token: None, since: None }));
         }
-        let reply = self
-            .scripts
-            .claim
-            .run(
-                &self.servers,
-                keys.slot,
-                "acquire",
-                &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
-                &[
-                    &claim.owner.to_string(),
-                    kind,
-                    &take.to_string(),
-                    &of.to_string(),
-                    &claim.ttl.as_millis().to_string(),
-                    &patience.as_millis().to_string(),
-                    &inbox,
-                    &claim.origin.pid.to_string(),
-                    &word(&claim.origin.host),
-                    &claim.label,
-                    self.fenced(),
-                ],
-            )
-            .await?;
-        self.answer(claim, keys, sent, reply)
+        let call = Call {
+            operation: "acquire",
+            slot: keys.slot,
+            keys: &keys.all(),
+            arguments: &[
+                &claim.owner.to_string(),
+                kind,
+                &take.to_string(),
+                &of.to_string(),
+                &claim.ttl.as_millis().to_string(),
+                &patience.as_millis().to_string(),
+                &self.inbox.channel(keys),
+                &claim.origin.pid.to_string(),
+                &word(&claim.origin.host),
+                &claim.label,
+                self.fenced(),
+            ],
+        };
+        if self.config.replicas == 0 {
+            let reply = self.scripts.claim.run(&self.servers, call).await?;
+            return self.answer(claim, sent, reply);
+        }
+        let limit = (self.config.timeout / 2).as_millis() as u64;
+        let wait = cmd("WAIT").number(self.config.replicas).number(limit);
+        let run = self.scripts.claim.run_and_wait(&self.servers, call, &wait);
+        let (reply, acknowledged) = run.await?;
+        let answer = self.answer(claim, sent, reply)?;
+        match answer {
+            Answer::Granted(_) => self.confirm(claim, answer, acknowledged).await,
+            answer => Ok(answer),
+        }
     }
 
     /// The cheapest lock there is: one `SET NX PX`, which any other client would send. Not for one
@@ -96,46 +110,45 @@ impl RedisStore {
     async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Claim { owner, origin, label, ttl, .. } = claim;
         let value = format!("{owner} - - {} {} {label}", origin.pid, word(&origin.host));
-        let set =
-            || cmd("SET").key(&keys.holder).arg(&value).arg("NX").arg("PX").arg(ttl.as_millis());
-        Ok(self.servers.send("acquire", keys.slot, set).await? != Value::Null)
+        let set = cmd("SET").arg(&keys.holder).arg(&value).arg("NX").arg("PX");
+        let set = set.number(ttl.as_millis() as u64);
+        Ok(self.servers.send("acquire", keys.slot, &set).await? != Value::Null)
     }
 
-    fn answer(&self, claim: &Claim, keys: &Keys, sent: Moment, reply: Value) -> Result<Answer> {
-        let Value::Array(parts) = reply else { return Err(nonsense("acquire")) };
-        let parts: Vec<String> = parts.iter().filter_map(inspect::text).collect();
+    fn answer(&self, claim: &Claim, sent: Moment, reply: Value) -> Result<Answer> {
+        let parts = reply.texts().ok_or_else(|| nonsense("acquire"))?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts[..] {
             ["granted", token, _] => {
-                self.inbox.settle(claim.owner, keys);
+                self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
                 Ok(Answer::Granted(Grant { token, since: None }))
             }
             ["queued", again, server_us] => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
-                self.inbox.expect(claim.owner, Anchor { local: sent, server_us });
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
-                Ok(Answer::Queued(Place { ask_again_in, mark: 0 }))
+                let anchor = Anchor { local: sent, server_us };
+                self.inbox.queued(claim.owner, anchor, ask_again_in);
+                Ok(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
             }
-            ["busy"] => Ok(Answer::Busy),
+            ["busy"] => {
+                self.inbox.forget(claim.owner);
+                Ok(Answer::Busy)
+            }
             _ => Err(nonsense("acquire")),
         }
     }
 
     /// Undoes a grant that too few replicas have.
-    async fn confirm(&self, claim: &Claim, keys: &Keys, answer: Answer) -> Result<Answer> {
+    async fn confirm(&self, claim: &Claim, answer: Answer, acknowledged: Value) -> Result<Answer> {
         let wanted = self.config.replicas;
-        if wanted == 0 || !matches!(answer, Answer::Granted(_)) {
-            return Ok(answer);
-        }
-        let limit = (self.config.timeout / 2).as_millis().to_string();
-        // On the connection that the grant was made on: it waits for that connection's writes.
-        let wait = || cmd("WAIT").arg(wanted).arg(&limit);
-        // Whatever goes wrong from here on, the grant is there and must be undone.
-        let reply = self.servers.send("acquire", keys.slot, wait).await;
-        let acknowledged = match reply.map_err(Error::with_unknown_effect)? {
+        let acknowledged = match acknowledged {
             Value::Integer(count) => u32::try_from(count).unwrap_or(0),
-            _ => return Err(nonsense("acquire")),
+            // Whatever went wrong with it, the grant is there and must be undone.
+            Value::Refusal(refusal) => {
+                return Err(fault("acquire", &refusal).with_unknown_effect());
+            }
+            _ => 0,
         };
         if acknowledged >= wanted {
             return Ok(answer);
@@ -175,28 +188,30 @@ impl Store for RedisStore {
 
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         let keys = self.keyring.keys(&claim.name);
-        let answer = match patience {
-            Patience::None => self.ask(claim, &keys, Duration::ZERO).await?,
-            // Nobody queues before it can hear; nobody subscribes before it must wait.
-            Patience::Queue(lease)
-                if self.inbox.is_subscribed(&keys) || self.inbox.expects(claim.owner) =>
-            {
-                self.inbox.subscribe(&self.keyring, &keys).await?;
-                self.ask(claim, &keys, lease).await?
-            }
-            Patience::Queue(lease) => match self.ask(claim, &keys, Duration::ZERO).await? {
-                Answer::Busy => {
-                    self.inbox.subscribe(&self.keyring, &keys).await?;
-                    self.ask(claim, &keys, lease).await?
-                }
-                answer => answer,
-            },
+        let Patience::Queue { lease, poll } = patience else {
+            return self.ask(claim, &keys, Duration::ZERO).await;
         };
-        self.confirm(claim, &keys, answer).await
+        // Nobody queues before it can hear; nobody subscribes before it must wait.
+        if !self.inbox.hears(&keys) && !self.inbox.expects(claim.owner) {
+            match self.ask(claim, &keys, Duration::ZERO).await? {
+                Answer::Busy => {}
+                answer => return Ok(answer),
+            }
+        }
+        self.inbox.subscribe(&keys).await?;
+        self.inbox.enter(claim.owner, lease, poll);
+        let answer = self.ask(claim, &keys, lease).await;
+        if let Err(error) = &answer
+            && error.effect() == Effect::None
+            && !self.inbox.expects(claim.owner)
+        {
+            self.inbox.forget(claim.owner);
+        }
+        answer
     }
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
-        let Some((news, since)) = self.inbox.news(claim.owner).await else {
+        let Some((news, since)) = self.inbox.news(claim).await else {
             return Ok(Answer::Queued(*place));
         };
         if self.config.replicas > 0 {
@@ -210,18 +225,14 @@ impl Store for RedisStore {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.keyring.keys(&claim.name);
-        let reply = self
-            .scripts
-            .renew
-            .run(
-                self.renewals.as_ref().unwrap_or(&self.servers),
-                keys.slot,
-                "renew",
-                &[&keys.holder, &keys.pool, &keys.ends],
-                &[&claim.owner.to_string(), &claim.ttl.as_millis().to_string()],
-            )
-            .await?;
-        match reply {
+        let call = Call {
+            operation: "renew",
+            slot: keys.slot,
+            keys: &[&keys.holder, &keys.pool, &keys.ends],
+            arguments: &[&claim.owner.to_string(), &claim.ttl.as_millis().to_string()],
+        };
+        let servers = self.renewals.as_ref().unwrap_or(&self.servers);
+        match self.scripts.renew.run(servers, call).await? {
             Value::Integer(1) => Ok(Renewal::Renewed),
             Value::Integer(0) => Ok(Renewal::Lost),
             _ => Err(nonsense("renew")),
@@ -231,33 +242,20 @@ impl Store for RedisStore {
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let keys = self.keyring.keys(&claim.name);
         self.inbox.forget(claim.owner);
-        let reply = self
-            .scripts
-            .release
-            .run(
-                &self.servers,
-                keys.slot,
-                "release",
-                &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token],
-                &[&claim.owner.to_string()],
-            )
-            .await?;
-        released("release", &reply)
+        let call = Call {
+            operation: "release",
+            slot: keys.slot,
+            keys: &keys.all(),
+            arguments: &[&claim.owner.to_string()],
+        };
+        released("release", &self.scripts.release.run(&self.servers, call).await?)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let keys = self.keyring.keys(name);
-        let reply = self
-            .scripts
-            .inspect
-            .run(
-                &self.servers,
-                keys.slot,
-                "inspect",
-                &[&keys.holder, &keys.queue, &keys.waiters, &keys.pool, &keys.ends],
-                &[],
-            )
-            .await?;
+        let [all @ .., _] = &keys.all();
+        let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments: &[] };
+        let reply = self.scripts.inspect.run(&self.servers, call).await?;
         let mut state = inspect::read(name, reply)?;
         for holder in &mut state.holders {
             holder.token = self.wanted(holder.token);
@@ -279,26 +277,13 @@ impl Store for RedisStore {
         let keys = self.keyring.keys(&eviction.name);
         let Eviction { owner, by, reason, .. } = eviction;
         let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
-        let reply = self
-            .scripts
-            .evict
-            .run(
-                &self.servers,
-                keys.slot,
-                "evict",
-                &[
-                    &keys.holder,
-                    &keys.queue,
-                    &keys.waiters,
-                    &keys.pool,
-                    &keys.ends,
-                    &keys.token,
-                    &keys.audit,
-                ],
-                &[owner, &record],
-            )
-            .await?;
-        released("evict", &reply)
+        let call = Call {
+            operation: "evict",
+            slot: keys.slot,
+            keys: &[&keys.all()[..], &[&keys.audit]].concat(),
+            arguments: &[owner, &record],
+        };
+        released("evict", &self.scripts.evict.run(&self.servers, call).await?)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

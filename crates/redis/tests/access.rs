@@ -206,9 +206,10 @@ on_servers! {
                 if command == "eval" {
                     said(&server, &["SCRIPT", "FLUSH"]);
                 }
-                let _held = client.mutex("b").unwrap().try_acquire().await?;
+                let mutex = client.mutex(&command.replace('|', "-")).unwrap();
+                let _held = mutex.try_acquire().await?;
                 let wait = std::time::Duration::from_millis(50);
-                let waited = client.mutex("b").unwrap().acquire_within(wait).await;
+                let waited = mutex.acquire_within(wait).await;
                 match waited {
                     Err(error) if error.kind() != ErrorKind::TimedOut => return Err(error),
                     _ => {}

@@ -75,7 +75,7 @@ pub async fn a_waiter_that_never_asks_again_is_skipped(fixture: &dyn Fixture) {
     let raw = raw(fixture).await;
     let [holder, dead, alive] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
     raw.hold(&holder).await;
-    raw.queue(&dead, Patience::Queue(fixture.ttl())).await;
+    raw.queue(&dead, Patience::queue(fixture.ttl())).await;
     raw.queue(&alive, PATIENT).await;
     let only_one_waits = || async { raw.inspect(&name).await.waiters.len() == 1 };
     assert!(eventually(GENEROUS, only_one_waits).await, "a dead waiter stays in line");
@@ -91,7 +91,7 @@ pub async fn a_grant_that_nobody_picks_up_expires(fixture: &dyn Fixture) {
     let holder = claim(&name, Mode::Exclusive);
     let dead = claim_for(&name, Mode::Exclusive, fixture.ttl());
     raw.hold(&holder).await;
-    raw.queue(&dead, Patience::Queue(LONG)).await;
+    raw.queue(&dead, Patience::queue(LONG)).await;
     let waiter = client(fixture).await.mutex(name.as_str()).unwrap().with(long());
     let waiter = tokio::spawn(async move { waiter.acquire_within(GENEROUS).await });
     raw.until_waiting(&name, 2).await;

@@ -151,7 +151,7 @@ impl Broken {
 
     async fn line_up(&self, waiters: &[Claim]) {
         for waiter in waiters {
-            self.store.claim(waiter, Patience::Queue(AGES)).await.unwrap();
+            self.store.claim(waiter, Patience::queue(AGES)).await.unwrap();
         }
     }
 }
@@ -173,8 +173,8 @@ impl Store for Broken {
         let claim = &self.distort(claim);
         let asked_before = self.claims.lock().unwrap().insert(claim.owner, claim.clone()).is_some();
         let patience = match (self.fault, patience) {
-            (Fault::WaitersStay, Patience::Queue(_)) => Patience::Queue(AGES),
-            (Fault::QueuesTheImpatient, Patience::None) => Patience::Queue(AGES),
+            (Fault::WaitersStay, Patience::Queue { .. }) => Patience::queue(AGES),
+            (Fault::QueuesTheImpatient, Patience::None) => Patience::queue(AGES),
             _ => patience,
         };
         match self.fault {

@@ -14,7 +14,7 @@ use tenure_core::{
 use tenure_local::LocalStore;
 
 pub const LONG: Duration = Duration::from_secs(600);
-pub const QUEUE: Patience = Patience::Queue(LONG);
+pub const QUEUE: Patience = Patience::queue(LONG);
 
 pub fn name(name: &str) -> LockName {
     LockName::new(name).unwrap()

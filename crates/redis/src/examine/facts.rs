@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustis::client::Client;
-use rustis::resp::cmd;
 use tenure_core::{ErrorKind, Result};
 
-use crate::fault::fault;
+use crate::link::Link;
+use crate::wire::{Value, cmd};
 
 /// One server's own words.
 #[derive(Clone, Debug, Default)]
@@ -36,25 +35,27 @@ const SETTINGS: [&str; 6] =
 const EXAMINE: &str = "examine the server";
 
 /// Asks a server. What it does not let this user ask is left out.
-pub(super) async fn collect(client: &Client, name: String) -> Result<Facts> {
-    let info = allowed(client.send::<String>(cmd("INFO"), None).await)?.unwrap_or_default();
+pub(super) async fn collect(link: &Link, name: String) -> Result<Facts> {
+    let info = allowed(link.send(EXAMINE, &cmd("INFO")).await)?;
+    let info = info.and_then(|info| info.text()).unwrap_or_default();
     let mut facts = Facts::new(&name, &info, &[]);
     for setting in SETTINGS {
         let get = cmd("CONFIG").arg("GET").arg(setting);
-        let Some(answer) = allowed(client.send::<HashMap<String, String>>(get, None).await)? else {
-            break;
-        };
-        facts.settings.extend(answer);
+        let Some(answer) = allowed(link.send(EXAMINE, &get).await)? else { break };
+        if let Some(value) = answer.field(setting).and_then(Value::text) {
+            facts.settings.insert(setting.to_owned(), value);
+        }
     }
-    facts.clock = clock(client).await?;
+    facts.clock = clock(link).await?;
     Ok(facts)
 }
 
-async fn clock(client: &Client) -> Result<Option<Clock>> {
+async fn clock(link: &Link) -> Result<Option<Clock>> {
     let before = wall_ms();
-    let answer = allowed(client.send::<(String, String)>(cmd("TIME"), None).await)?;
+    let answer = allowed(link.send(EXAMINE, &cmd("TIME")).await)?;
     let after = wall_ms();
-    Ok(answer.and_then(|(seconds, micros)| {
+    Ok(answer.and_then(Value::texts).and_then(|words| {
+        let [seconds, micros] = &words[..] else { return None };
         let (seconds, micros): (i64, i64) = (seconds.parse().ok()?, micros.parse().ok()?);
         let server = seconds.checked_mul(1000)?.checked_add(micros / 1000)?;
         Some(Clock::measured(before, server, after))
@@ -63,16 +64,11 @@ async fn clock(client: &Client) -> Result<Option<Clock>> {
 
 /// `None` where the server does not let this user ask, or does not know the command: managed
 /// servers often hide `CONFIG`.
-fn allowed<T>(answer: rustis::Result<T>) -> Result<Option<T>> {
+fn allowed(answer: Result<Value>) -> Result<Option<Value>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) => {
-            let error = fault(EXAMINE, error);
-            match error.kind() {
-                ErrorKind::Unreachable => Err(error),
-                _ => Ok(None),
-            }
-        }
+        Err(error) if error.kind() == ErrorKind::Unreachable => Err(error),
+        Err(_) => Ok(None),
     }
 }
 

@@ -11,34 +11,33 @@ mod probes;
 mod trial;
 mod versions;
 
-use rustis::client::Client;
 use tenure_core::{Finding, Result, Severity, Store};
 
 use crate::config::{RedisConfig, Topology};
-use crate::connect::connect;
+use crate::link::Link;
 use facts::Facts;
 use nodes::Node;
 
 /// More servers than this are not looked at one by one.
 const MOST_NODES: usize = 64;
 
-/// Everything there is to say about the servers behind `client`.
+/// Everything there is to say about the servers behind `link`.
 pub(crate) async fn examine(
     store: &dyn Store,
     config: &RedisConfig,
-    client: &Client,
+    link: &Link,
 ) -> Result<Vec<Finding>> {
     let (servers, mut findings) = match &config.topology {
         Topology::Single { server: (host, port) } => {
-            (vec![facts::collect(client, format!("{host}:{port}")).await?], Vec::new())
+            (vec![facts::collect(link, format!("{host}:{port}")).await?], Vec::new())
         }
-        Topology::Sentinel { .. } => sentinel(config, client).await?,
+        Topology::Sentinel { .. } => sentinel(config, link).await?,
         Topology::Cluster { nodes } => cluster(config, nodes).await?,
     };
     let cluster = matches!(config.topology, Topology::Cluster { .. });
     findings.extend(summary(&servers, |facts| checks::of(facts, &config.topology)));
     findings.extend(checks::clocks_apart(&servers));
-    let missing = probes::missing(config, client, cluster).await?;
+    let missing = probes::missing(config, link, cluster).await?;
     // A trial without the rights for it would only say the same again.
     if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
         findings.push(trial::trial(store, config.timeout).await);
@@ -48,8 +47,8 @@ pub(crate) async fn examine(
 }
 
 /// The master, and the replicas that it names.
-async fn sentinel(config: &RedisConfig, client: &Client) -> Result<(Vec<Facts>, Vec<Finding>)> {
-    let master = facts::collect(client, "the master".into()).await?;
+async fn sentinel(config: &RedisConfig, link: &Link) -> Result<(Vec<Facts>, Vec<Finding>)> {
+    let master = facts::collect(link, "the master".into()).await?;
     let replicas = nodes::replicas(&master);
     let (mut servers, findings) = look_at(config, replicas).await;
     servers.insert(0, master);
@@ -63,7 +62,7 @@ async fn cluster(
 ) -> Result<(Vec<Facts>, Vec<Finding>)> {
     let mut outcome = Ok(None);
     for (host, port) in seeds {
-        outcome = match connect(&alone(config, host, *port)).await {
+        outcome = match Link::new(&alone(config, host, *port), None) {
             Ok(seed) => nodes::ask(&seed).await,
             Err(error) => Err(error),
         };
@@ -84,8 +83,8 @@ async fn look_at(config: &RedisConfig, nodes: Vec<Node>) -> (Vec<Facts>, Vec<Fin
     let (mut servers, mut findings) = (Vec::new(), Vec::new());
     for Node { host, port, .. } in nodes.into_iter().take(MOST_NODES) {
         let name = format!("{host}:{port}");
-        let looked = match connect(&alone(config, &host, port)).await {
-            Ok(client) => facts::collect(&client, name.clone()).await,
+        let looked = match Link::new(&alone(config, &host, port), None) {
+            Ok(link) => facts::collect(&link, name.clone()).await,
             Err(error) => Err(error),
         };
         match looked {

@@ -1,11 +1,10 @@
 //! The servers of a Cluster, and the replicas of a master.
 
-use rustis::client::Client;
-use rustis::resp::cmd;
 use tenure_core::{Finding, Result};
 
 use super::facts::Facts;
-use crate::fault::fault;
+use crate::link::Link;
+use crate::wire::cmd;
 
 /// A server that another one names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +19,11 @@ pub(super) struct Node {
 }
 
 /// `CLUSTER INFO` and `CLUSTER NODES`; `None` where the user may not ask.
-pub(super) async fn ask(seed: &Client) -> Result<Option<(String, String)>> {
-    let ask = async |what| {
-        let answer = seed.send::<String>(cmd("CLUSTER").arg(what), None).await;
-        match answer.map_err(|error| fault("examine the Cluster", error)) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.is_transient() => Err(error),
-            Err(_) => Ok(None),
-        }
+pub(super) async fn ask(seed: &Link) -> Result<Option<(String, String)>> {
+    let ask = async |what| match seed.send("examine the Cluster", &cmd("CLUSTER").arg(what)).await {
+        Ok(answer) => Ok(answer.text()),
+        Err(error) if error.is_transient() => Err(error),
+        Err(_) => Ok(None),
     };
     Ok(ask("INFO").await?.zip(ask("NODES").await?))
 }

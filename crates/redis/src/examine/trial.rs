@@ -46,7 +46,7 @@ async fn hand_over(
     let Answer::Granted(_) = store.claim(first, Patience::None).await? else {
         return Ok(failed("a lock that nobody holds was not granted"));
     };
-    let Answer::Queued(place) = store.claim(second, Patience::Queue(TTL)).await? else {
+    let Answer::Queued(place) = store.claim(second, Patience::queue(TTL)).await? else {
         return Ok(failed("a lock that is held was granted to another"));
     };
     if store.release(first).await? != Released::Released {

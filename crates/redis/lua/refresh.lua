@@ -1,0 +1,30 @@
+-- Looks after waiters of one client, many at once: their places last anew, and whoever may be let
+-- in is.
+-- KEYS  K, Q, W, P, E, T
+-- ARGV  1 lease ms  2.. owners
+-- Returns {ms until the obstacle ends or -1, owner, ...}: those who wait no longer and should ask.
+local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+
+--@engine
+
+local lease = tonumber(ARGV[1])
+local ends = number(now + lease)
+local line = redis.call('EXISTS', Q) == 1
+local fresh, gone = {}, {}
+for i, record in ipairs(redis.call('HMGET', W, unpack(ARGV, 2))) do
+  local owner = ARGV[i + 1]
+  local at = record and string.find(record, ' ', 1, true)
+  if line and at and tonumber(string.sub(record, 1, at - 1)) > now then
+    fresh[#fresh + 1] = owner
+    fresh[#fresh + 1] = ends .. string.sub(record, at)
+  else
+    gone[#gone + 1] = owner
+  end
+end
+if #fresh > 0 then
+  redis.call('HSET', W, unpack(fresh))
+  mark()
+  keep(W, lease) keep(Q, lease)
+end
+admit(nil)
+return {number(obstacle()), unpack(gone)}

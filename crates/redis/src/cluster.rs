@@ -1,0 +1,290 @@
+//! The nodes of a Cluster: which one has a slot, and what to do when it has it no more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use tenure_core::{Error, ErrorKind, Result};
+
+use crate::config::{RedisConfig, Topology};
+use crate::link::{Link, Trouble};
+use crate::servers::Address;
+use crate::wire::{Command, Hearer, Value, cmd};
+
+pub(crate) struct Cluster {
+    config: RedisConfig,
+    hearer: Option<Arc<dyn Hearer>>,
+    seeds: Vec<Address>,
+    /// The last slot of each range, its first, and the master that serves it.
+    map: RwLock<Map>,
+    links: Mutex<HashMap<Address, Link>>,
+    learning: AtomicBool,
+    /// How often nobody answered: each time another is asked first.
+    turn: AtomicUsize,
+}
+
+type Map = BTreeMap<u16, (u16, Address)>;
+
+/// A command is sent on at most so often: a slot that moves sends it on twice.
+const REDIRECTIONS: usize = 5;
+
+const REACH: &str = "reach the Cluster";
+
+impl Cluster {
+    pub(crate) async fn connect(
+        config: &RedisConfig,
+        seeds: &[Address],
+        hearer: Option<Arc<dyn Hearer>>,
+    ) -> Result<Arc<Self>> {
+        let cluster = Self {
+            config: config.clone(),
+            hearer,
+            seeds: seeds.to_vec(),
+            map: RwLock::default(),
+            links: Mutex::default(),
+            learning: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
+        };
+        let learnt = tokio::time::timeout(config.timeout, cluster.learn()).await;
+        learnt.unwrap_or_else(|_| Err(silent(config)))?;
+        Ok(Arc::new(cluster))
+    }
+
+    /// Sends a command to whoever has the slot, and follows where it is sent on to; behind it, on
+    /// the same connection, another whose reply goes into the place beside it.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        operation: &'static str,
+        slot: u16,
+        command: &Command,
+        mut also: Option<(&Command, &mut Value)>,
+    ) -> Result<Value> {
+        let asking = cmd("ASKING");
+        let mut sent_on = None;
+        let mut value = Value::Null;
+        for _ in 0..REDIRECTIONS {
+            let (address, ask) = match sent_on.take() {
+                Some(address) => (address, true),
+                None => (self.address(slot).await?, false),
+            };
+            let link = self.link_to(&address)?;
+            let outcome = match &mut also {
+                // The node takes in the slot piece by piece, and must be told that we know.
+                _ if ask => {
+                    link.try_send_both(operation, &asking, command).await.map(|both| both.1)
+                }
+                None => link.try_send(operation, command).await,
+                Some((behind, reply)) => {
+                    link.try_send_both(operation, command, behind).await.map(|both| {
+                        **reply = both.1;
+                        both.0
+                    })
+                }
+            };
+            value = outcome.inspect_err(|_| self.doubt())?;
+            let Value::Refusal(refusal) = &value else { return Ok(value) };
+            let to = refusal.address().map(|to| complete(to, &address.0));
+            match (&*refusal.code, to) {
+                ("MOVED", Some(to)) => self.moved(slot, to),
+                ("ASK", Some(to)) => sent_on = Some(to),
+                _ => return Ok(value),
+            }
+        }
+        tracing::debug!(operation, slot, "sent on too often");
+        Ok(value)
+    }
+
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        slot: u16,
+        channel: &str,
+    ) -> Result<(), Trouble> {
+        let mut done = Ok(());
+        for _ in 0..REDIRECTIONS {
+            let address = self.address(slot).await.map_err(Trouble::Fault)?;
+            let link = self.link_to(&address).map_err(Trouble::Fault)?;
+            done = link.subscribe("SSUBSCRIBE", channel).await;
+            let to = match &done {
+                Err(Trouble::Refused(refusal)) if refusal.code == "MOVED" => refusal.address(),
+                Err(_) => {
+                    self.doubt();
+                    return done;
+                }
+                Ok(()) => return done,
+            };
+            if let Some(to) = to {
+                self.moved(slot, complete(to, &address.0));
+            }
+        }
+        done
+    }
+
+    /// Where the slot is served, as far as is known at the moment.
+    pub(crate) fn known(&self, slot: u16) -> Option<Address> {
+        let map = self.map.read();
+        let (_, (first, address)) = map.range(slot..).next()?;
+        (*first <= slot).then(|| address.clone())
+    }
+
+    pub(crate) fn link_to(&self, address: &Address) -> Result<Link> {
+        let mut links = self.links.lock();
+        if let Some(link) = links.get(address) {
+            return Ok(link.clone());
+        }
+        let link = Link::new(&alone(&self.config, address), self.hearer.clone())?;
+        links.insert(address.clone(), link.clone());
+        Ok(link)
+    }
+
+    pub(crate) async fn all(&self) -> Result<Vec<Link>> {
+        self.learn().await?;
+        self.masters().iter().map(|master| self.link_to(master)).collect()
+    }
+
+    pub(crate) async fn any(&self) -> Result<Link> {
+        let mut last = silent(&self.config);
+        for master in self.masters() {
+            let link = self.link_to(&master)?;
+            match link.connection().await {
+                Ok(_) => return Ok(link),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn address(&self, slot: u16) -> Result<Address> {
+        if let Some(address) = self.known(slot) {
+            return Ok(address);
+        }
+        self.learn().await?;
+        self.known(slot).ok_or_else(|| {
+            let why = "no master serves the lock's slot: a part of the Cluster is down";
+            Error::new(ErrorKind::Unreachable, REACH, why)
+        })
+    }
+
+    /// The slot is elsewhere: that is certain. The rest is looked up in the background.
+    fn moved(self: &Arc<Self>, slot: u16, to: Address) {
+        let mut map = self.map.write();
+        let range =
+            map.range(slot..).next().map(|(last, (first, from))| (*last, *first, from.clone()));
+        if let Some((last, first, from)) = range.filter(|(_, first, _)| *first <= slot) {
+            map.remove(&last);
+            if first < slot {
+                map.insert(slot - 1, (first, from.clone()));
+            }
+            if slot < last {
+                map.insert(last, (slot + 1, from));
+            }
+        }
+        map.insert(slot, (slot, to));
+        drop(map);
+        self.doubt();
+    }
+
+    /// Something did not arrive: look again who serves what, without waiting for it.
+    fn doubt(self: &Arc<Self>) {
+        if self.learning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let cluster = Arc::clone(self);
+        tokio::spawn(async move {
+            let _late = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
+            cluster.learning.store(false, Ordering::Release);
+        });
+    }
+
+    fn masters(&self) -> Vec<Address> {
+        let map = self.map.read();
+        let mut masters: Vec<Address> = map.values().map(|(_, address)| address.clone()).collect();
+        masters.sort();
+        masters.dedup();
+        masters
+    }
+
+    /// Asks the masters known, and the seeds, until one says who serves what.
+    async fn learn(&self) -> Result<()> {
+        let mut addresses = self.masters();
+        addresses.extend(self.seeds.iter().cloned());
+        let turn = self.turn.load(Ordering::Relaxed) % addresses.len().max(1);
+        addresses.rotate_left(turn);
+        let mut last = silent(&self.config);
+        for address in &addresses {
+            match self.shards(address).await {
+                Ok(map) => {
+                    *self.map.write() = map;
+                    let masters = self.masters();
+                    self.links.lock().retain(|address, _| masters.contains(address));
+                    return Ok(());
+                }
+                // A refusal says more than that another is down.
+                Err(error) if last.is_transient() => last = error,
+                Err(_) => {}
+            }
+            self.turn.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(last)
+    }
+
+    async fn shards(&self, address: &Address) -> Result<Map> {
+        // One that is gone must not take the time that another needs.
+        let limit = self.config.timeout / 3;
+        let link = self.link_to(address)?;
+        let ask = cmd("CLUSTER").arg("SHARDS");
+        let shards = tokio::time::timeout(limit, link.send(REACH, &ask)).await;
+        let shards = shards.unwrap_or_else(|_| Err(silent(&self.config)))?;
+        let mut map = BTreeMap::new();
+        for shard in shards.array().unwrap_or_default() {
+            if let Some((slots, master)) = self.shard(&shard, &address.0) {
+                map.extend(slots.into_iter().map(|(first, last)| (last, (first, master.clone()))));
+            }
+        }
+        if map.is_empty() {
+            let why = "the Cluster serves no slot: see CLUSTER INFO";
+            return Err(Error::new(ErrorKind::Unreachable, REACH, why));
+        }
+        Ok(map)
+    }
+
+    /// A shard's slots, and its master that is alive. One that was replaced is named with no
+    /// slots.
+    fn shard(&self, shard: &Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
+        let slots = shard.field("slots")?.clone().texts()?;
+        let slots: Vec<u16> = slots.iter().filter_map(|slot| slot.parse().ok()).collect();
+        let Value::Array(nodes) = shard.field("nodes")? else { return None };
+        let says = |node: &Value, key: &str| node.field(key).and_then(Value::text);
+        let is = |node: &Value, key: &str, what: &str| says(node, key).as_deref() == Some(what);
+        let alive = |node: &&Value| is(node, "role", "master") && is(node, "health", "online");
+        let node = nodes.iter().find(alive)?;
+        let port = match self.config.tls {
+            Some(_) => says(node, "tls-port").or_else(|| says(node, "port")),
+            None => says(node, "port"),
+        };
+        let named = says(node, "endpoint").filter(|host| !is_unnamed(host));
+        let host = named.or_else(|| says(node, "ip")).unwrap_or_default();
+        let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1])).collect();
+        Some((ranges, complete((host, port?.parse().ok()?), asked)))
+    }
+}
+
+fn is_unnamed(host: &str) -> bool {
+    matches!(host, "" | "?")
+}
+
+/// A node that was never told its own address names none: it is where it was asked.
+fn complete((host, port): Address, asked: &str) -> Address {
+    (if is_unnamed(&host) { asked.to_owned() } else { host }, port)
+}
+
+/// The same, on one node.
+pub(crate) fn alone(config: &RedisConfig, address: &Address) -> RedisConfig {
+    RedisConfig { topology: Topology::Single { server: address.clone() }, ..config.clone() }
+}
+
+fn silent(config: &RedisConfig) -> Error {
+    let why =
+        format!("no node of the Cluster answers within {:?}: check the hosts", config.timeout);
+    Error::new(ErrorKind::Unreachable, REACH, why)
+}

@@ -1,0 +1,310 @@
+//! A server, and the connection to it that is made when it is needed.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::runtime::Handle;
+use tokio_rustls::TlsConnector;
+
+use crate::config::{RedisConfig, Topology};
+use crate::fault::{CONNECT, fault, kind_of, lost, unmade};
+use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd, connector};
+
+/// One server, or whichever is the master that Sentinels name. Many share one connection; when it
+/// breaks, the next call makes another.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Inner>);
+
+struct Inner {
+    config: RedisConfig,
+    tls: Option<TlsConnector>,
+    hearer: Option<Arc<dyn Hearer>>,
+    home: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Connection>,
+    /// Where that leads to.
+    server: Option<(String, u16)>,
+    dialling: Option<Shared<BoxFuture<'static, Result<Connection>>>>,
+}
+
+/// How often Sentinels are asked who is master.
+const FOLLOW: Duration = Duration::from_secs(1);
+
+impl Link {
+    /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
+    pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
+        let tls = config.tls.as_ref().map(connector).transpose()?;
+        let (config, home, state) = (config.clone(), Handle::current(), Mutex::default());
+        let link = Self(Arc::new(Inner { config, tls, hearer, home, state }));
+        if matches!(link.0.config.topology, Topology::Sentinel { .. }) {
+            link.0.home.spawn(follow(Arc::downgrade(&link.0)));
+        }
+        Ok(link)
+    }
+
+    /// The connection, made anew if there is none.
+    pub(crate) async fn connection(&self) -> Result<Connection> {
+        let dialling = {
+            let mut state = self.0.state.lock();
+            if let Some(connection) = &state.connection
+                && connection.is_open()
+            {
+                return Ok(connection.clone());
+            }
+            let dial = || {
+                let dial = self.0.home.spawn(dial(Arc::clone(&self.0)));
+                let gone = || Error::new(ErrorKind::Unreachable, CONNECT, "its runtime is gone");
+                dial.map(move |made| made.unwrap_or_else(|_| Err(gone()))).boxed().shared()
+            };
+            state.dialling.get_or_insert_with(dial).clone()
+        };
+        dialling.await
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn current(&self) -> Option<Connection> {
+        self.0.state.lock().connection.clone()
+    }
+
+    /// Sends a command. What the server says against it is an error.
+    pub(crate) async fn send(&self, operation: &'static str, command: &Command) -> Result<Value> {
+        match self.try_send(operation, command).await? {
+            Value::Refusal(refusal) => Err(fault(operation, &refusal)),
+            value => Ok(value),
+        }
+    }
+
+    /// Sends a command. What the server says against it is a value.
+    pub(crate) async fn try_send(
+        &self,
+        operation: &'static str,
+        command: &Command,
+    ) -> Result<Value> {
+        // One that ends just now takes nothing: it was not sent, and another is made.
+        for _ in 0..2 {
+            let connection = self.connection().await?;
+            let Some(reply) = connection.call(command).await else { continue };
+            let reply = reply.map_err(|loss| lost(operation, &loss))?;
+            close_if_demoted(&connection, &reply);
+            return Ok(reply);
+        }
+        Err(restless(operation))
+    }
+
+    /// Sends two commands with nothing in between. What the server says against them are values.
+    pub(crate) async fn try_send_both(
+        &self,
+        operation: &'static str,
+        first: &Command,
+        second: &Command,
+    ) -> Result<(Value, Value)> {
+        for _ in 0..2 {
+            let connection = self.connection().await?;
+            let Some(replies) = connection.call_both(first, second).await else { continue };
+            let replies = replies.map_err(|loss| lost(operation, &loss))?;
+            close_if_demoted(&connection, &replies.0);
+            return Ok(replies);
+        }
+        Err(restless(operation))
+    }
+
+    /// Listens to a channel, unless it does already.
+    pub(crate) async fn subscribe(&self, command: &str, channel: &str) -> Result<(), Trouble> {
+        let connection = self.connection().await.map_err(Trouble::Fault)?;
+        if connection.listens_to(channel) {
+            return Ok(());
+        }
+        const SUBSCRIBE: &str = "subscribe to news of locks";
+        match connection.subscribe(&cmd(command).arg(channel), channel).await {
+            Some(Ok(Value::Refusal(refusal))) => Err(Trouble::Refused(refusal)),
+            Some(Ok(_)) => Ok(()),
+            Some(Err(loss)) => Err(Trouble::Fault(lost(SUBSCRIBE, &loss))),
+            None => {
+                let why = "the connection has just ended";
+                Err(Trouble::Fault(Error::new(ErrorKind::Unreachable, SUBSCRIBE, why)))
+            }
+        }
+    }
+}
+
+/// Why there is no subscription.
+pub(crate) enum Trouble {
+    Refused(Refusal),
+    Fault(Error),
+}
+
+/// It was a master, and is a replica now: the next call looks for the master.
+fn close_if_demoted(connection: &Connection, reply: &Value) {
+    if matches!(reply, Value::Refusal(refusal) if refusal.code == "READONLY") {
+        connection.close();
+    }
+}
+
+fn restless(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unreachable, operation, "the connection ends again and again")
+}
+
+async fn dial(link: Arc<Inner>) -> Result<Connection> {
+    let made = tokio::time::timeout(link.config.timeout, link.dial()).await;
+    let made = made.unwrap_or_else(|_| Err(link.silent()));
+    let mut state = link.state.lock();
+    state.dialling = None;
+    made.map(|(connection, server)| {
+        state.connection = Some(connection.clone());
+        state.server = Some(server);
+        connection
+    })
+}
+
+impl Inner {
+    async fn dial(&self) -> Result<(Connection, (String, u16))> {
+        match &self.config.topology {
+            Topology::Single { server } => Ok((self.dial_server(server).await?, server.clone())),
+            Topology::Sentinel { sentinels, service } => self.dial_master(sentinels, service).await,
+            Topology::Cluster { .. } => {
+                let why = "a Cluster is reached node by node";
+                Err(Error::new(ErrorKind::Internal, CONNECT, why))
+            }
+        }
+    }
+
+    async fn dial_server(&self, server: &(String, u16)) -> Result<Connection> {
+        let RedisConfig { username, password, database, .. } = &self.config;
+        let mut hello = cmd("HELLO").arg("3");
+        if let Some(password) = password {
+            hello = hello.arg("AUTH").arg(username.as_deref().unwrap_or("default")).arg(password);
+        }
+        let connection = self.greet(server, &hello.arg("SETNAME").arg("tenure")).await?;
+        if *database != 0 {
+            ask(&connection, &cmd("SELECT").number(*database as u64)).await?;
+        }
+        Ok(connection)
+    }
+
+    async fn greet(&self, server: &(String, u16), hello: &Command) -> Result<Connection> {
+        let stream = Stream::open(server, self.tls.as_ref()).await;
+        let stream = stream.map_err(|error| unmade(server, &error))?;
+        let limit = self.config.timeout;
+        let connection = Connection::start(stream, limit, self.hearer.clone(), &self.home);
+        ask(&connection, hello).await?;
+        Ok(connection)
+    }
+
+    /// Asks the Sentinels one by one for the master, until it is one that says it is.
+    async fn dial_master(
+        &self,
+        sentinels: &[(String, u16)],
+        service: &str,
+    ) -> Result<(Connection, (String, u16))> {
+        let mut telling = self.silent();
+        // One that is gone must not take the time that another needs.
+        let limit = self.config.timeout / 3;
+        for sentinel in sentinels {
+            let attempt = async {
+                let master = self.master(sentinel, service).await?;
+                let connection = self.dial_server(&master).await?;
+                check_role(&connection).await?;
+                Ok((connection, master))
+            };
+            match tokio::time::timeout(limit, attempt).await {
+                Ok(Ok(made)) => return Ok(made),
+                // A refusal says more than that another is down.
+                Ok(Err(error)) if telling.is_transient() => telling = error,
+                _ => {}
+            }
+        }
+        Err(telling)
+    }
+
+    /// The master that this Sentinel names. A Sentinel has users of its own.
+    async fn master(&self, sentinel: &(String, u16), service: &str) -> Result<(String, u16)> {
+        let connection = self.greet(sentinel, &cmd("HELLO").arg("3")).await?;
+        let which = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+        let named = ask(&connection, &which).await?.texts().unwrap_or_default();
+        match &named[..] {
+            [host, port] if port.parse::<u16>().is_ok() => {
+                Ok((host.clone(), port.parse().unwrap_or_default()))
+            }
+            _ => {
+                let why = format!(
+                    "Sentinel {}:{} names no master {service}; check the service name",
+                    sentinel.0, sentinel.1
+                );
+                Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
+            }
+        }
+    }
+
+    fn silent(&self) -> Error {
+        let servers = match &self.config.topology {
+            Topology::Single { server } => std::slice::from_ref(server),
+            Topology::Sentinel { sentinels: servers, .. } => servers,
+            Topology::Cluster { nodes } => nodes,
+        };
+        let named: Vec<_> = servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let why = format!(
+            "no answer from {} within {:?}: check host, port and firewall",
+            named.join(","),
+            self.config.timeout
+        );
+        Error::new(ErrorKind::Unreachable, CONNECT, why)
+    }
+}
+
+async fn check_role(connection: &Connection) -> Result<()> {
+    let role = ask(connection, &cmd("ROLE")).await?.array().unwrap_or_default();
+    match role.first().and_then(Value::text).as_deref() {
+        Some("master") => Ok(()),
+        _ => {
+            let why = "the server that Sentinel names is no master: a failover is under way";
+            Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
+        }
+    }
+}
+
+/// Asks over a connection that nothing else has been asked over yet.
+async fn ask(connection: &Connection, command: &Command) -> Result<Value> {
+    match connection.call(command).await {
+        Some(Ok(Value::Refusal(refusal))) => Err(fault(CONNECT, &refusal)),
+        Some(Ok(value)) => Ok(value),
+        Some(Err(loss)) => Err(Error::new(kind_of(&loss), CONNECT, loss.to_string())),
+        None => Err(Error::new(ErrorKind::Unreachable, CONNECT, "the server closed it at once")),
+    }
+}
+
+/// Follows the master: the old one may go on answering for seconds after a failover.
+async fn follow(link: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(FOLLOW).await;
+        let Some(link) = link.upgrade() else { return };
+        let (old, server) = {
+            let state = link.state.lock();
+            (state.connection.clone(), state.server.clone())
+        };
+        let (Some(old), Some(server)) = (old.filter(Connection::is_open), server) else { continue };
+        let Topology::Sentinel { sentinels, service } = &link.config.topology else { return };
+        let look = async {
+            for sentinel in sentinels {
+                if let Ok(master) = link.master(sentinel, service).await {
+                    return Some(master);
+                }
+            }
+            None
+        };
+        let named = tokio::time::timeout(link.config.timeout, look).await;
+        if let Ok(Some(named)) = named
+            && named != server
+        {
+            tracing::info!(host = named.0, port = named.1, "the master has moved");
+            old.close();
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! One connection that many calls share: replies come in the order of the commands.
+//!
+//! A call that finds the connection idle writes to the socket by itself, and one task reads: a
+//! lone caller pays for no hop to another task. While replies are awaited, commands are gathered,
+//! and the task writes them together. A call that is given up, or takes too long, keeps its place
+//! in the order: what is sent after it arrives after it.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::io::ReadBuf;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use super::value::{Frame, Stop, Value, frame};
+use super::{Command, Stream, is_of_tls};
+
+/// Whoever wants to know what is published.
+pub(crate) trait Hearer: Send + Sync {
+    /// A message came, on one of the channels that this connection listens to.
+    fn hear(&self, message: &[u8]);
+
+    /// Messages may have been missed: a channel or the connection is gone.
+    fn miss(&self);
+}
+
+/// There is no reply, and whether the command was carried out is unknown.
+#[derive(Clone, Debug)]
+pub(crate) enum Lost {
+    /// None came in time.
+    Silent(Duration),
+    /// The connection broke.
+    Broken(Arc<str>),
+    /// One side does not trust the other.
+    Untrusted(Arc<str>),
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Self {
+        let why = error.to_string().into();
+        if is_of_tls(&error) { Self::Untrusted(why) } else { Self::Broken(why) }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(limit) => {
+                write!(f, "Redis did not answer within {limit:?}: check that it runs")
+            }
+            Self::Broken(why) => {
+                write!(f, "the connection to Redis failed: {why}; check that it runs")
+            }
+            Self::Untrusted(why) => {
+                write!(f, "TLS failed: {why}; check `ca`, `cert` and `key`")
+            }
+        }
+    }
+}
+
+/// A handle on a connection. It closes with its last handle.
+#[derive(Clone)]
+pub(crate) struct Connection(Arc<Owner>);
+
+struct Owner {
+    shared: Arc<Shared>,
+    shortcut: Option<Arc<OwnedWriteHalf>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the task that serves the connection.
+    task: AtomicWaker,
+}
+
+#[derive(Default)]
+struct State {
+    outgoing: Vec<u8>,
+    pending: VecDeque<Pending>,
+    listening: HashSet<String>,
+    /// Whether the task will look after calls that take too long.
+    watched: bool,
+    closed: bool,
+    ended: bool,
+}
+
+/// A command on its way.
+struct Pending {
+    sent: Instant,
+    /// The channel it subscribes to: then the reply comes as a push.
+    channel: Option<String>,
+    reply: Option<oneshot::Sender<Outcome>>,
+}
+
+pub(crate) type Outcome = Result<Value, Lost>;
+
+impl Connection {
+    /// Serves a stream, on the runtime `home`. A call without a reply is given up after `limit`.
+    pub(crate) fn start(
+        stream: Stream,
+        limit: Duration,
+        hearer: Option<Arc<dyn Hearer>>,
+        home: &Handle,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let shortcut = stream.shortcut();
+        let (end, served) = (Ending(Arc::clone(&shared), hearer), Arc::clone(&shared));
+        home.spawn(async move {
+            let mut task = Task {
+                shared: served,
+                stream,
+                limit,
+                chunk: vec![0; CHUNK].into(),
+                input: Vec::new(),
+                writing: Vec::new(),
+                written: 0,
+                timer: Box::pin(tokio::time::sleep(limit)),
+            };
+            let why = poll_fn(|context| task.poll(context, end.1.as_deref())).await;
+            end.end(&why);
+        });
+        Self(Arc::new(Owner { shared, shortcut }))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        let state = self.0.shared.state.lock();
+        !state.ended && !state.closed
+    }
+
+    /// Ends it: replies that are still to come are lost.
+    pub(crate) fn close(&self) {
+        self.0.shared.close();
+    }
+
+    /// Whether messages on this channel are heard.
+    pub(crate) fn listens_to(&self, channel: &str) -> bool {
+        let state = self.0.shared.state.lock();
+        !state.ended && state.listening.contains(channel)
+    }
+
+    /// Sends a command and awaits the reply. `None`: the connection had ended, nothing was sent.
+    pub(crate) async fn call(&self, command: &Command) -> Option<Outcome> {
+        let [reply] = self.send([command], None)?;
+        Some(received(reply).await)
+    }
+
+    /// Sends two commands with nothing in between, and awaits both replies.
+    pub(crate) async fn call_both(
+        &self,
+        first: &Command,
+        second: &Command,
+    ) -> Option<Result<(Value, Value), Lost>> {
+        let [first, second] = self.send([first, second], None)?;
+        Some(match (received(first).await, received(second).await) {
+            (Ok(first), Ok(second)) => Ok((first, second)),
+            (Err(lost), _) | (_, Err(lost)) => Err(lost),
+        })
+    }
+
+    /// Subscribes to a channel with this command.
+    pub(crate) async fn subscribe(&self, command: &Command, channel: &str) -> Option<Outcome> {
+        let [reply] = self.send([command], Some(channel))?;
+        Some(received(reply).await)
+    }
+
+    fn send<const N: usize>(
+        &self,
+        commands: [&Command; N],
+        channel: Option<&str>,
+    ) -> Option<[oneshot::Receiver<Outcome>; N]> {
+        let mut state = self.0.shared.state.lock();
+        if state.ended || state.closed {
+            return None;
+        }
+        let idle = state.pending.is_empty();
+        let sent = Instant::now();
+        let replies = commands.map(|command| {
+            command.write_to(&mut state.outgoing);
+            let (reply, receiver) = oneshot::channel();
+            let channel = channel.map(str::to_owned);
+            state.pending.push_back(Pending { sent, channel, reply: Some(reply) });
+            receiver
+        });
+        if idle
+            && let Some(socket) = &self.0.shortcut
+            && let Ok(written) = socket.try_write(&state.outgoing)
+        {
+            // The rest, and any error, is the task's.
+            state.outgoing.drain(..written);
+        }
+        if !state.outgoing.is_empty() || !state.watched {
+            state.watched = true;
+            drop(state);
+            self.0.shared.task.wake();
+        }
+        Some(replies)
+    }
+}
+
+fn broken(why: &str) -> Lost {
+    Lost::Broken(why.into())
+}
+
+async fn received(reply: oneshot::Receiver<Outcome>) -> Outcome {
+    reply.await.unwrap_or_else(|_| Err(broken("its task is gone")))
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        self.state.lock().closed = true;
+        self.task.wake();
+    }
+}
+
+/// However the task ends, also with its runtime: nobody waits for it any more.
+struct Ending(Arc<Shared>, Option<Arc<dyn Hearer>>);
+
+impl Ending {
+    fn end(&self, why: &Lost) {
+        let mut state = self.0.state.lock();
+        if state.ended {
+            return;
+        }
+        state.ended = true;
+        let pending = std::mem::take(&mut state.pending);
+        let heard = !std::mem::take(&mut state.listening).is_empty();
+        drop(state);
+        for reply in pending.into_iter().filter_map(|pending| pending.reply) {
+            let _ = reply.send(Err(why.clone()));
+        }
+        if let Some(hearer) = self.1.as_ref().filter(|_| heard) {
+            hearer.miss();
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.end(&broken("its task was dropped"));
+    }
+}
+
+/// Serves one connection.
+struct Task {
+    shared: Arc<Shared>,
+    stream: Stream,
+    limit: Duration,
+    chunk: Box<[u8]>,
+    input: Vec<u8>,
+    writing: Vec<u8>,
+    written: usize,
+    timer: Pin<Box<Sleep>>,
+}
+
+const CHUNK: usize = 64 << 10;
+/// A connection whose oldest call has waited for so many limits is given up.
+const DEAD: u32 = 5;
+
+#[derive(PartialEq, Eq)]
+enum Verdict {
+    Alive,
+    Dead,
+}
+
+impl Task {
+    /// Resolves with why the connection ended.
+    fn poll(&mut self, context: &mut Context<'_>, hearer: Option<&dyn Hearer>) -> Poll<Lost> {
+        self.shared.task.register(context.waker());
+        if self.shared.state.lock().closed {
+            return Poll::Ready(broken("it was closed"));
+        }
+        if let Poll::Ready(Err(error)) = self.poll_write(context) {
+            return Poll::Ready(error.into());
+        }
+        if let Poll::Ready(why) = self.poll_read(context, hearer) {
+            return Poll::Ready(why);
+        }
+        if self.poll_timer(context) == Verdict::Dead {
+            return Poll::Ready(broken(&format!("it has been silent for {:?}", self.limit * DEAD)));
+        }
+        Poll::Pending
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.written == self.writing.len() {
+                self.writing.clear();
+                self.written = 0;
+                std::mem::swap(&mut self.writing, &mut self.shared.state.lock().outgoing);
+                if self.writing.is_empty() {
+                    return self.stream.poll_flush(context);
+                }
+            }
+            self.written += ready!(self.stream.poll_write(context, &self.writing[self.written..]))?;
+        }
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>, hearer: Option<&dyn Hearer>) -> Poll<Lost> {
+        loop {
+            let mut buffer = ReadBuf::new(&mut self.chunk);
+            if let Err(error) = ready!(self.stream.poll_read(context, &mut buffer)) {
+                return Poll::Ready(error.into());
+            }
+            if buffer.filled().is_empty() {
+                return Poll::Ready(broken("the server closed it"));
+            }
+            self.input.extend_from_slice(buffer.filled());
+            if let Err(why) = self.dispatch(hearer) {
+                return Poll::Ready(broken(why));
+            }
+        }
+    }
+
+    /// Hands out everything that has arrived in full.
+    fn dispatch(&mut self, hearer: Option<&dyn Hearer>) -> Result<(), &'static str> {
+        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
+        let mut taken = 0;
+        loop {
+            let received = match frame(&self.input[taken..]) {
+                Ok((received, length)) => {
+                    taken += length;
+                    received
+                }
+                Err(Stop::More) => break,
+                Err(Stop::Nonsense) => return Err(NONSENSE),
+            };
+            match received {
+                Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
+                Frame::Push(parts) => self.push(parts, hearer).ok_or(NONSENSE)?,
+            }
+        }
+        self.input.drain(..taken);
+        Ok(())
+    }
+
+    fn reply(&self, value: Value) -> Option<()> {
+        let pending = self.shared.state.lock().pending.pop_front()?;
+        if let Some(reply) = pending.reply {
+            let _given_up = reply.send(Ok(value));
+        }
+        Some(())
+    }
+
+    fn push(&self, parts: Vec<Value>, hearer: Option<&dyn Hearer>) -> Option<()> {
+        let mut parts = parts.into_iter();
+        let kind = parts.next()?.text()?;
+        match &*kind {
+            "message" | "smessage" => {
+                if let (Some(hearer), Some(Value::Text(message))) = (hearer, parts.nth(1)) {
+                    hearer.hear(&message);
+                }
+            }
+            "subscribe" | "ssubscribe" => {
+                let mut state = self.shared.state.lock();
+                let channel = state.pending.front_mut()?.channel.take()?;
+                state.listening.insert(channel);
+                drop(state);
+                self.reply(Value::Null)?;
+            }
+            // The slot has gone to another node, and its channels with it.
+            "unsubscribe" | "sunsubscribe" => {
+                let channel = parts.next()?.text()?;
+                self.shared.state.lock().listening.remove(&channel);
+                if let Some(hearer) = hearer {
+                    hearer.miss();
+                }
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Gives up calls that take too long. They keep their place: their replies may still come.
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Verdict {
+        while self.timer.as_mut().poll(context).is_ready() {
+            let mut state = self.shared.state.lock();
+            let late = |pending: &&mut Pending| pending.sent.elapsed() >= self.limit;
+            let given_up: Vec<_> = state
+                .pending
+                .iter_mut()
+                .take_while(late)
+                .filter_map(|pending| pending.reply.take())
+                .collect();
+            let oldest = state.pending.front();
+            if oldest.is_some_and(|pending| pending.sent.elapsed() >= self.limit * DEAD) {
+                return Verdict::Dead;
+            }
+            let next = state.pending.iter().find(|pending| pending.reply.is_some());
+            let next = next.map(|pending| pending.sent + self.limit);
+            state.watched = next.is_some();
+            drop(state);
+            for reply in given_up {
+                let _ = reply.send(Err(Lost::Silent(self.limit)));
+            }
+            match next {
+                Some(next) => self.timer.as_mut().reset(next),
+                None => return Verdict::Alive,
+            }
+        }
+        Verdict::Alive
+    }
+}

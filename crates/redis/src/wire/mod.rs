@@ -1,0 +1,11 @@
+//! Redis on the wire: commands, replies, and one connection that many calls share.
+
+mod command;
+mod connection;
+mod stream;
+mod value;
+
+pub(crate) use command::{Command, cmd};
+pub(crate) use connection::{Connection, Hearer, Lost};
+pub(crate) use stream::{Stream, connector, is_of_tls};
+pub(crate) use value::{Refusal, Value};
