@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::packages::is_there;
+use crate::steps;
 
 /// Why a client is not ready.
 pub(crate) enum Trouble {
@@ -18,6 +19,7 @@ pub(crate) enum Trouble {
 }
 
 type Outcome = Result<(), Trouble>;
+type Maker = fn(&Places) -> Outcome;
 
 /// Makes ready what can be; says what cannot. A language that is not installed is passed over: its
 /// tests say so, one by one.
@@ -26,7 +28,7 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, fn(&Places) -> Outcome); 4] =
+    let makers: [(&str, Maker); 4] =
         [("python3", python), ("npm", node), ("go", go), ("cargo", rust)];
     let present = makers.into_iter().filter(|(tool, _)| is_there(tool));
     present.filter_map(|(_, make)| make(&places).err()).collect()
@@ -115,8 +117,8 @@ fn go(places: &Places) -> Outcome {
 fn rust(places: &Places) -> Outcome {
     let home = places.target.join("rust");
     let cargo = |words: &[&str]| {
-        let mut command = Command::new("cargo");
-        command.args(words).arg("--manifest-path").arg(places.sources.join("rust/Cargo.toml"));
+        let mut command = steps::cargo(words);
+        command.arg("--manifest-path").arg(places.sources.join("rust/Cargo.toml"));
         command
     };
     fetch("rslock", &mut cargo(&["fetch", "--quiet", "--locked"]))?;
@@ -131,7 +133,7 @@ fn fetch(client: &str, command: &mut Command) -> Outcome {
 }
 
 fn build(client: &str, command: &mut Command) -> Outcome {
-    let why = || Trouble::Broken(format!("the driver for {client} cannot be built"));
+    let why = || Trouble::Broken(format!("the driver for {client} is broken, as said above"));
     run(command).then_some(()).ok_or_else(why)
 }
 

@@ -12,7 +12,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("a port and a key are needed".into());
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut locks = LockManager::new(vec![format!("redis://127.0.0.1:{port}")]);
+    let mut impatient = LockManager::new(vec![format!("redis://127.0.0.1:{port}")]);
+    impatient.set_retry(1, Duration::from_millis(20));
+    let mut patient = impatient.clone();
+    patient.set_retry(10, Duration::from_millis(20));
     let mut held = None;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -23,10 +26,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("sent");
             continue;
         }
-        let tries = if command == "wait" { u32::MAX } else { 1 };
-        locks.set_retry(tries, Duration::from_millis(20));
         let ttl = Duration::from_millis(ttl.parse()?);
-        match runtime.block_on(locks.lock(key.as_str(), ttl)) {
+        let answer = match command {
+            "wait" => runtime.block_on(patient.acquire_no_guard(key.as_str(), ttl)),
+            _ => runtime.block_on(impatient.lock(key.as_str(), ttl)),
+        };
+        match answer {
             Ok(lock) => {
                 held = Some(lock);
                 println!("held");

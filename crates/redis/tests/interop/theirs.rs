@@ -42,13 +42,13 @@ impl Foreign {
 pub(crate) struct Theirs(Process);
 
 impl Theirs {
-    /// Starts one. It has held the lock once when this returns: so what it says is not `busy` for
-    /// want of a connection.
+    /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
+    /// says is not `busy` for want of a connection.
     pub(crate) async fn start(client: &Foreign, port: u16, key: &str) -> Self {
         let launcher = client.launcher();
         let words = [launcher.to_str().unwrap(), &port.to_string(), key];
         let mut theirs = Self(Process::start(Path::new("sh"), &words).unwrap());
-        theirs.hold(LONG).await;
+        assert!(theirs.try_hold(LONG).await, "the lock is free");
         theirs.release().await;
         theirs
     }
