@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+mod interop;
 mod packages;
 mod steps;
 
@@ -11,9 +12,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["test"] => steps::test(),
+        ["clients"] => steps::clients(),
         ["bench", scenarios @ ..] => steps::bench(scenarios),
         _ => {
-            eprintln!("usage: cargo xtask test | cargo xtask bench [SCENARIO...]");
+            eprintln!("usage: cargo xtask test | clients | bench [SCENARIO...]");
             ExitCode::from(64)
         }
     }

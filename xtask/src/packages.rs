@@ -22,7 +22,7 @@ pub(crate) fn provide() -> Vec<String> {
     packages.into_iter().map(str::to_owned).collect()
 }
 
-fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }

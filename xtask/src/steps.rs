@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+use crate::interop::{self, Trouble};
 use crate::packages;
 
 /// Format, lints, documentation, all tests; then what was run and what was skipped.
@@ -20,12 +21,21 @@ pub(crate) fn test() -> ExitCode {
     let sound = report.step("format", cargo(&["fmt", "--all", "--check"]))
         && report.step("lints", cargo(&lints))
         && report.step("documentation", documentation())
+        && report.other_clients()
         && report.step("tests", cargo(&tests))
         && report.conformance()
         && report.step("examples in the documentation", cargo(&examples));
     report.print();
     println!("{} in {} s", if sound { "passed" } else { "FAILED" }, started.elapsed().as_secs());
     println!("{} passed, {} failed", report.passed, report.failed);
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Only fetches the lock clients that ours are tested with, for a `cargo test` by hand.
+pub(crate) fn clients() -> ExitCode {
+    let mut report = Report::default();
+    let sound = report.other_clients();
+    report.print();
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -37,7 +47,7 @@ pub(crate) fn bench(scenarios: &[&str]) -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn cargo(arguments: &[&str]) -> Command {
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
@@ -90,6 +100,22 @@ impl Report {
             }
         }
         child.wait().is_ok_and(|status| status.success())
+    }
+
+    /// Fetches the lock clients that ours are tested with.
+    fn other_clients(&mut self) -> bool {
+        println!("== other clients");
+        let mut sound = true;
+        for trouble in interop::provide() {
+            match trouble {
+                Trouble::Absent(why) => self.skipped.push(why),
+                Trouble::Broken(why) => {
+                    println!("{why}");
+                    sound = false;
+                }
+            }
+        }
+        sound
     }
 
     /// One suite after the other, each with a count of its own.

@@ -26,15 +26,19 @@ pub fn is_installed(program: &str) -> bool {
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether a test cannot run for want of a program. Says so past the capture of its output, so that
-/// it can be counted.
+/// Whether a test cannot run for want of a program. Says so, if it cannot.
 pub fn lacks(program: &str, test: &str) -> bool {
-    use std::io::Write;
-    if is_installed(program) {
-        return false;
+    let missing = !is_installed(program);
+    if missing {
+        skip(test, &format!("{program} is not installed"));
     }
-    let _ = writeln!(std::io::stdout(), "skipped: {test}: {program} is not installed");
-    true
+    missing
+}
+
+/// Says that a test is not run, past the capture of its output, so that it can be counted.
+pub fn skip(test: &str, why: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "skipped: {test}: {why}");
 }
 
 /// A directory of one's own, removed with everything in it when it is dropped.

@@ -1,0 +1,111 @@
+//! A client of another project, in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tenure_testkit::Process;
+
+/// Longer than any test: a hold that ends only by its release.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A bound for an answer: a client may stand behind many rounds of others.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Which client, and the program it cannot do without.
+pub(crate) struct Foreign {
+    pub(crate) name: &'static str,
+    pub(crate) tool: &'static str,
+}
+
+impl Foreign {
+    /// Whether it cannot be tested here. Says so, by the client's name.
+    pub(crate) fn lacks(&self, case: &str) -> bool {
+        let test = format!("{}: {case}", self.name);
+        if ["redis-server", self.tool].iter().any(|program| tenure_testkit::lacks(program, &test)) {
+            return true;
+        }
+        let unprepared = !self.launcher().is_file();
+        if unprepared {
+            tenure_testkit::skip(&test, "the client is not here: `cargo xtask clients` fetches it");
+        }
+        unprepared
+    }
+
+    /// Written by `cargo xtask clients` (and `test`) when the client is ready to run.
+    fn launcher(&self) -> PathBuf {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        target.join("interop/launch").join(self.name)
+    }
+}
+
+/// A running client. Ends with the test.
+pub(crate) struct Theirs(Process);
+
+impl Theirs {
+    /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
+    /// says is not `busy` for want of a connection.
+    pub(crate) async fn start(client: &Foreign, port: u16, key: &str) -> Self {
+        let launcher = client.launcher();
+        let words = [launcher.to_str().unwrap(), &port.to_string(), key];
+        let mut theirs = Self(Process::start(Path::new("sh"), &words).unwrap());
+        assert!(theirs.try_hold(LONG).await, "the lock is free");
+        theirs.release().await;
+        theirs
+    }
+
+    /// Whether it holds the lock now, for so long.
+    pub(crate) async fn try_hold(&mut self, ttl: Duration) -> bool {
+        self.send(&format!("try {}", ttl.as_millis()));
+        match self.answer().await.as_str() {
+            "held" => true,
+            "busy" => false,
+            other => panic!("what is {other:?}?"),
+        }
+    }
+
+    /// Returns when it holds the lock.
+    pub(crate) async fn hold(&mut self, ttl: Duration) {
+        self.want(ttl);
+        self.held().await;
+    }
+
+    /// Lets it wait for the lock.
+    pub(crate) fn want(&mut self, ttl: Duration) {
+        self.send(&format!("wait {}", ttl.as_millis()));
+    }
+
+    /// Returns when it holds what it waited for.
+    pub(crate) async fn held(&mut self) {
+        assert_eq!(self.answer().await, "held");
+    }
+
+    /// Whether it says nothing for a while.
+    pub(crate) async fn is_silent(&mut self) -> bool {
+        self.0.line(Duration::from_millis(200)).await.is_none()
+    }
+
+    /// Lets it give back the lock, which it holds as far as it can say.
+    pub(crate) async fn release(&mut self) {
+        assert_ne!(self.ask_release().await, "not held");
+    }
+
+    /// Lets it give back a lock that is no longer its own, as far as it can say.
+    pub(crate) async fn release_late(&mut self) {
+        assert_ne!(self.ask_release().await, "released");
+    }
+
+    async fn ask_release(&mut self) -> String {
+        self.send("release");
+        let answer = self.answer().await;
+        assert!(["released", "not held", "sent"].contains(&answer.as_str()), "{answer:?}");
+        answer
+    }
+
+    fn send(&mut self, line: &str) {
+        self.0.send(line).expect("the client runs");
+    }
+
+    async fn answer(&mut self) -> String {
+        self.0.line(PATIENCE).await.expect("the client answers")
+    }
+}
