@@ -26,7 +26,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             theirs.push(flocks(&file)?);
         }
         Ok(vec![Row {
-            what: "local: acquire + release, free, one process",
+            what: "local: acquire + release, free, one process".into(),
             ours: median(ours),
             against: "flock(LOCK_EX) + flock(LOCK_UN)",
             theirs: median(theirs),

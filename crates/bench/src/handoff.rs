@@ -37,7 +37,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-fn compare(core: usize, what: &'static str, bound: Option<f64>) -> Outcome<Row> {
+fn compare(core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
     let folder = tempfile::tempdir()?;
     let store = folder.path().join("store");
     for fifo in ["there", "back"] {
@@ -59,10 +59,10 @@ fn compare(core: usize, what: &'static str, bound: Option<f64>) -> Outcome<Row> 
         theirs.push(bytes(folder.path())?);
     }
     let against = "a byte through a FIFO, alike";
-    Ok(Row { what, ours: median(ours), against, theirs: median(theirs), bound })
+    Ok(Row { what: what.into(), ours: median(ours), against, theirs: median(theirs), bound })
 }
 
-fn stay_on(core: usize) -> Outcome<()> {
+pub(crate) fn stay_on(core: usize) -> Outcome<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
     Ok(sched_setaffinity(None, &cores)?)

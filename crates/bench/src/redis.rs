@@ -12,6 +12,7 @@ use tenure_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::handoff::stay_on;
 use crate::record::Recorder;
 use crate::table::{Row, median};
 
@@ -19,21 +20,25 @@ const ROUNDS: usize = 9;
 const PAIRS: usize = 4_000;
 
 pub(crate) fn free() -> Outcome<Vec<Row>> {
-    let server = RedisServer::start(&[])?;
-    let runtime = runtime(1)?;
-    let fenced = free_pair(&server, &runtime, true)?;
-    let unfenced = free_pair(&server, &runtime, false)?;
-    let row = |what, (ours, theirs)| Row {
-        what,
-        ours,
-        against: "the same two commands over a bare socket",
-        theirs,
-        bound: Some(1.15),
-    };
-    Ok(vec![
-        row("redis: acquire + release, free, one task", fenced),
-        row("redis: the same without fencing", unfenced),
-    ])
+    let cores = std::thread::available_parallelism()?.get();
+    let mut rows = Vec::new();
+    for (core, where_, bound) in [(1, "two cores", Some(1.15)), (0, "one core", None)] {
+        if core >= cores {
+            continue;
+        }
+        // What is started inherits where it may run.
+        stay_on(0)?;
+        let server = RedisServer::start(&[])?;
+        stay_on(core)?;
+        let runtime = runtime(1)?;
+        for (fencing, kind) in [(true, ""), (false, " unfenced")] {
+            let (ours, theirs) = free_pair(&server, &runtime, fencing)?;
+            let what = format!("redis: acquire + release{kind}, free, one task, {where_}");
+            let against = "the same two commands over a bare socket";
+            rows.push(Row { what, ours, against, theirs, bound });
+        }
+    }
+    Ok(rows)
 }
 
 /// Medians of one pair through tenure, and of the same bytes over a bare socket.
@@ -47,15 +52,17 @@ fn free_pair(
     let mut bare = Bare::connect(server.port())?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        runtime.block_on(async {
-            let mutex = client.mutex("bench")?;
+        let mutex = client.mutex("bench")?;
+        let round = async move {
+            let mut times = Vec::with_capacity(PAIRS);
             for _ in 0..PAIRS {
                 let start = Instant::now();
                 mutex.acquire().await?.release().await?;
-                ours.push(start.elapsed());
+                times.push(start.elapsed());
             }
-            Ok::<(), tenure_core::Error>(())
-        })?;
+            Ok::<_, tenure_core::Error>(times)
+        };
+        ours.extend(runtime.block_on(runtime.spawn(round))??);
         for _ in 0..PAIRS {
             let start = Instant::now();
             for command in &commands {

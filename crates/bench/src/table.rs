@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// One comparison.
 pub(crate) struct Row {
-    pub(crate) what: &'static str,
+    pub(crate) what: String,
     pub(crate) ours: Duration,
     pub(crate) against: &'static str,
     pub(crate) theirs: Duration,

@@ -32,7 +32,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         few.push(hand_off(&runtime, &client, &mut peer, FEW)?);
     }
     Ok(vec![Row {
-        what: "local: hand-off among 10,000 waiters",
+        what: "local: hand-off among 10,000 waiters".into(),
         ours: median(many),
         against: "the same among 10",
         theirs: median(few),

@@ -1,9 +1,10 @@
 //! One connection that many calls share: replies come in the order of the commands.
 //!
-//! A call that finds the connection idle writes to the socket by itself, and one task reads: a
-//! lone caller pays for no hop to another task. While replies are awaited, commands are gathered,
-//! and the task writes them together. A call that is given up, or takes too long, keeps its place
-//! in the order: what is sent after it arrives after it.
+//! A call that finds the connection idle writes to the socket by itself, and looks once whether
+//! the reply is there already: a lone caller pays for no hop to another task, and beside a server
+//! on its own core for no wake-up. Else one task reads. While replies are awaited, commands are
+//! gathered, and the task writes them together. A call that is given up, or takes too long, keeps
+//! its place in the order: what is sent after it arrives after it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -16,7 +17,9 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
+use rustix::net::{RecvFlags, recv};
 use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -77,11 +80,19 @@ struct Owner {
     shortcut: Option<Arc<OwnedWriteHalf>>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
+    /// Taken before `state`, by whoever reads.
+    input: Mutex<Input>,
+    hearer: Option<Arc<dyn Hearer>>,
     /// Wakes the task that serves the connection.
     task: AtomicWaker,
+}
+
+/// What has arrived, and is not handed out yet.
+struct Input {
+    chunk: Box<[u8]>,
+    buffer: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -91,7 +102,8 @@ struct State {
     listening: HashSet<String>,
     /// Whether the task will look after calls that take too long.
     watched: bool,
-    closed: bool,
+    /// Why it is to end.
+    closed: Option<&'static str>,
     ended: bool,
 }
 
@@ -113,21 +125,25 @@ impl Connection {
         hearer: Option<Arc<dyn Hearer>>,
         home: &Handle,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
+        let input = Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new() };
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            input: Mutex::new(input),
+            hearer,
+            task: AtomicWaker::new(),
+        });
         let shortcut = stream.shortcut();
-        let (end, served) = (Ending(Arc::clone(&shared), hearer), Arc::clone(&shared));
+        let (end, served) = (Ending(Arc::clone(&shared)), Arc::clone(&shared));
         home.spawn(async move {
             let mut task = Task {
                 shared: served,
                 stream,
                 limit,
-                chunk: vec![0; CHUNK].into(),
-                input: Vec::new(),
                 writing: Vec::new(),
                 written: 0,
                 timer: Box::pin(tokio::time::sleep(limit)),
             };
-            let why = poll_fn(|context| task.poll(context, end.1.as_deref())).await;
+            let why = poll_fn(|context| task.poll(context)).await;
             end.end(&why);
         });
         Self(Arc::new(Owner { shared, shortcut }))
@@ -135,12 +151,12 @@ impl Connection {
 
     pub(crate) fn is_open(&self) -> bool {
         let state = self.0.shared.state.lock();
-        !state.ended && !state.closed
+        !state.ended && state.closed.is_none()
     }
 
     /// Ends it: replies that are still to come are lost.
     pub(crate) fn close(&self) {
-        self.0.shared.close();
+        self.0.shared.close("it was closed");
     }
 
     /// Whether messages on this channel are heard.
@@ -180,7 +196,7 @@ impl Connection {
         channel: Option<&str>,
     ) -> Option<[oneshot::Receiver<Outcome>; N]> {
         let mut state = self.0.shared.state.lock();
-        if state.ended || state.closed {
+        if state.ended || state.closed.is_some() {
             return None;
         }
         let idle = state.pending.is_empty();
@@ -199,12 +215,34 @@ impl Connection {
             // The rest, and any error, is the task's.
             state.outgoing.drain(..written);
         }
-        if !state.outgoing.is_empty() || !state.watched {
-            state.watched = true;
-            drop(state);
+        let sent = state.outgoing.is_empty();
+        let wake = !sent || !std::mem::replace(&mut state.watched, true);
+        drop(state);
+        if wake {
             self.0.shared.task.wake();
         }
+        if idle && sent {
+            self.look();
+        }
         Some(replies)
+    }
+
+    /// Hands out what has arrived by now, if anything has.
+    fn look(&self) {
+        let shared = &self.0.shared;
+        let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
+            return;
+        };
+        let Input { chunk, buffer } = &mut *input;
+        let socket: &TcpStream = socket.as_ref().as_ref();
+        // Past the runtime, which would first have to be told that there is something to read. The
+        // end of the stream, errors and nonsense are found again by the task.
+        if let Ok((length @ 1.., _)) = recv(socket, &mut **chunk, RecvFlags::DONTWAIT) {
+            buffer.extend_from_slice(&chunk[..length]);
+            if let Err(why) = shared.dispatch(buffer) {
+                shared.close(why);
+            }
+        }
     }
 }
 
@@ -218,19 +256,78 @@ async fn received(reply: oneshot::Receiver<Outcome>) -> Outcome {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.close();
+        self.shared.close("it was closed");
     }
 }
 
 impl Shared {
-    fn close(&self) {
-        self.state.lock().closed = true;
+    fn close(&self, why: &'static str) {
+        self.state.lock().closed.get_or_insert(why);
         self.task.wake();
+    }
+
+    /// Hands out everything that has arrived in full.
+    fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), &'static str> {
+        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
+        let mut taken = 0;
+        loop {
+            let received = match frame(&input[taken..]) {
+                Ok((received, length)) => {
+                    taken += length;
+                    received
+                }
+                Err(Stop::More) => break,
+                Err(Stop::Nonsense) => return Err(NONSENSE),
+            };
+            match received {
+                Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
+                Frame::Push(parts) => self.push(parts).ok_or(NONSENSE)?,
+            }
+        }
+        input.drain(..taken);
+        Ok(())
+    }
+
+    fn reply(&self, value: Value) -> Option<()> {
+        let pending = self.state.lock().pending.pop_front()?;
+        if let Some(reply) = pending.reply {
+            let _given_up = reply.send(Ok(value));
+        }
+        Some(())
+    }
+
+    fn push(&self, parts: Vec<Value>) -> Option<()> {
+        let mut parts = parts.into_iter();
+        let kind = parts.next()?.text()?;
+        match &*kind {
+            "message" | "smessage" => {
+                if let (Some(hearer), Some(Value::Text(message))) = (&self.hearer, parts.nth(1)) {
+                    hearer.hear(&message);
+                }
+            }
+            "subscribe" | "ssubscribe" => {
+                let mut state = self.state.lock();
+                let channel = state.pending.front_mut()?.channel.take()?;
+                state.listening.insert(channel);
+                drop(state);
+                self.reply(Value::Null)?;
+            }
+            // The slot has gone to another node, and its channels with it.
+            "unsubscribe" | "sunsubscribe" => {
+                let channel = parts.next()?.text()?;
+                self.state.lock().listening.remove(&channel);
+                if let Some(hearer) = &self.hearer {
+                    hearer.miss();
+                }
+            }
+            _ => {}
+        }
+        Some(())
     }
 }
 
 /// However the task ends, also with its runtime: nobody waits for it any more.
-struct Ending(Arc<Shared>, Option<Arc<dyn Hearer>>);
+struct Ending(Arc<Shared>);
 
 impl Ending {
     fn end(&self, why: &Lost) {
@@ -245,7 +342,7 @@ impl Ending {
         for reply in pending.into_iter().filter_map(|pending| pending.reply) {
             let _ = reply.send(Err(why.clone()));
         }
-        if let Some(hearer) = self.1.as_ref().filter(|_| heard) {
+        if let Some(hearer) = self.0.hearer.as_ref().filter(|_| heard) {
             hearer.miss();
         }
     }
@@ -262,8 +359,6 @@ struct Task {
     shared: Arc<Shared>,
     stream: Stream,
     limit: Duration,
-    chunk: Box<[u8]>,
-    input: Vec<u8>,
     writing: Vec<u8>,
     written: usize,
     timer: Pin<Box<Sleep>>,
@@ -281,15 +376,15 @@ enum Verdict {
 
 impl Task {
     /// Resolves with why the connection ended.
-    fn poll(&mut self, context: &mut Context<'_>, hearer: Option<&dyn Hearer>) -> Poll<Lost> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Lost> {
         self.shared.task.register(context.waker());
-        if self.shared.state.lock().closed {
-            return Poll::Ready(broken("it was closed"));
+        if let Some(why) = self.shared.state.lock().closed {
+            return Poll::Ready(broken(why));
         }
         if let Poll::Ready(Err(error)) = self.poll_write(context) {
             return Poll::Ready(error.into());
         }
-        if let Poll::Ready(why) = self.poll_read(context, hearer) {
+        if let Poll::Ready(why) = self.poll_read(context) {
             return Poll::Ready(why);
         }
         if self.poll_timer(context) == Verdict::Dead {
@@ -312,79 +407,22 @@ impl Task {
         }
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>, hearer: Option<&dyn Hearer>) -> Poll<Lost> {
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Lost> {
+        let mut input = self.shared.input.lock();
+        let Input { chunk, buffer } = &mut *input;
         loop {
-            let mut buffer = ReadBuf::new(&mut self.chunk);
-            if let Err(error) = ready!(self.stream.poll_read(context, &mut buffer)) {
+            let mut read = ReadBuf::new(chunk);
+            if let Err(error) = ready!(self.stream.poll_read(context, &mut read)) {
                 return Poll::Ready(error.into());
             }
-            if buffer.filled().is_empty() {
+            if read.filled().is_empty() {
                 return Poll::Ready(broken("the server closed it"));
             }
-            self.input.extend_from_slice(buffer.filled());
-            if let Err(why) = self.dispatch(hearer) {
+            buffer.extend_from_slice(read.filled());
+            if let Err(why) = self.shared.dispatch(buffer) {
                 return Poll::Ready(broken(why));
             }
         }
-    }
-
-    /// Hands out everything that has arrived in full.
-    fn dispatch(&mut self, hearer: Option<&dyn Hearer>) -> Result<(), &'static str> {
-        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
-        let mut taken = 0;
-        loop {
-            let received = match frame(&self.input[taken..]) {
-                Ok((received, length)) => {
-                    taken += length;
-                    received
-                }
-                Err(Stop::More) => break,
-                Err(Stop::Nonsense) => return Err(NONSENSE),
-            };
-            match received {
-                Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
-                Frame::Push(parts) => self.push(parts, hearer).ok_or(NONSENSE)?,
-            }
-        }
-        self.input.drain(..taken);
-        Ok(())
-    }
-
-    fn reply(&self, value: Value) -> Option<()> {
-        let pending = self.shared.state.lock().pending.pop_front()?;
-        if let Some(reply) = pending.reply {
-            let _given_up = reply.send(Ok(value));
-        }
-        Some(())
-    }
-
-    fn push(&self, parts: Vec<Value>, hearer: Option<&dyn Hearer>) -> Option<()> {
-        let mut parts = parts.into_iter();
-        let kind = parts.next()?.text()?;
-        match &*kind {
-            "message" | "smessage" => {
-                if let (Some(hearer), Some(Value::Text(message))) = (hearer, parts.nth(1)) {
-                    hearer.hear(&message);
-                }
-            }
-            "subscribe" | "ssubscribe" => {
-                let mut state = self.shared.state.lock();
-                let channel = state.pending.front_mut()?.channel.take()?;
-                state.listening.insert(channel);
-                drop(state);
-                self.reply(Value::Null)?;
-            }
-            // The slot has gone to another node, and its channels with it.
-            "unsubscribe" | "sunsubscribe" => {
-                let channel = parts.next()?.text()?;
-                self.shared.state.lock().listening.remove(&channel);
-                if let Some(hearer) = hearer {
-                    hearer.miss();
-                }
-            }
-            _ => {}
-        }
-        Some(())
     }
 
     /// Gives up calls that take too long. They keep their place: their replies may still come.
