@@ -9,6 +9,7 @@ mod admission;
 mod backoff;
 mod line;
 mod moment;
+pub mod quorum;
 mod token;
 mod watchdog;
 
