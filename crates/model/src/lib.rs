@@ -1,0 +1,17 @@
+//! Searches every history of a few claims on three nodes for one that breaks a promise.
+//!
+//! The clients are the real [`Round`](tenure_proto::quorum::Round) and
+//! [`Renewal`](tenure_proto::quorum::Renewal), the counters the real
+//! [`Token::after`](tenure_proto::Token::after). Only nodes and network are played. Code here may
+//! not decide anything about locks: what it checks must be what runs.
+//!
+//! Each promise is also broken on purpose, to see the search find it.
+
+mod claims;
+mod rounds;
+mod search;
+mod words;
+
+pub use claims::{Broken, CLIENTS, Claims, State, Step};
+pub use rounds::{Event, NODES, Outcome, Rounds};
+pub use search::{Model, Report, search};
