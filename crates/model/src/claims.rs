@@ -5,6 +5,7 @@ use tenure_proto::quorum::{Order, Raised, Verdict, Vote};
 
 use crate::Model;
 use crate::rounds::{Event, NODES, Outcome, Rounds};
+use crate::state::{Answer, Client, Link, Node, Request, State};
 
 /// The most clients. Each makes one claim: another attempt would be another client.
 pub const CLIENTS: usize = 3;
@@ -32,9 +33,6 @@ pub struct Claims {
     /// not arrive, for to hear a refusal only keeps a client from winning. One that arrives finds
     /// that the holder in its way has just expired. A client that has won hears no more.
     pub lean: bool,
-    /// Nodes and clients are all alike, so they may be named in the order they first meet: the first
-    /// claim to arrive is A's at node 0, and nobody's arrives before one of the client before it.
-    pub alike: bool,
     /// What is done wrong, to see the search find it.
     pub broken: Option<Broken>,
     /// The rounds.
@@ -52,55 +50,6 @@ pub enum Broken {
     RaiseWithoutOwner,
     /// A release goes another way than the claim, and may come first.
     ReleaseOvertakes,
-}
-
-/// The nodes, the clients, and what is between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    pub(crate) nodes: [Node; NODES],
-    pub(crate) clients: [Client; CLIENTS],
-    troubles: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Node {
-    pub(crate) counter: u8,
-    /// Who holds it, as bits.
-    pub(crate) holders: u8,
-    /// Who held it, in order: two bits each, one more than the client's number, the latest lowest.
-    order: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Client {
-    pub(crate) round: u16,
-    /// The token and the acknowledged nodes, from when the round was won.
-    pub(crate) won: Option<(u8, u8)>,
-    pub(crate) links: [Link; NODES],
-}
-
-/// What is under way between a client and a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Link {
-    request: Option<Request>,
-    pub(crate) answer: Option<Answer>,
-    /// The client knows that its request was not answered in time.
-    late: bool,
-    release: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Request {
-    Claim,
-    Raise(u8),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Answer {
-    Granted(u8),
-    Held,
-    Acknowledged,
-    NotMine,
 }
 
 /// One thing that happens, to a client and a node.
@@ -127,7 +76,7 @@ impl Model for Claims {
     type Step = Step;
 
     fn starts(&mut self) -> Vec<State> {
-        let round = self.rounds.begin();
+        let round = self.rounds.begin([true; NODES]);
         let client = |active: bool| {
             let request = active.then_some(Request::Claim);
             Client { round, won: None, links: [Link { request, ..Link::default() }; NODES] }
@@ -191,12 +140,7 @@ impl Claims {
         let link = |client: usize, node: usize| state.clients[client].links[node];
         match step {
             Step::Arrive(client, node) => {
-                let fresh = |client: usize| state.clients[client].is_fresh();
-                let named_in_order = match client {
-                    0 => node == 0 || !fresh(0),
-                    _ => !fresh(client - 1),
-                };
-                link(client, node).request.is_some() && (named_in_order || !self.alike)
+                link(client, node).request.is_some() && self.in_order(state, client, node)
             }
             Step::Answer(client, node) => link(client, node).answer.is_some(),
             Step::Late(client, node) => {
@@ -215,6 +159,19 @@ impl Claims {
             Step::Expire(client, node) => !self.lean && state.nodes[node].is_held_by(client),
             Step::GiveUp(client) => trouble && !self.has_lost(&state.clients[client]),
         }
+    }
+
+    /// Of those that are alike, each is named in the order in which it is first met: without this
+    /// every history would be searched once for each way to name its nodes and clients.
+    fn in_order(&self, state: &State, client: usize, node: usize) -> bool {
+        let fresh = |client: &Client| client.is_fresh();
+        let kind = |client: usize| (self.readers >> client & 1, self.floors[client]);
+        let first = || state.clients[..self.clients].iter().all(fresh);
+        let alike = self.counters == [[0; NODES]] && self.taken == [0];
+        (node == 0 || !alike || !first())
+            && (client == 0
+                || kind(client) != kind(client - 1)
+                || !fresh(&state.clients[client - 1]))
     }
 
     fn take(&mut self, state: &mut State, step: Step) {
@@ -314,7 +271,7 @@ impl Claims {
         if let (None, Some((token, nodes))) = (me.won, self.rounds.won(round)) {
             me.won = Some((small(token), nodes));
             if self.lean {
-                me.round = self.rounds.begin();
+                me.round = self.rounds.begin([true; NODES]);
                 me.links.iter_mut().for_each(|link| link.answer = None);
             }
         }
@@ -378,32 +335,6 @@ impl Claims {
             }
         }
         None
-    }
-}
-
-impl Client {
-    /// Whether none of its claims has arrived.
-    fn is_fresh(&self) -> bool {
-        self.links.iter().all(|link| link.request == Some(Request::Claim))
-    }
-}
-
-impl Link {
-    const fn is_busy(&self) -> bool {
-        self.request.is_some() || self.answer.is_some()
-    }
-}
-
-impl Node {
-    const fn is_held_by(&self, client: usize) -> bool {
-        self.holders & (1 << client) != 0
-    }
-
-    fn held_before(self, first: usize, second: usize) -> bool {
-        // The latest comes first here.
-        let held = [0, 2, 4].map(|shift| usize::from(self.order >> shift & 3));
-        let place = |client: usize| held.iter().position(|&c| c == client + 1);
-        matches!((place(first), place(second)), (Some(a), Some(b)) if a > b)
     }
 }
 

@@ -8,10 +8,14 @@
 //! Each promise is also broken on purpose, to see the search find it.
 
 mod claims;
+mod holds;
 mod rounds;
 mod search;
+mod state;
 mod words;
 
-pub use claims::{Broken, CLIENTS, Claims, State, Step};
+pub use claims::{Broken, CLIENTS, Claims, Step};
+pub use holds::{BrokenHold, Event as HoldStep, Holds, State as HoldState};
 pub use rounds::{Event, NODES, Outcome, Rounds};
 pub use search::{Model, Report, search};
+pub use state::State;

@@ -42,11 +42,11 @@ pub struct Outcome {
 }
 
 impl Rounds {
-    /// The number of a round in which all nodes have been asked.
-    pub fn begin(&mut self) -> u16 {
+    /// The number of a round in which all eligible nodes have been asked.
+    pub fn begin(&mut self, eligible: [bool; NODES]) -> u16 {
         let sent = Moment::from_nanos(0);
         let term = Term { sent, ttl: Duration::from_secs(30), minimum: Duration::ZERO };
-        let mut round = Round::new(&[true; NODES], term);
+        let mut round = Round::new(&eligible, term);
         while round.poll_order().is_some() {}
         self.number(round)
     }

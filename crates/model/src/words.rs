@@ -1,9 +1,8 @@
 //! Histories in words.
 
-use tenure_proto::quorum::Verdict;
-
-use crate::claims::{Answer, CLIENTS, State, Step};
+use crate::claims::{CLIENTS, Step};
 use crate::rounds::Rounds;
+use crate::state::{Answer, State};
 
 pub(crate) fn name(client: usize) -> char {
     char::from(b'A' + client as u8)
@@ -54,14 +53,12 @@ pub(crate) fn step(rounds: &Rounds, before: &State, step: Step, after: &State) -
 }
 
 fn news(rounds: &Rounds, before: &State, client: usize, after: &State) -> String {
-    let verdict = |state: &State| rounds.get(state.clients[client].round).verdict();
-    let token = |state: &State| rounds.get(state.clients[client].round).token();
-    match (verdict(before) == verdict(after), verdict(after)) {
-        (false, Verdict::Won(token)) => format!(", and WINS with token {token}"),
-        (false, Verdict::Lost(_)) => ", and has lost".into(),
-        (true, _) if token(before).is_none() => {
-            token(after).map_or_else(String::new, |t| format!(", and takes {t} as its token"))
-        }
-        _ => String::new(),
+    let (old, new) = (before.clients[client], after.clients[client]);
+    let (was, is) = (rounds.get(old.round), rounds.get(new.round));
+    match new.won {
+        Some((token, _)) if old.won.is_none() => format!(", and WINS with token {token}"),
+        _ if is.verdict() != was.verdict() => ", and has lost".into(),
+        _ if is.token() == was.token() => String::new(),
+        _ => is.token().map_or_else(String::new, |t| format!(", and takes {t} as its token")),
     }
 }

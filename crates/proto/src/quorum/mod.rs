@@ -13,14 +13,22 @@
 //! - Nodes are asked not to queue: a claim that waited at some nodes while it held others would
 //!   block its rivals, and they it.
 //!
+//! # What a node does
+//!
+//! Every node has a counter that never decreases. Each of these is one step:
+//! - *claim*: if nobody is in the way, set the owner and the term, and advance the counter:
+//!   `c = max(last + 1, clock, floor)`, see [`Token::after`] and [`Forecast`]. The vote is `c`. A
+//!   [`Repair`] is a claim whose floor is the holder's token.
+//! - *renew*: if the claim holds the node, start its term anew, and `c = max(c, token)`. An
+//!   [`Order::Raise`] is the same.
+//! - *release*: if the claim holds the node, free it.
+//!
 //! # Tokens
 //!
-//! Every node has a counter that never decreases. A claim sets the owner and advances the counter
-//! in one step: `c = max(last + 1, clock, floor)`, see [`Token::after`] and [`Forecast`]. The
-//! round's token `t` is the largest counter among the votes it used. A node is *acknowledged* when
-//! its counter is known to have been at least `t` while the claim held it: because it voted exactly
-//! `t`, or because it was raised to `t` on condition that the claim still held it. A majority of
-//! acknowledged nodes wins.
+//! The round's token `t` is the largest counter among the votes it used. A node is *acknowledged*
+//! when its counter is known to have been at least `t` while the claim held it: because it voted
+//! exactly `t`, or because it was raised to `t` on condition that the claim still held it. A
+//! majority of acknowledged nodes wins.
 //!
 //! Two claims that exclude each other and both won have an acknowledged node in common. There one
 //! held before the other: when the later one's claim advanced the counter, it was at the earlier

@@ -6,7 +6,8 @@ use crate::Token;
 /// A node's answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RenewalVote {
-    /// The claim holds the node, and its term there starts anew.
+    /// The claim holds the node, its term there starts anew, and the node's counter is at least the
+    /// holder's token now.
     Renewed,
     /// The claim does not hold the node.
     NotMine,
@@ -14,15 +15,14 @@ pub enum RenewalVote {
     Silent,
 }
 
-/// Claim the node for a holder that lost it: if it is free, set the owner and, in the same step,
-/// `c = max(c, to)`. A node that somebody else holds is left alone. The outcome need not be
-/// reported: the next renewal sees it.
+/// Claim the node for a holder that lost it, with its token as the floor. A node that somebody else
+/// holds is left alone. The outcome need not be reported: the next renewal sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repair {
     /// The node.
     pub node: usize,
-    /// The holder's token. Whoever takes the node after the holder must get a larger one, so the
-    /// counter is raised before the node counts for anything.
+    /// The holder's token: the node counts for the holder from the next renewal on, and must have
+    /// its token by then, so that whoever comes after gets a larger one.
     pub to: Token,
 }
 
@@ -34,7 +34,11 @@ pub struct Repair {
 /// next renewal: the holder can lose another node then, and another node may forget its counter.
 ///
 /// All nodes are asked, and a node that is not eligible may renew: it has the claim. It is not
-/// repaired: it may have forgotten a rival that has a right to it.
+/// repaired: it may have forgotten a rival that has a right to it. A node whose connection was
+/// replaced since the renewal began may have restarted: report it silent.
+///
+/// A renewal carries the token, and raises the counters of nodes that are behind: one that granted
+/// too late to be raised in its round is counted, too.
 ///
 /// ```
 /// use tenure_proto::{Token, quorum::*};
