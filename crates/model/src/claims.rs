@@ -1,10 +1,14 @@
 //! Claims on three nodes: real rounds, nodes in memory, and a network that may do its worst.
 
+use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
+
 use tenure_proto::Token;
 use tenure_proto::quorum::{Order, Raised, Verdict, Vote};
 
 use crate::Model;
 use crate::rounds::{Event, NODES, Outcome, Rounds};
+use crate::search::Mixer;
 use crate::state::{Answer, Client, Link, Node, Request, State};
 
 /// The most clients. Each makes one claim: another attempt would be another client.
@@ -37,6 +41,8 @@ pub struct Claims {
     pub broken: Option<Broken>,
     /// The rounds.
     pub rounds: Rounds,
+    /// Everybody's token and acknowledged nodes, for all ways to win that were seen.
+    pub wins: HashSet<[Option<(u8, u8)>; CLIENTS], BuildHasherDefault<Mixer>>,
 }
 
 /// A mistake.
@@ -110,6 +116,7 @@ impl Model for Claims {
     }
 
     fn fault(&mut self, state: &State) -> Option<String> {
+        self.wins.insert(state.clients.map(|client| client.won));
         let orphan = if self.troubles > 0 { self.orphan(state) } else { None };
         orphan.or_else(|| self.disorder(state))
     }

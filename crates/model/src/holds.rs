@@ -25,6 +25,8 @@ pub struct Holds {
     pub broken: Option<BrokenHold>,
     /// The rival's rounds.
     pub rounds: Rounds,
+    /// Whether the rival was ever seen to win: a search in which it cannot shows nothing.
+    pub rival_won: bool,
 }
 
 /// A mistake.
@@ -120,6 +122,7 @@ impl Model for Holds {
 
     fn fault(&mut self, state: &State) -> Option<String> {
         let (token, _) = self.rounds.won(state.rival?)?;
+        self.rival_won = true;
         if state.believes {
             return Some("FAULT: the rival holds the lock beside the holder".into());
         }

@@ -17,5 +17,5 @@ mod words;
 pub use claims::{Broken, CLIENTS, Claims, Step};
 pub use holds::{BrokenHold, Event as HoldStep, Holds, State as HoldState};
 pub use rounds::{Event, NODES, Outcome, Rounds};
-pub use search::{Model, Report, search};
+pub use search::{Mixer, Model, Report, search};
 pub use state::State;

@@ -127,7 +127,7 @@ fn fingerprint(state: &impl Hash) -> u64 {
 
 /// One multiplication a word: the standard hasher is made against attackers, and is slower.
 #[derive(Debug, Default)]
-pub(crate) struct Mixer(u64);
+pub struct Mixer(u64);
 
 impl Mixer {
     const fn mix(&mut self, word: u64) {

@@ -8,6 +8,7 @@ const MOST: usize = 5_000_000;
 
 fn look(what: &str, mut holds: Holds) -> Report {
     let report = search(&mut holds, MOST);
+    assert!(holds.rival_won, "a search in which the rival cannot win shows nothing");
     let _ = writeln!(std::io::stdout(), "model, {what}: {report}");
     report
 }

@@ -14,6 +14,7 @@ struct Play {
     /// Requests under way: the node, and whether it is a raise.
     waiting: Vec<(usize, bool)>,
     counters: Vec<Option<u64>>,
+    raised: Vec<bool>,
     asked: Vec<bool>,
     released: Vec<bool>,
 }
@@ -26,6 +27,7 @@ impl Play {
             round: Round::new(eligible, term),
             waiting: Vec::new(),
             counters: vec![None; nodes],
+            raised: vec![false; nodes],
             asked: vec![false; nodes],
             released: vec![false; nodes],
         };
@@ -59,7 +61,9 @@ impl Play {
         let before = self.round.verdict();
         if raise {
             let raised = [Raised::Acknowledged, Raised::NotMine, Raised::Failed];
-            self.round.handle_raised(node, raised[usize::from(chance % 3)], NOW);
+            let raised = raised[usize::from(chance % 3)];
+            self.raised[node] = raised == Raised::Acknowledged;
+            self.round.handle_raised(node, raised, NOW);
         } else {
             let vote = match chance % 6 {
                 0 => Vote::Held,
@@ -76,20 +80,23 @@ impl Play {
         self.send();
     }
 
-    /// What a win must rest on: votes of a majority that are all at most the token, one of which is
-    /// the token, and each of which was acknowledged.
+    /// What a win must rest on: a majority that voted the token, or less and was raised to it; and
+    /// at least one vote for it.
     fn check_win(&self, token: Token) {
-        let counted: Vec<u64> = (0..self.asked.len())
-            .filter(|&node| self.round.is_acknowledged(node))
-            .map(|node| self.counters[node].expect("who did not grant is not counted"))
-            .collect();
+        let token = token.get();
+        let counted: Vec<usize> =
+            (0..self.asked.len()).filter(|&node| self.round.is_acknowledged(node)).collect();
         assert!(counted.len() >= majority(self.asked.len()));
-        assert!(counted.iter().all(|&counter| counter <= token.get()));
-        assert!(self.counters.contains(&Some(token.get())));
+        for node in counted {
+            let vote = self.counters[node].expect("who did not grant is not counted");
+            assert!(vote == token || (vote < token && self.raised[node]));
+        }
+        assert!(self.counters.contains(&Some(token)));
     }
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
     #[test]
     fn a_round_ends_with_a_sound_win_or_with_every_node_released(
         eligible in prop::sample::select(vec![3usize, 5, 7])

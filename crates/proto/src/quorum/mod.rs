@@ -35,6 +35,9 @@
 //! one's token already, and the later one used that vote. So its token is larger. No clock and no
 //! time limit is part of the argument; only a counter that goes back can end it.
 //!
+//! A claim that is sent again is a new round, which may use other votes and get another token. That
+//! is as safe, but who promises the same token must remember it.
+//!
 //! Two shared holders do not exclude each other: while they overlap, their tokens may be equal or
 //! in any order. Each is above every earlier writer's token and below every later one's.
 
