@@ -32,7 +32,7 @@ pub(crate) fn step(rounds: &Rounds, before: &State, step: Step, after: &State) -
                 .filter(|client| gone & (1 << client) != 0)
                 .map(|client| format!("{}'s hold on node {node} expires, and ", name(client)))
                 .collect();
-            format!("{expired}{who}'s request gets there: {said} (node {node} counts {counter})")
+            format!("{expired}{who}'s request reaches node {node}: {said} (it counts {counter})")
         }
         Step::Answer(client, node) => {
             let (who, said) = (name(client), answer(before, client, node));

@@ -102,3 +102,9 @@ fn a_release_that_overtakes_its_claim_leaves_an_orphan() {
     let claims = Claims { broken, troubles: 9, ..writers(1) };
     breaks("BROKEN: a release overtakes its claim", claims, "nobody will ever release");
 }
+
+#[test]
+#[should_panic(expected = "more than 1000 states: the search is not finished")]
+fn a_search_that_is_cut_short_fails() {
+    search(&mut writers(2), 1000);
+}
