@@ -2,8 +2,8 @@
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 owner  2 kind (x, s, p)  3 take  4 of  5 ttl ms  6 patience ms, 0 = do not queue
 --       7 inbox channel, - = none  8 pid  9 host  10 label  11 fenced (1, 0)
--- Returns {'granted', token, server time us} | {'queued', ms until the obstacle ends or -1, us}
---         | {'busy'}
+-- Returns 'granted <token> <server time us>' | 'queued <ms until the obstacle ends or -1> <us>'
+--         | 'busy'
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner, fenced = ARGV[1], ARGV[11] == '1'
 
@@ -21,7 +21,7 @@ if ARGV[2] == 'x' and redis.call('EXISTS', K, Q) == 0 then
     redis.call('SET', T, token)
   end
   redis.call('SET', K, table.concat({owner, token, string.format('%.0f', ms), ARGV[8], ARGV[9], ARGV[10]}, ' '), 'PX', ARGV[5])
-  return {'granted', token, string.format('%.0f', us)}
+  return 'granted ' .. token .. string.format(' %.0f', us)
 end
 
 --@engine
@@ -40,7 +40,7 @@ if token then
     redis.call('ZADD', E, number(now + ttl), owner)
     keep(P, ttl) keep(E, ttl)
   end
-  return {'granted', token, us}
+  return 'granted ' .. token .. ' ' .. us
 end
 
 local record = redis.call('HGET', W, owner)
@@ -61,12 +61,12 @@ keep(W, lease) keep(Q, lease)
 admit(owner)
 
 token = held(owner)
-if token then return {'granted', token, us} end
+if token then return 'granted ' .. token .. ' ' .. us end
 
 if patience == 0 then
   redis.call('HDEL', W, owner)
   if redis.call('LINDEX', Q, -1) == owner then redis.call('RPOP', Q) end
-  return {'busy'}
+  return 'busy'
 end
 local again = redis.call('LINDEX', Q, 0) == owner and obstacle() or -1
-return {'queued', number(again), us}
+return 'queued ' .. number(again) .. ' ' .. us

@@ -4,6 +4,7 @@
 //! for each slot it waits in). Beside that, each line that somebody here stands in is looked after
 //! as long as they wait: all of them are refreshed with one call, which also finds what was missed.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::keys::{Keyring, Keys};
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
-use crate::wire::Hearer;
+use crate::wire::{Arg, Hearer};
 
 /// So many waiters are refreshed in one call: the server is busy for a millisecond at most.
 const BATCH: usize = 256;
@@ -30,6 +31,8 @@ pub(crate) struct Inbox {
 
 struct Inner {
     id: String,
+    /// The channel, where there is only one.
+    channel: Option<String>,
     keyring: Keyring,
     servers: Servers,
     scripts: Arc<Scripts>,
@@ -97,12 +100,16 @@ impl Inbox {
         desk: Arc<Desk>,
     ) -> Self {
         let id = OwnerId::random().to_string();
-        let inner = Arc::new(Inner { id, keyring, servers, scripts, desk });
+        let channel = match servers {
+            Servers::One(_) => Some(keyring.inbox(0, &id)),
+            Servers::Cluster(_) => None,
+        };
+        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk });
         Self { inner, home: Handle::current() }
     }
 
     /// The channel for grants of a lock with these keys.
-    pub(crate) fn channel(&self, keys: &Keys) -> String {
+    pub(crate) fn channel(&self, keys: &Keys) -> Cow<'_, str> {
         self.inner.channel(keys)
     }
 
@@ -222,8 +229,11 @@ async fn tend(inner: Weak<Inner>, name: LockName, bell: Arc<Notify>) {
 }
 
 impl Inner {
-    fn channel(&self, keys: &Keys) -> String {
-        self.keyring.inbox(keys.slot, &self.id)
+    fn channel(&self, keys: &Keys) -> Cow<'_, str> {
+        match &self.channel {
+            Some(channel) => channel.into(),
+            None => self.keyring.inbox(keys.slot, &self.id).into(),
+        }
     }
 
     async fn subscribe(&self, keys: &Keys) -> Result<()> {
@@ -236,9 +246,9 @@ impl Inner {
         // Before the calls: whoever comes meanwhile may bring it forward.
         self.desk.postpone(name, poll);
         let keys = self.keyring.keys(name);
-        let lease = lease.as_millis().to_string();
+        let lease = lease.as_millis() as u64;
         for batch in owners.chunks(BATCH) {
-            match self.refresh_batch(&keys, &lease, batch).await {
+            match self.refresh_batch(&keys, lease, batch).await {
                 Ok((again, gone)) => {
                     self.desk.ring(gone.iter());
                     if let Some(again) = again {
@@ -256,13 +266,12 @@ impl Inner {
     async fn refresh_batch(
         &self,
         keys: &Keys,
-        lease: &str,
+        lease: u64,
         owners: &[OwnerId],
     ) -> Result<(Option<Duration>, Vec<OwnerId>)> {
         self.subscribe(keys).await?;
-        let owners: Vec<String> = owners.iter().map(OwnerId::to_string).collect();
-        let mut arguments = vec![lease];
-        arguments.extend(owners.iter().map(String::as_str));
+        let mut arguments = vec![Arg::Number(lease)];
+        arguments.extend(owners.iter().copied().map(Arg::Owner));
         let call = Call {
             operation: "wait for",
             slot: keys.slot,

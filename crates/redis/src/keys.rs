@@ -11,24 +11,33 @@ pub(crate) struct Keyring {
     cluster: bool,
 }
 
-/// The keys of one lock.
+/// The keys of one lock, in one piece of text: they are named for every call.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    pub(crate) holder: String,
-    pub(crate) queue: String,
-    pub(crate) waiters: String,
-    pub(crate) pool: String,
-    pub(crate) ends: String,
-    pub(crate) token: String,
-    pub(crate) audit: String,
+    text: String,
+    ends: [usize; 7],
     /// The hash slot, or 0 where there are none.
     pub(crate) slot: u16,
 }
 
 impl Keys {
-    /// The keys that every script over the whole lock takes, in the scripts' order.
+    pub(crate) fn holder(&self) -> &str {
+        self.key(0)
+    }
+
+    pub(crate) fn audit(&self) -> &str {
+        self.key(6)
+    }
+
+    /// The keys that every script over the whole lock takes, in the scripts' order: holder, queue,
+    /// waiters, pool, ends, token.
     pub(crate) fn all(&self) -> [&str; 6] {
-        [&self.holder, &self.queue, &self.waiters, &self.pool, &self.ends, &self.token]
+        std::array::from_fn(|place| self.key(place))
+    }
+
+    fn key(&self, place: usize) -> &str {
+        let start = if place == 0 { 0 } else { self.ends[place - 1] };
+        &self.text[start..self.ends[place]]
     }
 }
 
@@ -38,22 +47,26 @@ impl Keyring {
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {
-        let prefix = &self.prefix;
-        let holder = format!("{prefix}{name}");
-        // A hash tag with the whole of the first key in it has the first key's slot. Names have
-        // no braces, so no lock's first key can be another's second.
-        let beside = |end: &str| format!("{prefix}{{{holder}}}:{end}");
-        let slot = if self.cluster { slot_of(holder.as_bytes()) } else { 0 };
-        Keys {
-            queue: beside("q"),
-            waiters: beside("w"),
-            pool: beside("p"),
-            ends: beside("e"),
-            audit: beside("audit"),
-            token: self.of_slot(slot, "token"),
-            holder,
-            slot,
+        let prefix = &*self.prefix;
+        let mut text = String::with_capacity(6 * (2 * prefix.len() + name.as_str().len() + 8));
+        text.push_str(prefix);
+        text.push_str(name.as_str());
+        let holder = text.len();
+        let slot = if self.cluster { slot_of(text.as_bytes()) } else { 0 };
+        let mut ends = [holder; 7];
+        for (place, end) in [(1, "q"), (2, "w"), (3, "p"), (4, "e"), (5, ""), (6, "audit")] {
+            if place == 5 {
+                self.write_of_slot(&mut text, slot, "token");
+            } else {
+                // A hash tag with the whole of the first key in it has the first key's slot. Names
+                // have no braces, so no lock's first key can be another's second.
+                for part in [prefix, "{", prefix, name.as_str(), "}:", end] {
+                    text.push_str(part);
+                }
+            }
+            ends[place] = text.len();
         }
+        Keys { text, ends, slot }
     }
 
     /// The channel on which a client hears of grants in this slot.
@@ -79,11 +92,19 @@ impl Keyring {
     }
 
     fn of_slot(&self, slot: u16, what: &str) -> String {
-        let prefix = &self.prefix;
+        let mut text = String::new();
+        self.write_of_slot(&mut text, slot, what);
+        text
+    }
+
+    fn write_of_slot(&self, text: &mut String, slot: u16, what: &str) {
+        text.push_str(&self.prefix);
+        text.push('{');
         if self.cluster {
-            format!("{prefix}{{{}}}:{what}", TAGS[usize::from(slot)])
+            let tag = TAGS[usize::from(slot)].to_string();
+            text.extend([&tag, "}:", what]);
         } else {
-            format!("{prefix}{{{what}}}")
+            text.extend([what, "}"]);
         }
     }
 }
@@ -156,8 +177,9 @@ mod tests {
             let (_, tag) = key.split_once('{').unwrap();
             slot_of(tag.split_once('}').unwrap().0.as_bytes())
         };
-        assert_eq!(slot_of(keys.holder.as_bytes()), keys.slot);
-        for key in [&keys.queue, &keys.waiters, &keys.pool, &keys.ends, &keys.token, &inbox] {
+        let [holder, beside @ ..] = keys.all();
+        assert_eq!(slot_of(holder.as_bytes()), keys.slot);
+        for key in beside.into_iter().chain([keys.audit(), &inbox]) {
             assert_eq!(tagged(key), keys.slot, "{key}");
             assert!(key.starts_with("tenure:"));
         }
@@ -169,9 +191,10 @@ mod tests {
             let keyring = Keyring::new(prefix, false);
             let name = LockName::new("a:b*c").unwrap();
             let keys = keyring.keys(&name);
-            assert_eq!(keyring.lock_of(&keys.holder).as_ref(), Some(&name));
-            assert_eq!(keyring.lock_of(&keys.queue).as_ref(), Some(&name));
-            for other in [&keys.waiters, &keys.pool, &keys.ends, &keys.audit, &keys.token] {
+            let [holder, queue, others @ ..] = keys.all();
+            assert_eq!(keyring.lock_of(holder).as_ref(), Some(&name));
+            assert_eq!(keyring.lock_of(queue).as_ref(), Some(&name));
+            for other in others.into_iter().chain([keys.audit()]) {
                 assert_eq!(keyring.lock_of(other), None, "{other}");
             }
         }

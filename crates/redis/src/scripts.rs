@@ -5,7 +5,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use crate::fault::fault;
 use crate::link::Link;
 use crate::servers::Servers;
-use crate::wire::{Command, Value, cmd};
+use crate::wire::{Arg, Command, Value, cmd};
 
 /// All scripts of a store, as its servers know them.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Call<'a> {
     pub(crate) operation: &'static str,
     pub(crate) slot: u16,
     pub(crate) keys: &'a [&'a str],
-    pub(crate) arguments: &'a [&'a str],
+    pub(crate) arguments: &'a [Arg<'a>],
 }
 
 impl Scripts {
@@ -99,13 +99,13 @@ impl Script {
     fn by_digest(&self, call: &Call<'_>) -> Command {
         let keys = call.keys.len() as u64;
         let command = cmd("EVALSHA").arg(&self.digest).number(keys);
-        command.args(call.keys).args(call.arguments)
+        command.args(call.keys).mixed(call.arguments)
     }
 
     fn whole(&self, call: &Call<'_>) -> Command {
         let keys = call.keys.len() as u64;
         let command = cmd("EVAL").arg(&self.source).number(keys);
-        command.args(call.keys).args(call.arguments)
+        command.args(call.keys).mixed(call.arguments)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The contract, call by call.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,29 +73,30 @@ impl RedisStore {
             self.inbox.forget(claim.owner);
             return Ok(Answer::Granted(Grant { token: None, since: None }));
         }
+        let (inbox, host) = (self.inbox.channel(keys), word(&claim.origin.host));
         let call = Call {
             operation: "acquire",
             slot: keys.slot,
             keys: &keys.all(),
             arguments: &[
-                &claim.owner.to_string(),
-                kind,
-                &take.to_string(),
-                &of.to_string(),
-                &claim.ttl.as_millis().to_string(),
-                &patience.as_millis().to_string(),
-                &self.inbox.channel(keys),
-                &claim.origin.pid.to_string(),
-                &word(&claim.origin.host),
-                &claim.label,
-                self.fenced(),
+                claim.owner.into(),
+                kind.into(),
+                u64::from(take).into(),
+                u64::from(of).into(),
+                millis(claim.ttl).into(),
+                millis(patience).into(),
+                (&*inbox).into(),
+                u64::from(claim.origin.pid).into(),
+                (&*host).into(),
+                (&*claim.label).into(),
+                u64::from(self.config.fencing).into(),
             ],
         };
         if self.config.replicas == 0 {
             let reply = self.scripts.claim.run(&self.servers, call).await?;
             return self.answer(claim, sent, reply);
         }
-        let limit = (self.config.timeout / 2).as_millis() as u64;
+        let limit = millis(self.config.timeout / 2);
         let wait = cmd("WAIT").number(self.config.replicas).number(limit);
         let run = self.scripts.claim.run_and_wait(&self.servers, call, &wait);
         let (reply, acknowledged) = run.await?;
@@ -110,15 +112,16 @@ impl RedisStore {
     async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Claim { owner, origin, label, ttl, .. } = claim;
         let value = format!("{owner} - - {} {} {label}", origin.pid, word(&origin.host));
-        let set = cmd("SET").arg(&keys.holder).arg(&value).arg("NX").arg("PX");
-        let set = set.number(ttl.as_millis() as u64);
+        let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
+        let set = set.number(millis(*ttl));
         Ok(self.servers.send("acquire", keys.slot, &set).await? != Value::Null)
     }
 
     fn answer(&self, claim: &Claim, sent: Moment, reply: Value) -> Result<Answer> {
-        let parts = reply.texts().ok_or_else(|| nonsense("acquire"))?;
-        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        match parts[..] {
+        let Value::Text(words) = &reply else { return Err(nonsense("acquire")) };
+        let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
+        let mut words = words.split(' ');
+        match [words.next(), words.next(), words.next()].map(Option::unwrap_or_default) {
             ["granted", token, _] => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
@@ -131,7 +134,7 @@ impl RedisStore {
                 self.inbox.queued(claim.owner, anchor, ask_again_in);
                 Ok(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
             }
-            ["busy"] => {
+            ["busy", ..] => {
                 self.inbox.forget(claim.owner);
                 Ok(Answer::Busy)
             }
@@ -161,10 +164,6 @@ impl RedisStore {
     /// Without fencing there are no tokens, also where a line that others stand in made one.
     fn wanted(&self, token: Option<Token>) -> Option<Token> {
         token.filter(|_| self.config.fencing)
-    }
-
-    fn fenced(&self) -> &'static str {
-        if self.config.fencing { "1" } else { "0" }
     }
 }
 
@@ -225,11 +224,12 @@ impl Store for RedisStore {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.keyring.keys(&claim.name);
+        let [holder, _, _, pool, ends, _] = keys.all();
         let call = Call {
             operation: "renew",
             slot: keys.slot,
-            keys: &[&keys.holder, &keys.pool, &keys.ends],
-            arguments: &[&claim.owner.to_string(), &claim.ttl.as_millis().to_string()],
+            keys: &[holder, pool, ends],
+            arguments: &[claim.owner.into(), millis(claim.ttl).into()],
         };
         let servers = self.renewals.as_ref().unwrap_or(&self.servers);
         match self.scripts.renew.run(servers, call).await? {
@@ -246,7 +246,7 @@ impl Store for RedisStore {
             operation: "release",
             slot: keys.slot,
             keys: &keys.all(),
-            arguments: &[&claim.owner.to_string()],
+            arguments: &[claim.owner.into()],
         };
         released("release", &self.scripts.release.run(&self.servers, call).await?)
     }
@@ -280,8 +280,8 @@ impl Store for RedisStore {
         let call = Call {
             operation: "evict",
             slot: keys.slot,
-            keys: &[&keys.all()[..], &[&keys.audit]].concat(),
-            arguments: &[owner, &record],
+            keys: &[&keys.all()[..], &[keys.audit()]].concat(),
+            arguments: &[owner.into(), (&record).into()],
         };
         released("evict", &self.scripts.evict.run(&self.servers, call).await?)
     }
@@ -322,6 +322,14 @@ fn nonsense(operation: &'static str) -> Error {
 }
 
 /// Host names have no spaces; should one have, it must not shift the words behind it.
-fn word(text: &str) -> String {
-    if text.is_empty() { "-".into() } else { text.replace(' ', "_") }
+fn word(text: &str) -> Cow<'_, str> {
+    match text {
+        "" => "-".into(),
+        text if text.contains(' ') => text.replace(' ', "_").into(),
+        text => text.into(),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -32,11 +32,11 @@ pub(super) async fn missing(
     let channel = keyring.inbox(keys.slot, &id);
     let mut lacks = Vec::new();
     // Without this key, the others would leave something behind.
-    let set = cmd("SET").arg(&keys.holder).arg("probe").arg("PX").arg("60000");
+    let set = cmd("SET").arg(keys.holder()).arg("probe").arg("PX").arg("60000");
     if let Some(lack) = probe(link, set).await? {
         lacks.push(("set", lack));
     } else {
-        for (name, command) in commands(&keys.holder, &channel, cluster) {
+        for (name, command) in commands(keys.holder(), &channel, cluster) {
             if let Some(lack) = probe(link, command).await? {
                 lacks.push((name, lack));
             }

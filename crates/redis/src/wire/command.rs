@@ -1,5 +1,7 @@
 //! What is said to a server.
 
+use tenure_core::OwnerId;
+
 /// A command, as it goes over the wire but for its first line.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
@@ -7,9 +9,35 @@ pub(crate) struct Command {
     body: Vec<u8>,
 }
 
+/// Something to be said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Arg<'a> {
+    Bytes(&'a [u8]),
+    Number(u64),
+    Owner(OwnerId),
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Arg<'a> {
+    fn from(text: &'a T) -> Self {
+        Self::Bytes(text.as_ref())
+    }
+}
+
+impl From<OwnerId> for Arg<'_> {
+    fn from(owner: OwnerId) -> Self {
+        Self::Owner(owner)
+    }
+}
+
+impl From<u64> for Arg<'_> {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
 /// A command without arguments.
 pub(crate) fn cmd(name: &str) -> Command {
-    Command { words: 0, body: Vec::with_capacity(256) }.arg(name)
+    Command { words: 0, body: Vec::with_capacity(512) }.arg(name)
 }
 
 impl Command {
@@ -29,6 +57,15 @@ impl Command {
         let mut digits = [0; 20];
         self.push(decimal(number.into(), &mut digits));
         self
+    }
+
+    /// Arguments of both kinds.
+    pub(crate) fn mixed(self, arguments: &[Arg<'_>]) -> Self {
+        arguments.iter().fold(self, |command, argument| match argument {
+            Arg::Bytes(bytes) => command.arg(bytes),
+            Arg::Number(number) => command.number(*number),
+            Arg::Owner(owner) => command.arg(owner.to_hex()),
+        })
     }
 
     /// Appends the whole of it.

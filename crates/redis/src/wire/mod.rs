@@ -5,7 +5,7 @@ mod connection;
 mod stream;
 mod value;
 
-pub(crate) use command::{Command, cmd};
+pub(crate) use command::{Arg, Command, cmd};
 pub(crate) use connection::{Connection, Hearer, Lost};
 pub(crate) use stream::{Stream, connector, is_of_tls};
 pub(crate) use value::{Refusal, Value};
