@@ -67,6 +67,7 @@ mod inspect;
 mod keys;
 mod link;
 mod list;
+mod redlock;
 mod rights;
 mod scripts;
 mod servers;
@@ -74,5 +75,6 @@ mod store;
 mod wire;
 
 pub use config::{RedisConfig, Tls, Topology};
+pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_SENTINEL};
 pub use store::RedisStore;

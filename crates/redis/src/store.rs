@@ -322,7 +322,7 @@ fn nonsense(operation: &'static str) -> Error {
 }
 
 /// Host names have no spaces; should one have, it must not shift the words behind it.
-fn word(text: &str) -> Cow<'_, str> {
+pub(crate) fn word(text: &str) -> Cow<'_, str> {
     match text {
         "" => "-".into(),
         text if text.contains(' ') => text.replace(' ', "_").into(),
@@ -330,6 +330,6 @@ fn word(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

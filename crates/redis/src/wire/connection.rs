@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::value::{Frame, Stop, Value, frame};
-use super::{Command, Stream, is_of_tls};
+use super::{Command, Stream, cmd, is_of_tls};
 
 /// Whoever wants to know what is published.
 pub(crate) trait Hearer: Send + Sync {
@@ -117,6 +117,9 @@ struct Pending {
 
 pub(crate) type Outcome = Result<Value, Lost>;
 
+/// A reply on its way.
+pub(crate) type Reply = oneshot::Receiver<Outcome>;
+
 impl Connection {
     /// Serves a stream, on the runtime `home`. A call without a reply is given up after `limit`.
     pub(crate) fn start(
@@ -169,6 +172,23 @@ impl Connection {
     pub(crate) async fn call(&self, command: &Command) -> Option<Outcome> {
         let [reply] = self.send([command], None)?;
         Some(received(reply).await)
+    }
+
+    /// Sends a command, and leaves it to the caller whether to await the reply. `None`: the
+    /// connection had ended, nothing was sent.
+    pub(crate) fn post(&self, command: &Command) -> Option<Reply> {
+        let [reply] = self.send([command], None)?;
+        Some(reply)
+    }
+
+    /// Asks to hear what is published on a channel. What is sent after it arrives after it.
+    pub(crate) fn post_subscribe(&self, channel: &str) {
+        let _heard_of = self.send([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
+    }
+
+    /// For how long the oldest command without a reply has been on its way.
+    pub(crate) fn owes(&self) -> Option<Duration> {
+        self.0.shared.state.lock().pending.front().map(|pending| pending.sent.elapsed())
     }
 
     /// Sends two commands with nothing in between, and awaits both replies.
