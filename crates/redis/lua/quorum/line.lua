@@ -14,6 +14,11 @@ local function admit(me)
       if owner == me or not admits(kind, taken, w) then return end
       local heard = w[7] == '-' and 0 or redis.call(PUBLISH, w[7], owner)
       if heard > 0 and w[3] == 'x' then return end
+      -- Its client is gone; should it come back, it asks and joins again.
+      if heard == 0 then
+        redis.call('HDEL', W, owner)
+        head()
+      end
     end
   end
 end

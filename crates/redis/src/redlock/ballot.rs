@@ -159,7 +159,8 @@ impl<'a> Ballot<'a> {
                 Value::Integer(1) => Raised::Acknowledged,
                 Value::Integer(0) => Raised::NotMine,
                 other => {
-                    self.faults.push(self.quorum.nodes.refused("acquire", &self.view, node, &other));
+                    self.faults
+                        .push(self.quorum.nodes.refused("acquire", &self.view, node, &other));
                     Raised::Failed
                 }
             };

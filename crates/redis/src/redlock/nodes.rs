@@ -108,7 +108,13 @@ impl Nodes {
     }
 
     /// The reply of a server that refused makes an error; a script it has lost is given again.
-    pub(super) fn refused(&self, operation: &'static str, view: &View, node: usize, value: &Value) -> Error {
+    pub(super) fn refused(
+        &self,
+        operation: &'static str,
+        view: &View,
+        node: usize,
+        value: &Value,
+    ) -> Error {
         let Value::Refusal(refusal) = value else {
             let why = "the reply makes no sense: is this a Redis server?";
             return Error::new(ErrorKind::Unreachable, operation, why);

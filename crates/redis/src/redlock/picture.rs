@@ -68,14 +68,17 @@ mod tests {
                 expires_in: Some(Duration::from_secs(left)),
             });
         }
-        state.waiters = line.chars().map(|owner| Waiter {
-            owner: owner.into(),
-            mode: Mode::Exclusive,
-            host: None,
-            pid: None,
-            label: String::new(),
-            age: Duration::ZERO,
-        }).collect();
+        state.waiters = line
+            .chars()
+            .map(|owner| Waiter {
+                owner: owner.into(),
+                mode: Mode::Exclusive,
+                host: None,
+                pid: None,
+                label: String::new(),
+                age: Duration::ZERO,
+            })
+            .collect();
         state
     }
 

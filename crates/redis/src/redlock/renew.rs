@@ -26,12 +26,7 @@ struct Polling {
 
 impl Quorum {
     /// Renews a claim that holds with this token.
-    pub(super) async fn renew(
-        &self,
-        claim: &Claim,
-        keys: &Keys,
-        token: Token,
-    ) -> Result<Renewal> {
+    pub(super) async fn renew(&self, claim: &Claim, keys: &Keys, token: Token) -> Result<Renewal> {
         let sent = now();
         let limit = self.limit(claim.ttl);
         let view = self.nodes.view(sent, limit);

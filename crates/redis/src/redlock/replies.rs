@@ -75,4 +75,3 @@ impl<T> Replies<T> {
         Poll::Pending
     }
 }
-
