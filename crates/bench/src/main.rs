@@ -10,6 +10,7 @@ mod handoff;
 mod peer;
 mod record;
 mod redis;
+mod redlock;
 mod table;
 mod waiters;
 
@@ -23,6 +24,7 @@ const SCENARIOS: &[Scenario] = &[
     ("local-handoff", handoff::measure),
     ("local-waiters", waiters::measure),
     ("redis-free", redis::free),
+    ("redlock-free", redlock::free),
 ];
 
 fn main() -> ExitCode {

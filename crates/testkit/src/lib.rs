@@ -6,6 +6,7 @@
 
 mod certificates;
 mod process;
+mod proxy;
 mod redis;
 mod redis_cluster;
 mod redis_sentinel;
@@ -14,6 +15,7 @@ mod waiting;
 
 pub use certificates::Certificates;
 pub use process::Process;
+pub use proxy::Proxy;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
