@@ -5,6 +5,7 @@
 //! It may not know anything about locks.
 
 mod certificates;
+mod clock;
 mod process;
 mod proxy;
 mod redis;
@@ -14,6 +15,7 @@ mod redis_wire;
 mod waiting;
 
 pub use certificates::Certificates;
+pub use clock::FalseClock;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis::RedisServer;

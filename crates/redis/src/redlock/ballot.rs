@@ -99,7 +99,11 @@ impl<'a> Ballot<'a> {
             }
             match self.replies.next().await {
                 News::Said(node, asked, outcome) => self.hear(node, asked, outcome),
-                News::Late => self.stop_waiting(),
+                News::Late => {
+                    // Whether they are too slow for the node's time or for the TTL.
+                    self.round.handle_timeout(now());
+                    self.stop_waiting();
+                }
             }
             self.round.handle_timeout(now());
         }
@@ -219,7 +223,10 @@ impl<'a> Ballot<'a> {
                 Err(self.error(Error::new(ErrorKind::LeaseTooShort, "acquire", why)))
             }
             Defeat::NoQuorum | Defeat::GivenUp => {
+                // With too few to win, nobody is asked.
+                let there = self.view.eligible.iter().filter(|&&there| there).count();
                 let answered = self.free_in.iter().flatten().count();
+                let answered = if self.asked == 0 { there } else { answered };
                 let faults = std::mem::take(&mut self.faults);
                 Err(self.error(self.quorum.nodes.too_few("acquire", answered, faults)))
             }

@@ -155,7 +155,7 @@ impl Nodes {
             false => troubles.join("; "),
         };
         let why = format!(
-            "quorum lost: {answered} of {nodes} servers answered, {needed} are needed ({troubles})"
+            "quorum lost: {answered} of {nodes} servers answer, {needed} are needed ({troubles})"
         );
         Error::new(ErrorKind::QuorumLost, operation, why)
     }
