@@ -213,6 +213,32 @@ on_servers! {
 }
 
 on_servers! {
+    /// One server's counter is far ahead. The claim that uses its vote raises the other one to it,
+    /// so that the token goes on without that server.
+    async fn a_token_is_known_to_a_majority_before_it_is_given_out() {
+        let mut servers = start(3);
+        let store = store(&of(&servers)).await;
+        let ahead = (1u64 << 52).to_string();
+        servers[0].command(&["SET", "tenure:{token}", &ahead]).unwrap();
+        block(&servers[2], "raise");
+        let [first, second] = [(); 2].map(|()| claim("raise", Duration::from_secs(60)));
+        let Answer::Granted(before) = store.claim(&first, Patience::None).await.unwrap() else {
+            panic!("two of three are free");
+        };
+        assert!(before.token.unwrap().get() > 1 << 52);
+        let shown = store.inspect(&first.name).await.unwrap();
+        assert_eq!(shown.holders[0].token, before.token, "both show the token");
+        store.release(&first).await.unwrap();
+        unblock(&servers[2], "raise");
+        servers[0].kill9().unwrap();
+        let Answer::Granted(after) = store.claim(&second, Patience::None).await.unwrap() else {
+            panic!("two of three are there");
+        };
+        assert!(before.token < after.token, "{before:?} {after:?}");
+    }
+}
+
+on_servers! {
     async fn a_lock_that_a_majority_lost_is_lost() {
         let servers = start(3);
         let store = store(&of(&servers)).await;
