@@ -51,7 +51,11 @@ fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
         host: word(4).map(str::to_owned),
         pid: word(3).and_then(|pid| pid.parse().ok()),
         label: word(5).unwrap_or_default().to_owned(),
-        age: word(2).and_then(|since| age(now, since)),
+        age: word(2).and_then(|since| match since {
+            // The token begins as the server's time.
+            "-" => age(now, &(word(1)?.parse::<u64>().ok()? / 1024).to_string()),
+            since => age(now, since),
+        }),
         expires_in,
     }
 }

@@ -10,6 +10,7 @@ use crate::wire::{Arg, Command, Value, cmd};
 /// All scripts of a store, as its servers know them.
 #[derive(Debug)]
 pub(crate) struct Scripts {
+    pub(crate) take: Script,
     pub(crate) claim: Script,
     pub(crate) refresh: Script,
     pub(crate) release: Script,
@@ -44,6 +45,7 @@ impl Scripts {
             format!("local PUBLISH = '{publish}'\n{source}")
         };
         Ok(Self {
+            take: Script::load(server, include_str!("../lua/take.lua").to_owned()).await?,
             claim: Script::load(server, compose(include_str!("../lua/claim.lua"))).await?,
             refresh: Script::load(server, compose(include_str!("../lua/refresh.lua"))).await?,
             release: Script::load(server, compose(include_str!("../lua/release.lua"))).await?,

@@ -62,6 +62,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
         ("time", cmd("TIME")),
         (publish, news),
         on_key("exists", &[]),
+        on_key("incr", &[]),
         on_key("get", &[]),
         on_key("getrange", &["0", "0"]),
         on_key("setrange", &["0", "probe"]),
