@@ -27,9 +27,11 @@ end
 
 local record = redis.call('HGET', W, owner)
 local arrived, seat = number(now), true
-if record then
-  record = words(record, 10)
-  arrived = record[2]
+if record and tonumber(words(record, 2)[1]) <= now then
+  -- Its place has ended: this is a new claim.
+  redis.call('LREM', Q, 0, owner)
+elseif record then
+  arrived = words(record, 3)[2]
   -- Should the line have been lost, by an eviction or by hand, it joins again.
   seat = redis.call('EXISTS', Q) == 0
 end

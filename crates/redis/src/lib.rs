@@ -42,7 +42,7 @@
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
 //!   +scan +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish
-//!   +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush +hdel +hexists +hget +hlen +hmget +hset
+//!   +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush +hdel +hexists +hget +hlen +hmget +hset
 //!   +zadd +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!

@@ -8,7 +8,7 @@ pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan \
     +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish \
-    +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush \
+    +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush \
     +hdel +hexists +hget +hlen +hmget +hset \
     +zadd +zrange +zrangebyscore +zrem +zscore";
 

@@ -318,11 +318,12 @@ impl Store for RedisStore {
         let keys = self.keyring.keys(&eviction.name);
         let Eviction { owner, by, reason, .. } = eviction;
         let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let call = Call {
             operation: "evict",
             slot: keys.slot,
             keys: &[&keys.all()[..], &[keys.audit()]].concat(),
-            arguments: &[owner.into(), (&record).into()],
+            arguments: &[owner.into(), (&record).into(), (&value).into()],
         };
         released("evict", &self.scripts.evict.run(&self.servers, call).await?)
     }

@@ -73,6 +73,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
         on_key("lpop", &[]),
         on_key("lpush", &["probe"]),
         on_key("lrange", &["0", "0"]),
+        on_key("lrem", &["0", "probe"]),
         on_key("ltrim", &["0", "0"]),
         on_key("rpop", &[]),
         on_key("rpush", &["probe"]),
