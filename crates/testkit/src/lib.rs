@@ -10,6 +10,7 @@ mod redis;
 mod redis_cluster;
 mod redis_sentinel;
 mod redis_wire;
+mod servant;
 mod waiting;
 
 pub use certificates::Certificates;
@@ -17,6 +18,7 @@ pub use process::Process;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
+pub use servant::spawn_servant;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 
