@@ -25,13 +25,13 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             ours.push(locks(&client).await?);
             theirs.push(flocks(&file)?);
         }
-        Ok(vec![Row {
-            what: "local: acquire + release, free, one process".into(),
-            ours: median(ours),
-            against: "flock(LOCK_EX) + flock(LOCK_UN)",
-            theirs: median(theirs),
-            bound: Some(3.0),
-        }])
+        Ok(vec![Row::of_times(
+            "local: acquire + release, free, one process",
+            median(ours),
+            "flock(LOCK_EX) + flock(LOCK_UN)",
+            median(theirs),
+            Some(3.0),
+        )])
     })
 }
 

@@ -59,7 +59,7 @@ fn compare(core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
         theirs.push(bytes(folder.path())?);
     }
     let against = "a byte through a FIFO, alike";
-    Ok(Row { what: what.into(), ours: median(ours), against, theirs: median(theirs), bound })
+    Ok(Row::of_times(what, median(ours), against, median(theirs), bound))
 }
 
 pub(crate) fn stay_on(core: usize) -> Outcome<()> {

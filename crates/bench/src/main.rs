@@ -10,6 +10,9 @@ mod handoff;
 mod peer;
 mod record;
 mod redis;
+mod redis_held;
+mod redis_line;
+mod redis_many;
 mod redlock;
 mod table;
 mod waiters;
@@ -24,6 +27,9 @@ const SCENARIOS: &[Scenario] = &[
     ("local-handoff", handoff::measure),
     ("local-waiters", waiters::measure),
     ("redis-free", redis::free),
+    ("redis-many", redis_many::measure),
+    ("redis-line", redis_line::measure),
+    ("redis-held", redis_held::measure),
     ("redlock-free", redlock::free),
 ];
 

@@ -1,5 +1,6 @@
 //! The other process: this program again, in another role.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use tenure_core::Client;
 use tenure_local::LocalStore;
 
-use crate::{Outcome, handoff, waiters};
+use crate::{Outcome, handoff, redis_line, waiters};
 
 /// The first argument that makes this program a peer.
 pub(crate) const ROLE: &str = "peer";
@@ -22,9 +23,9 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn start(role: &str, folder: &Path) -> Outcome<Self> {
+    pub(crate) fn start(role: &str, place: impl AsRef<OsStr>) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([ROLE, role]).arg(folder);
+        command.args([ROLE, role]).arg(place);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().ok_or("the peer has no standard input")?;
         let replies = BufReader::new(child.stdout.take().ok_or("the peer has no output")?);
@@ -54,9 +55,10 @@ impl Drop for Peer {
 
 /// What the peer process does.
 pub(crate) fn play(arguments: &[String]) -> Outcome<()> {
-    let [role, folder] = arguments else { return Err("a peer needs a role and a folder".into()) };
-    let folder = Path::new(folder);
+    let [role, place] = arguments else { return Err("a peer needs a role and a place".into()) };
+    let folder = Path::new(place);
     match role.as_str() {
+        "redis-line" => redis_line::serve(place),
         "echo" => echo(folder),
         "handoff" => on_store(folder, handoff::serve),
         "waiters" => on_store(folder, waiters::serve),

@@ -35,7 +35,7 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
             let (ours, theirs) = free_pair(&server, &runtime, fencing)?;
             let what = format!("redis: acquire + release{kind}, free, one task, {where_}");
             let against = "the same two commands over a bare socket";
-            rows.push(Row { what, ours, against, theirs, bound });
+            rows.push(Row::of_times(what, ours, against, theirs, bound));
         }
     }
     Ok(rows)
@@ -75,7 +75,11 @@ fn free_pair(
 }
 
 /// The two commands of an acquire and a release, as tenure sends them.
-fn recorded_pair(server: &RedisServer, runtime: &Runtime, fencing: bool) -> Outcome<[Vec<u8>; 2]> {
+pub(crate) fn recorded_pair(
+    server: &RedisServer,
+    runtime: &Runtime,
+    fencing: bool,
+) -> Outcome<[Vec<u8>; 2]> {
     let recorder = Recorder::start(server.port())?;
     let client = connect(runtime, recorder.port(), fencing)?;
     runtime.block_on(async {

@@ -5,16 +5,30 @@ use std::time::Duration;
 /// One comparison.
 pub(crate) struct Row {
     pub(crate) what: String,
-    pub(crate) ours: Duration,
-    pub(crate) against: &'static str,
-    pub(crate) theirs: Duration,
+    pub(crate) ours: f64,
+    pub(crate) against: String,
+    pub(crate) theirs: f64,
+    pub(crate) unit: &'static str,
     /// The ratio that is still good. `None`: for information.
     pub(crate) bound: Option<f64>,
 }
 
 impl Row {
+    /// A comparison of two times.
+    pub(crate) fn of_times(
+        what: impl Into<String>,
+        ours: Duration,
+        against: impl Into<String>,
+        theirs: Duration,
+        bound: Option<f64>,
+    ) -> Self {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let (what, against) = (what.into(), against.into());
+        Self { what, ours: micros(ours), against, theirs: micros(theirs), unit: "us", bound }
+    }
+
     fn ratio(&self) -> f64 {
-        self.ours.as_secs_f64() / self.theirs.as_secs_f64()
+        self.ours / self.theirs
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -23,24 +37,22 @@ impl Row {
 }
 
 pub(crate) fn print(rows: &[Row]) {
-    println!("| measured | time | against | time | ratio | bound | |");
+    println!("| measured | | against | | ratio | bound | |");
     println!("|---|---|---|---|---|---|---|");
     for row in rows {
-        let verdict = if row.holds() { "holds" } else { "ABOVE" };
+        let Row { what, ours, against, theirs, unit, .. } = row;
+        let verdict = match row.bound {
+            None => "for information",
+            Some(_) if row.holds() => "holds",
+            Some(_) => "ABOVE",
+        };
         let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
+        let ratio = row.ratio();
         println!(
-            "| {} | {} | {} | {} | {:.2} | {bound} | {verdict} |",
-            row.what,
-            micros(row.ours),
-            row.against,
-            micros(row.theirs),
-            row.ratio(),
+            "| {what} | {ours:.2} {unit} | {against} | {theirs:.2} {unit} | {ratio:.2} | {bound} | \
+             {verdict} |"
         );
     }
-}
-
-fn micros(time: Duration) -> String {
-    format!("{:.2} us", time.as_secs_f64() * 1e6)
 }
 
 /// The middle of several measurements.

@@ -31,13 +31,13 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         many.push(hand_off(&runtime, &client, &mut peer, MANY)?);
         few.push(hand_off(&runtime, &client, &mut peer, FEW)?);
     }
-    Ok(vec![Row {
-        what: "local: hand-off among 10,000 waiters".into(),
-        ours: median(many),
-        against: "the same among 10",
-        theirs: median(few),
-        bound: Some(2.0),
-    }])
+    Ok(vec![Row::of_times(
+        "local: hand-off among 10,000 waiters",
+        median(many),
+        "the same among 10",
+        median(few),
+        Some(2.0),
+    )])
 }
 
 fn hand_off(

@@ -5,7 +5,8 @@
 -- Expects these locals: K, Q, W, P, E, T (key names).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
 --               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
---               is a space, or ! when somebody may wait: a release without it need not look
+--               is a space, or ! when somebody may wait: a release without it need not look.
+--               Since may be -: then the token tells, which begins as the time
 --   Q  list     owners in the order they came; those no longer in W are ghosts
 --   W  hash     owner -> "<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>"
 --   P  hash     owner -> "<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>"
@@ -23,10 +24,10 @@ local function number(n) return string.format('%.0f', n) end
 
 -- Whoever is let in here may want a token, whatever the one who lets it in wants.
 local function mint(floor)
-  local token = math.max(now * 1024, floor or 0)
-  local last = tonumber(redis.call('GET', T) or '0')
-  if last >= token then token = last + 1 end
-  token = number(token)
+  local least = math.max(now * 1024, floor or 0)
+  local token = redis.call('INCR', T)
+  if token >= least then return number(token) end
+  token = number(least)
   redis.call('SET', T, token)
   return token
 end

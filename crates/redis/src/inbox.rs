@@ -154,6 +154,11 @@ impl Inbox {
         self.inner.desk.0.lock().claims.get(&owner).is_some_and(|one| one.anchor.is_some())
     }
 
+    /// Whether others of this client wait for the lock.
+    pub(crate) fn has_line(&self, name: &LockName) -> bool {
+        self.inner.desk.0.lock().lines.contains_key(name)
+    }
+
     /// The claim is granted or given up: nothing more is to be heard of it.
     pub(crate) fn forget(&self, owner: OwnerId) {
         self.inner.desk.0.lock().claims.remove(&owner);

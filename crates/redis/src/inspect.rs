@@ -23,7 +23,8 @@ fn parse(name: &LockName, reply: Value) -> Option<LockState> {
         Value::Integer(left) => u64::try_from(left).ok().map(Duration::from_millis),
         _ => return None,
     };
-    let value = value.text()?;
+    let Value::Text(value) = value else { return None };
+    let value = spell(&value);
     let pool = pool.texts()?;
     let mut holders: Vec<Holder> =
         pool.chunks_exact(3).filter_map(|holder| pooled(now, holder)).collect();
@@ -51,7 +52,11 @@ fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
         host: word(4).map(str::to_owned),
         pid: word(3).and_then(|pid| pid.parse().ok()),
         label: word(5).unwrap_or_default().to_owned(),
-        age: word(2).and_then(|since| age(now, since)),
+        age: word(2).and_then(|since| match since {
+            // The token begins as the server's time.
+            "-" => age(now, &(word(1)?.parse::<u64>().ok()? / 1024).to_string()),
+            since => age(now, since),
+        }),
         expires_in,
     }
 }
@@ -100,4 +105,42 @@ fn age(now: u64, since: &str) -> Option<Duration> {
     // Both are cut to whole milliseconds: the difference may be one too many.
     let since: u64 = since.parse().ok()?;
     Some(Duration::from_millis(now.saturating_sub(since).saturating_sub(1)))
+}
+
+/// A holder's value as text: as it is, or in hexadecimal digits where it is no text that can be
+/// shown and typed.
+fn spell(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => {
+            let digits = value.iter().map(|byte| format!("{byte:02x}"));
+            std::iter::once("0x".to_owned()).chain(digits).collect()
+        }
+    }
+}
+
+/// The value that [`spell`] gave in digits.
+pub(crate) fn unspell(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("0x")?;
+    if !digits.is_ascii() || digits.len() % 2 == 1 {
+        return None;
+    }
+    let byte = |place| u8::from_str_radix(digits.get(place..place + 2)?, 16).ok();
+    (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_no_text_is_spelled_in_digits_and_read_back() {
+        assert_eq!(spell(b"some token"), "some token");
+        for value in [&b"\xff\x00\x80"[..], b"a\nb"] {
+            assert_eq!(unspell(&spell(value)).as_deref(), Some(value));
+        }
+        for other in ["abc", "0xabc", "0xgg", "0x\u{e4}"] {
+            assert_eq!(unspell(other), None, "{other}");
+        }
+    }
 }

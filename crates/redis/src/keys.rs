@@ -43,6 +43,10 @@ impl Keys {
 
 impl Keyring {
     pub(crate) fn new(prefix: &str, cluster: bool) -> Self {
+        if cluster {
+            // Now, and not on the time of the first lock.
+            LazyLock::force(&TAGS);
+        }
         Self { prefix: prefix.into(), cluster }
     }
 

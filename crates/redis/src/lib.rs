@@ -2,8 +2,8 @@
 //!
 //! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
 //! into one script or command, and each reply into an answer. It may not retry, wait for a lock
-//! but in `wait`, or keep anything alive; and it never reads this machine's wall clock, but in
-//! `examine`, to compare: all time is the server's.
+//! but in `wait`, or keep anything alive but the places of those who do; and it never reads this
+//! machine's wall clock, but in `examine`, to compare: all time is the server's.
 //!
 //! # What is in Redis
 //!
@@ -29,8 +29,7 @@
 //! it: its grants are lost, and their guards hear so at the next renewal.
 //!
 //! A Cluster must be of version 7.0 or later, for sharded channels. Each master has a connection of
-//! its own, and another once somebody waits in one of its slots: a dead node holds up only its own
-//! slots. While a slot is moved, locks in it wait (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the
+//! its own: a dead node holds up only its own slots. While a slot is moved, locks in it wait (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the
 //! nodes name their TLS ports, and each certificate must be good for the address that
 //! `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
 //!
@@ -41,9 +40,9 @@
 //!
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
-//!   +scan +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish
-//!   +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush +hdel +hexists +hget +hlen +hmget +hset
-//!   +zadd +zrange +zrangebyscore +zrem +zscore
+//!   +scan +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish
+//!   +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush +hdel +hexists +hget +hlen
+//!   +hmget +hset +zadd +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe

@@ -177,16 +177,22 @@ impl Inner {
     }
 
     async fn dial_server(&self, server: &(String, u16)) -> Result<Connection> {
-        let RedisConfig { username, password, database, .. } = &self.config;
-        let mut hello = cmd("HELLO").arg("3");
-        if let Some(password) = password {
-            hello = hello.arg("AUTH").arg(username.as_deref().unwrap_or("default")).arg(password);
-        }
-        let connection = self.greet(server, &hello.arg("SETNAME").arg("tenure")).await?;
-        if *database != 0 {
-            ask(&connection, &cmd("SELECT").number(*database as u64)).await?;
+        let connection = self.greet(server, &self.hello().arg("SETNAME").arg("tenure")).await?;
+        if self.config.database != 0 {
+            ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
         Ok(connection)
+    }
+
+    fn hello(&self) -> Command {
+        let RedisConfig { username, password, .. } = &self.config;
+        let hello = cmd("HELLO").arg("3");
+        match password {
+            Some(password) => {
+                hello.arg("AUTH").arg(username.as_deref().unwrap_or("default")).arg(password)
+            }
+            None => hello,
+        }
     }
 
     async fn greet(&self, server: &(String, u16), hello: &Command) -> Result<Connection> {
@@ -224,9 +230,15 @@ impl Inner {
         Err(telling)
     }
 
-    /// The master that this Sentinel names. A Sentinel has users of its own.
+    /// The master that this Sentinel names. A Sentinel has users of its own, and often none.
     async fn master(&self, sentinel: &(String, u16), service: &str) -> Result<(String, u16)> {
-        let connection = self.greet(sentinel, &cmd("HELLO").arg("3")).await?;
+        let connection = match self.greet(sentinel, &cmd("HELLO").arg("3")).await {
+            // One that wants a password is given the servers'.
+            Err(error) if error.kind() == ErrorKind::Denied && self.config.password.is_some() => {
+                self.greet(sentinel, &self.hello()).await?
+            }
+            greeted => greeted?,
+        };
         let which = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
         let named = ask(&connection, &which).await?.texts().unwrap_or_default();
         match &named[..] {

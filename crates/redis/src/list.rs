@@ -15,11 +15,13 @@ pub(crate) async fn scan(
     prefix: &str,
     names: &mut Vec<LockName>,
 ) -> Result<()> {
-    for pattern in keyring.patterns(prefix) {
+    // A key of another type under a lock's name is not a lock.
+    for (pattern, kind) in keyring.patterns(prefix).into_iter().zip(["string", "list"]) {
         let mut cursor = "0".to_owned();
         loop {
             let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
-            let page = link.send(LIST, &scan.arg("COUNT").arg("1000")).await?;
+            let scan = scan.arg("COUNT").arg("1000").arg("TYPE").arg(kind);
+            let page = link.send(LIST, &scan).await?;
             let (next, keys) = read(page).ok_or_else(|| {
                 let why = "the reply makes no sense: is this a Redis server?";
                 Error::new(ErrorKind::Unreachable, LIST, why)

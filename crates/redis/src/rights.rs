@@ -7,8 +7,8 @@
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan \
-    +time +exists +get +getrange +set +setrange +del +pexpire +pttl +publish \
-    +lindex +llen +lpop +lpush +lrange +ltrim +rpop +rpush \
+    +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish \
+    +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush \
     +hdel +hexists +hget +hlen +hmget +hset \
     +zadd +zrange +zrangebyscore +zrem +zscore";
 
@@ -59,8 +59,9 @@ mod tests {
             include_str!("../lua/refresh.lua"),
             include_str!("../lua/release.lua"),
             include_str!("../lua/renew.lua"),
+            include_str!("../lua/take.lua"),
         );
-        let calls = scripts.split("redis.call('").skip(1);
+        let calls = scripts.split("call('").skip(1);
         let mut called: BTreeSet<String> = calls
             .map(|rest| format!("+{}", rest.split('\'').next().unwrap().to_lowercase()))
             .collect();

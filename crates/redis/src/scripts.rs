@@ -10,6 +10,7 @@ use crate::wire::{Arg, Command, Value, cmd};
 /// All scripts of a store, as its servers know them.
 #[derive(Debug)]
 pub(crate) struct Scripts {
+    pub(crate) take: Script,
     pub(crate) claim: Script,
     pub(crate) refresh: Script,
     pub(crate) release: Script,
@@ -40,6 +41,7 @@ impl Scripts {
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
         Ok(Self {
+            take: Script::load(server, include_str!("../lua/take.lua").to_owned()).await?,
             claim: Script::load(server, compose(include_str!("../lua/claim.lua"))).await?,
             refresh: Script::load(server, compose(include_str!("../lua/refresh.lua"))).await?,
             release: Script::load(server, compose(include_str!("../lua/release.lua"))).await?,

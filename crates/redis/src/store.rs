@@ -19,9 +19,9 @@ use crate::inbox::{Anchor, Desk, Inbox};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
 use crate::list;
-use crate::scripts::{Call, Scripts};
+use crate::scripts::{Call, Script, Scripts};
 use crate::servers::Servers;
-use crate::wire::{Value, cmd};
+use crate::wire::{Arg, Value, cmd};
 
 /// Locks on Redis.
 pub struct RedisStore {
@@ -58,93 +58,127 @@ impl RedisStore {
         Ok(Self { config, servers, renewals, keyring, scripts, inbox })
     }
 
-    async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
-        let (kind, take, of) = match claim.mode {
-            Mode::Exclusive => ("x", 0, 0),
-            Mode::Shared => ("s", 1, 0),
-            Mode::Permits { take, of } => ("p", take, of),
-        };
-        let sent = now();
-        let simple = !self.config.fencing
-            && self.config.replicas == 0
-            && kind == "x"
-            && !self.inbox.expects(claim.owner);
-        if simple && self.set_if_absent(claim, keys).await? {
-            self.inbox.forget(claim.owner);
-            return Ok(Answer::Granted(Grant { token: None, since: None }));
+    /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
+    /// for this to say.
+    async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
+        // One that has a place in line can give it up only in the step in which it is granted.
+        let alone = claim.mode == Mode::Exclusive
+            && !self.inbox.expects(claim.owner)
+            && !self.inbox.has_line(&claim.name);
+        match (alone, self.config.fencing) {
+            (true, true) => self.take_fenced(claim, keys).await,
+            (true, false) => self.set_if_absent(claim, keys).await,
+            (false, _) => Ok(None),
         }
-        let (inbox, host) = (self.inbox.channel(keys), word(&claim.origin.host));
+    }
+
+    async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
+        let kind: Cow<'_, str> = match claim.mode {
+            Mode::Exclusive => "x 0 0".into(),
+            Mode::Shared => "s 1 0".into(),
+            Mode::Permits { take, of } => format!("p {take} {of}").into(),
+        };
+        let (who, inbox) = (who(claim), self.inbox.channel(keys));
+        let arguments: [Arg<'_>; 6] = [
+            claim.owner.into(),
+            (&*kind).into(),
+            millis(claim.ttl).into(),
+            (&who).into(),
+            millis(patience).into(),
+            (&*inbox).into(),
+        ];
         let call = Call {
             operation: "acquire",
             slot: keys.slot,
             keys: &keys.all(),
-            arguments: &[
-                claim.owner.into(),
-                kind.into(),
-                u64::from(take).into(),
-                u64::from(of).into(),
-                millis(claim.ttl).into(),
-                millis(patience).into(),
-                (&*inbox).into(),
-                u64::from(claim.origin.pid).into(),
-                (&*host).into(),
-                (&*claim.label).into(),
-                u64::from(self.config.fencing).into(),
-            ],
+            arguments: if patience.is_zero() { &arguments[..4] } else { &arguments },
         };
+        let sent = now();
+        let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
+        let answer = self.answer(claim, sent, &reply)?.ok_or_else(|| nonsense("acquire"))?;
+        self.confirm(claim, answer, acknowledged).await
+    }
+
+    async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
+        let who = who(claim);
+        let [holder, queue, .., token] = keys.all();
+        let call = Call {
+            operation: "acquire",
+            slot: keys.slot,
+            keys: &[holder, queue, token],
+            arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&who).into()],
+        };
+        let (reply, acknowledged) = self.run(&self.scripts.take, call).await?;
+        match self.answer(claim, now(), &reply)? {
+            Some(answer) => self.confirm(claim, answer, acknowledged).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs a script, and where replicas count, waits for them.
+    async fn run(&self, script: &Script, call: Call<'_>) -> Result<(Value, Option<Value>)> {
         if self.config.replicas == 0 {
-            let reply = self.scripts.claim.run(&self.servers, call).await?;
-            return self.answer(claim, sent, reply);
+            return Ok((script.run(&self.servers, call).await?, None));
         }
         let limit = millis(self.config.timeout / 2);
         let wait = cmd("WAIT").number(self.config.replicas).number(limit);
-        let run = self.scripts.claim.run_and_wait(&self.servers, call, &wait);
-        let (reply, acknowledged) = run.await?;
-        let answer = self.answer(claim, sent, reply)?;
-        match answer {
-            Answer::Granted(_) => self.confirm(claim, answer, acknowledged).await,
-            answer => Ok(answer),
+        let (reply, acknowledged) = script.run_and_wait(&self.servers, call, &wait).await?;
+        Ok((reply, Some(acknowledged)))
+    }
+
+    /// The cheapest lock there is: one `SET NX PX`, which any other client would send.
+    async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
+        if self.config.replicas > 0 {
+            return Ok(None);
+        }
+        let value = format!("{} - - {}", claim.owner, who(claim));
+        let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
+        let set = set.number(millis(claim.ttl));
+        match self.servers.send("acquire", keys.slot, &set).await? {
+            Value::Null => Ok(None),
+            _ => Ok(Some(Answer::Granted(Grant { token: None, since: None }))),
         }
     }
 
-    /// The cheapest lock there is: one `SET NX PX`, which any other client would send. Not for one
-    /// that has a place in line, which only a script can give up in the same step.
-    async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
-        let Claim { owner, origin, label, ttl, .. } = claim;
-        let value = format!("{owner} - - {} {} {label}", origin.pid, word(&origin.host));
-        let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
-        let set = set.number(millis(*ttl));
-        Ok(self.servers.send("acquire", keys.slot, &set).await? != Value::Null)
-    }
-
-    fn answer(&self, claim: &Claim, sent: Moment, reply: Value) -> Result<Answer> {
-        let Value::Text(words) = &reply else { return Err(nonsense("acquire")) };
+    /// What a script says to a claim. `None`: another script has to be asked.
+    fn answer(&self, claim: &Claim, sent: Moment, reply: &Value) -> Result<Option<Answer>> {
+        let Value::Text(words) = reply else { return Err(nonsense("acquire")) };
         let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
         let mut words = words.split(' ');
-        match [words.next(), words.next(), words.next()].map(Option::unwrap_or_default) {
+        Ok(match [words.next(), words.next(), words.next()].map(Option::unwrap_or_default) {
             ["granted", token, _] => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
-                Ok(Answer::Granted(Grant { token, since: None }))
+                Some(Answer::Granted(Grant { token, since: None }))
             }
             ["queued", again, server_us] => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
                 let anchor = Anchor { local: sent, server_us };
                 self.inbox.queued(claim.owner, anchor, ask_again_in);
-                Ok(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
+                Some(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
             }
             ["busy", ..] => {
                 self.inbox.forget(claim.owner);
-                Ok(Answer::Busy)
+                Some(Answer::Busy)
             }
-            _ => Err(nonsense("acquire")),
-        }
+            ["held", ..] => Some(Answer::Busy),
+            ["ask", ..] => None,
+            _ => return Err(nonsense("acquire")),
+        })
     }
 
     /// Undoes a grant that too few replicas have.
-    async fn confirm(&self, claim: &Claim, answer: Answer, acknowledged: Value) -> Result<Answer> {
+    async fn confirm(
+        &self,
+        claim: &Claim,
+        answer: Answer,
+        acknowledged: Option<Value>,
+    ) -> Result<Answer> {
         let wanted = self.config.replicas;
+        let (Answer::Granted(_), Some(acknowledged)) = (&answer, acknowledged) else {
+            return Ok(answer);
+        };
         let acknowledged = match acknowledged {
             Value::Integer(count) => u32::try_from(count).unwrap_or(0),
             // Whatever went wrong with it, the grant is there and must be undone.
@@ -187,11 +221,18 @@ impl Store for RedisStore {
 
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         let keys = self.keyring.keys(&claim.name);
+        let taken = self.take(claim, &keys).await?;
+        if let Some(answer @ Answer::Granted(_)) = taken {
+            return Ok(answer);
+        }
         let Patience::Queue { lease, poll } = patience else {
-            return self.ask(claim, &keys, Duration::ZERO).await;
+            return match taken {
+                Some(answer) => Ok(answer),
+                None => self.ask(claim, &keys, Duration::ZERO).await,
+            };
         };
         // Nobody queues before it can hear; nobody subscribes before it must wait.
-        if !self.inbox.hears(&keys) && !self.inbox.expects(claim.owner) {
+        if taken.is_none() && !self.inbox.hears(&keys) && !self.inbox.expects(claim.owner) {
             match self.ask(claim, &keys, Duration::ZERO).await? {
                 Answer::Busy => {}
                 answer => return Ok(answer),
@@ -277,11 +318,12 @@ impl Store for RedisStore {
         let keys = self.keyring.keys(&eviction.name);
         let Eviction { owner, by, reason, .. } = eviction;
         let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let call = Call {
             operation: "evict",
             slot: keys.slot,
             keys: &[&keys.all()[..], &[keys.audit()]].concat(),
-            arguments: &[owner.into(), (&record).into()],
+            arguments: &[owner.into(), (&record).into(), (&value).into()],
         };
         released("evict", &self.scripts.evict.run(&self.servers, call).await?)
     }
@@ -321,8 +363,13 @@ fn nonsense(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }
 
+/// `<pid> <host> <label>`
+pub(crate) fn who(claim: &Claim) -> String {
+    format!("{} {} {}", claim.origin.pid, word(&claim.origin.host), claim.label)
+}
+
 /// Host names have no spaces; should one have, it must not shift the words behind it.
-pub(crate) fn word(text: &str) -> Cow<'_, str> {
+fn word(text: &str) -> Cow<'_, str> {
     match text {
         "" => "-".into(),
         text if text.contains(' ') => text.replace(' ', "_").into(),

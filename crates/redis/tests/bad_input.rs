@@ -112,6 +112,9 @@ on_servers! {
         damaged(client.semaphore("a", 2).unwrap().try_acquire().await.map(drop), "permit");
         damaged(client.inspect("a").await.map(drop), "inspect");
         damaged(client.mutex("b").unwrap().acquire().await.map(drop), "wait");
+        let listed: Vec<String> =
+            client.list("").await.unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(listed, ["b"], "what is no lock keeps nobody from seeing the locks");
         client.close().await;
         assert_eq!(said(&server, &["LRANGE", "tenure:a", "0", "-1"]), "precious");
         assert_eq!(said(&server, &["GET", "tenure:{tenure:b}:w"]), "precious");

@@ -224,3 +224,22 @@ async fn a_first_wait_that_was_dropped_does_not_keep_others_from_waiting() {
         second.await.unwrap().unwrap().release().await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_foreign_value_that_is_no_text_can_be_evicted_as_it_is_shown() {
+    let Some(server) = server() else { return };
+    let client = connect(&server, true).await;
+    let set = "return redis.call('SET', 'tenure:a', string.char(255, 0, 10, 128), 'PX', 60000)";
+    assert_eq!(server.command(&["EVAL", set, "1", "tenure:a"]).unwrap(), "OK");
+    let state = client.inspect("a").await.unwrap();
+    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    assert_eq!(holder.owner, "0xff000a80");
+    let eviction = Eviction {
+        name: LockName::new("a").unwrap(),
+        owner: holder.owner.clone(),
+        by: Origin::here(),
+        reason: "test".into(),
+    };
+    assert_eq!(client.store().evict(&eviction).await.unwrap(), Released::Released);
+    assert!(client.inspect("a").await.unwrap().is_free());
+}

@@ -12,6 +12,7 @@ mod redis;
 mod redis_cluster;
 mod redis_sentinel;
 mod redis_wire;
+mod servant;
 mod waiting;
 
 pub use certificates::Certificates;
@@ -21,6 +22,7 @@ pub use proxy::Proxy;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
+pub use servant::spawn_servant;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::process::signal;
 use crate::redis_wire::command;
-use crate::{FalseClock, GENEROUS, temp_dir};
+use crate::{FalseClock, GENEROUS, spawn_servant, temp_dir};
 
 /// A Redis server, killed by its pid when it is dropped, its files with it.
 #[derive(Debug)]
@@ -139,7 +139,8 @@ fn spawn(
     command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
     command.args(["--enable-debug-command", "yes"]).arg("--dir").arg(folder).args(arguments);
     command.envs(environment.iter().cloned());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    spawn_servant(command)
 }
 
 fn answers(port: u16, child: &mut Child) -> io::Result<()> {

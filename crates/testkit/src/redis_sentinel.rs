@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::redis::free_port;
 use crate::redis_wire::command;
-use crate::{GENEROUS, RedisServer, temp_dir};
+use crate::{GENEROUS, RedisServer, spawn_servant, temp_dir};
 
 /// A master, two replicas and three Sentinels that know it as `main`, all killed by their pids when
 /// it is dropped.
@@ -116,7 +116,7 @@ impl Sentinel {
         let mut program = Command::new("redis-server");
         program.arg(&file).arg("--sentinel");
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { child: program.spawn()?, port, _folder: folder })
+        Ok(Self { child: spawn_servant(program)?, port, _folder: folder })
     }
 }
 

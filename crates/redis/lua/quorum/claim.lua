@@ -1,62 +1,71 @@
 -- Asks a node of a quorum for its vote.
 -- KEYS  K, Q, W, P, E, T
--- ARGV  1 owner  2 kind (x, s)  3 ttl ms  4 floor of the counter  5 patience ms, 0 = do not wait
---       6 inbox channel  7 pid  8 host  9 label
+-- ARGV  1 owner  2 kind: 'x 0 0' or 's 1 0'  3 ttl ms  4 '<pid> <host> <label>'  5 floor of the
+--       counter; and, to wait:  6 patience ms  7 inbox channel
 -- Returns 'granted <counter> <server time us>' | 'held <ms until the obstacle ends or -1> <us>'
-local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local owner = ARGV[1]
+local K, Q, T, call = KEYS[1], KEYS[2], KEYS[6], redis.call
+local owner, kind = ARGV[1], string.sub(ARGV[2], 1, 1)
 
--- Free: whoever waits has been told, and asks as this one does.
-if ARGV[2] == 'x' and redis.call('EXISTS', K) == 0 then
-  local t = redis.call('TIME')
+-- Free, and nobody waits: nothing is touched that is not needed.
+if kind == 'x' and call('EXISTS', K, Q) == 0 then
+  local t = call('TIME')
   local us = t[1] * 1000000 + t[2]
-  local ms = math.floor(us / 1000)
-  local last = tonumber(redis.call('GET', T) or '0')
-  local token = string.format('%.0f', math.max(last + 1, ms * 1024, tonumber(ARGV[4])))
-  redis.call('SET', T, token)
-  local mark = redis.call('EXISTS', Q) == 1 and '!' or ' '
-  local value = table.concat({token, string.format('%.0f', ms), ARGV[7], ARGV[8], ARGV[9]}, ' ')
-  redis.call('SET', K, owner .. mark .. value, 'PX', ARGV[3])
+  local ms = (us - t[2] % 1000) / 1000
+  local floor = math.max(ms * 1024, tonumber(ARGV[5]))
+  local token = call('INCR', T)
+  if token < floor then token = floor end
+  token = string.format('%.0f', token)
+  call('SET', T, token)
+  local since = string.format(' %.0f ', ms)
+  call('SET', K, owner .. ' ' .. token .. since .. ARGV[4], 'PX', ARGV[3])
   return 'granted ' .. token .. string.format(' %.0f', us)
 end
+
+local W, P, E = KEYS[3], KEYS[4], KEYS[5]
 
 --@engine
 
 local us = number(tonumber(time[1]) * 1000000 + tonumber(time[2]))
-local ttl, patience = tonumber(ARGV[3]), tonumber(ARGV[5])
+local ttl, patience = tonumber(ARGV[3]), tonumber(ARGV[6] or '0')
 
 -- Held already: a repeated call. The term starts anew.
-local token, _, kind = held(owner)
+local token, _, as = held(owner)
 if token then
-  if kind == 'x' then
-    redis.call('PEXPIRE', K, ARGV[3])
+  if as == 'x' then
+    call('PEXPIRE', K, ARGV[3])
   else
-    redis.call('PEXPIRE', K, number(math.max(redis.call('PTTL', K), ttl)))
-    redis.call('ZADD', E, number(now + ttl), owner)
+    -- First what a server out of memory still does; after it, it does the rest, too.
+    call('PEXPIRE', K, number(math.max(call('PTTL', K), ttl)))
+    call('ZADD', E, number(now + ttl), owner)
     keep(P, ttl) keep(E, ttl)
   end
   return 'granted ' .. token .. ' ' .. us
 end
 
 drop_ended()
-local w = {number(now + patience), number(now), ARGV[2], '1', '0', ARGV[3], ARGV[6], ARGV[7],
-  ARGV[8], ARGV[9]}
-local kind, taken = room()
-local first, ahead = head()
+local record = call('HGET', W, owner)
+local arrived, seat = number(now), true
+if record and tonumber(words(record, 2)[1]) <= now then
+  -- Its place has ended: this is a new claim.
+  call('LREM', Q, 0, owner)
+elseif record then
+  arrived = words(record, 3)[2]
+  seat = call('EXISTS', Q) == 0
+end
+record = table.concat({number(now + patience), arrived, ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}, ' ')
+local w = words(record, 10)
+
+local _, ahead = head()
 -- Readers would keep a writer out for ever.
-local overtakes = ARGV[2] == 's' and ahead and ahead[3] == 'x'
-if admits(kind, taken, w) and not overtakes then
-  return 'granted ' .. grant(owner, w, tonumber(ARGV[4])) .. ' ' .. us
+local overtakes = kind == 's' and ahead and ahead[3] == 'x'
+local holders, taken = room()
+if admits(holders, taken, w) and not overtakes then
+  return 'granted ' .. grant(owner, w, tonumber(ARGV[5])) .. ' ' .. us
 end
 
 if patience > 0 then
-  local seat, record = true, redis.call('HGET', W, owner)
-  if record then
-    w[2] = words(record, 10)[2]
-    seat = redis.call('EXISTS', Q) == 0
-  end
-  redis.call('HSET', W, owner, table.concat(w, ' '))
-  if seat then redis.call('RPUSH', Q, owner) end
+  call('HSET', W, owner, record)
+  if seat then call('RPUSH', Q, owner) end
   mark()
   keep(W, patience) keep(Q, patience)
 end

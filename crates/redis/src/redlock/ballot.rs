@@ -9,8 +9,8 @@ use super::Quorum;
 use super::nodes::View;
 use super::replies::{News, Replies};
 use crate::keys::Keys;
-use crate::store::{millis, word};
-use crate::wire::{Command, Outcome, Reply, Value};
+use crate::store::{millis, who};
+use crate::wire::{Arg, Command, Outcome, Reply, Value};
 
 /// What a round came to.
 pub(super) enum Decision {
@@ -291,22 +291,19 @@ pub(super) fn request(
     floor: Token,
     patience: Duration,
 ) -> Command {
-    let kind = if claim.mode == Mode::Shared { "s" } else { "x" };
-    let host = word(&claim.origin.host);
-    quorum.nodes.scripts.claim.call(
-        &keys.all(),
-        &[
-            claim.owner.into(),
-            kind.into(),
-            millis(claim.ttl).into(),
-            floor.get().into(),
-            millis(patience).into(),
-            (&*quorum.channel).into(),
-            u64::from(claim.origin.pid).into(),
-            (&*host).into(),
-            (&*claim.label).into(),
-        ],
-    )
+    let kind = if claim.mode == Mode::Shared { "s 1 0" } else { "x 0 0" };
+    let note = who(claim);
+    let arguments: [Arg<'_>; 7] = [
+        claim.owner.into(),
+        kind.into(),
+        millis(claim.ttl).into(),
+        (&*note).into(),
+        floor.get().into(),
+        millis(patience).into(),
+        (&*quorum.channel).into(),
+    ];
+    let waits = if patience.is_zero() { 5 } else { 7 };
+    quorum.nodes.scripts.claim.call(&keys.all(), &arguments[..waits])
 }
 
 #[cfg(test)]

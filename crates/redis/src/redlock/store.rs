@@ -225,7 +225,8 @@ impl Store for RedlockStore {
         let Eviction { owner, by, reason, .. } = eviction;
         let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
         let keys = [&keys.all()[..], &[keys.audit()]].concat();
-        let arguments = [(&**owner).into(), (&*record).into()];
+        let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
+        let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
         let released = self.0.resolve("evict", &evict, u32::MAX, self.0.unhurried()).await;
         released.map_err(|error| error.about(&eviction.name))

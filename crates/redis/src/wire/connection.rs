@@ -177,13 +177,13 @@ impl Connection {
     /// Sends a command, and leaves it to the caller whether to await the reply. `None`: the
     /// connection had ended, nothing was sent.
     pub(crate) fn post(&self, command: &Command) -> Option<Reply> {
-        let [reply] = self.send([command], None)?;
+        let [reply] = self.write([command], None)?.0;
         Some(reply)
     }
 
     /// Asks to hear what is published on a channel. What is sent after it arrives after it.
     pub(crate) fn post_subscribe(&self, channel: &str) {
-        let _heard_of = self.send([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
+        let _heard_of = self.write([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
     }
 
     /// For how long the oldest command without a reply has been on its way.
@@ -214,7 +214,20 @@ impl Connection {
         &self,
         commands: [&Command; N],
         channel: Option<&str>,
-    ) -> Option<[oneshot::Receiver<Outcome>; N]> {
+    ) -> Option<[Reply; N]> {
+        let (replies, alone) = self.write(commands, channel)?;
+        if alone {
+            self.look();
+        }
+        Some(replies)
+    }
+
+    /// The replies, and whether no other is awaited.
+    fn write<const N: usize>(
+        &self,
+        commands: [&Command; N],
+        channel: Option<&str>,
+    ) -> Option<([Reply; N], bool)> {
         let mut state = self.0.shared.state.lock();
         if state.ended || state.closed.is_some() {
             return None;
@@ -241,14 +254,11 @@ impl Connection {
         if wake {
             self.0.shared.task.wake();
         }
-        if idle && sent {
-            self.look();
-        }
-        Some(replies)
+        Some((replies, idle && sent))
     }
 
     /// Hands out what has arrived by now, if anything has.
-    fn look(&self) {
+    pub(crate) fn look(&self) {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return;

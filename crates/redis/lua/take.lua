@@ -1,0 +1,21 @@
+-- Takes a lock that is free and that nobody waits for: nothing is touched that is not needed.
+-- KEYS  K, Q, T
+-- ARGV  1 owner  2 ttl ms  3 '<pid> <host> <label>'
+-- Returns 'granted <token>' | 'held', by another | 'ask', as claim.lua has to look
+local K, call = KEYS[1], redis.call
+if call('EXISTS', K, KEYS[2]) == 0 then
+  local t = call('TIME')
+  local floor = (t[1] * 1000000 + t[2] - t[2] % 1000) / 1000 * 1024
+  local token = call('INCR', KEYS[3])
+  if token < floor then
+    call('SET', KEYS[3], floor)
+    token = floor
+  end
+  token = string.format('%.0f', token)
+  call('SET', K, ARGV[1] .. ' ' .. token .. ' - ' .. ARGV[3], 'PX', ARGV[2])
+  return 'granted ' .. token
+end
+local value = call('GET', K)
+local start = value and string.sub(value, 1, 32)
+if not value or start == ARGV[1] or string.sub(value, 1, 5) == 'pool ' then return 'ask' end
+return 'held'
