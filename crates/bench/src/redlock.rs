@@ -47,12 +47,9 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     }
     times[4].extend(theirs(&runtime, &other_hobbled, SLOW_PAIRS)?);
     let [one, five, hobbled, other, other_hobbled] = times.map(median);
-    let row = |what: &str, ours, against, theirs, bound| Row {
-        what: format!("redlock: acquire + release, free, one task, {what}"),
-        ours,
-        against,
-        theirs,
-        bound: Some(bound),
+    let row = |what: &str, ours, against, theirs, bound| {
+        let what = format!("redlock: acquire + release, free, one task, {what}");
+        Row::of_times(what, ours, against, theirs, Some(bound))
     };
     Ok(vec![
         row("5 nodes", five, "the same on one node", one, 2.5),

@@ -162,11 +162,6 @@ impl Nodes {
 }
 
 impl View {
-    /// Takes in what has been answered while others were asked.
-    pub(super) fn look(&self) {
-        self.connections.iter().flatten().for_each(Connection::look);
-    }
-
     /// Sends a command to a node. `None`: there is no connection.
     pub(super) fn post(&self, node: usize, command: &Command) -> Option<Reply> {
         self.connections[node].as_ref()?.post(command)

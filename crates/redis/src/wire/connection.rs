@@ -174,8 +174,8 @@ impl Connection {
         Some(received(reply).await)
     }
 
-    /// Sends a command, and leaves it to the caller whether to await the reply. `None`: the
-    /// connection had ended, nothing was sent.
+    /// Sends a command, and leaves it to the caller whether to await the reply. Others are sent to
+    /// before that, so nobody looks for it yet. `None`: the connection had ended, nothing was sent.
     pub(crate) fn post(&self, command: &Command) -> Option<Reply> {
         let [reply] = self.write([command], None)?.0;
         Some(reply)
@@ -258,7 +258,7 @@ impl Connection {
     }
 
     /// Hands out what has arrived by now, if anything has.
-    pub(crate) fn look(&self) {
+    fn look(&self) {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return;
