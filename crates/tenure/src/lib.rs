@@ -30,10 +30,14 @@
 mod directory;
 mod duration;
 mod engine;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod open;
 mod percent;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "redis", feature = "etcd"))]
+mod servers;
 mod url;
 
 pub use duration::parse_duration;

@@ -5,6 +5,7 @@
 //! It may not know anything about locks.
 
 mod certificates;
+mod etcd;
 mod process;
 mod redis;
 mod redis_cluster;
@@ -13,6 +14,7 @@ mod redis_wire;
 mod waiting;
 
 pub use certificates::Certificates;
+pub use etcd::{EtcdCluster, EtcdServer};
 pub use process::Process;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
