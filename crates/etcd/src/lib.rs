@@ -12,6 +12,7 @@ mod desk;
 mod evict;
 mod examine;
 mod fault;
+mod fence;
 mod hold;
 mod inner;
 mod inspect;
@@ -29,4 +30,5 @@ mod txn;
 mod watch;
 
 pub use config::{EtcdConfig, Tls};
+pub use fence::Fence;
 pub use store::EtcdStore;

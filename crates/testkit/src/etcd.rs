@@ -161,8 +161,8 @@ impl EtcdServer {
     pub fn controller(&self, words: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(words);
-        command.arg(format!("--endpoints=http://127.0.0.1:{}", self.port));
-        command.arg("--command-timeout=5s").arg("--dial-timeout=5s");
+        command.env("ETCDCTL_ENDPOINTS", format!("http://127.0.0.1:{}", self.port));
+        command.env("ETCDCTL_COMMAND_TIMEOUT", "5s").env("ETCDCTL_DIAL_TIMEOUT", "5s");
         command
     }
 }
