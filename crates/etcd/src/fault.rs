@@ -104,5 +104,8 @@ fn chain(status: &Status) -> impl Iterator<Item = &(dyn StdError + 'static)> {
 fn tls(cause: &(dyn StdError + 'static)) -> Option<String> {
     let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     let inner = wrapped.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    inner.or_else(|| cause.downcast_ref::<rustls::Error>()).map(ToString::to_string)
+    let known = inner.or_else(|| cause.downcast_ref::<rustls::Error>());
+    // HTTP/2 keeps of an error that comes after the handshake only what it says.
+    let late = || Some(cause.to_string()).filter(|said| said.contains("fatal alert"));
+    known.map(ToString::to_string).or_else(late)
 }

@@ -1,5 +1,6 @@
 //! The members of the cluster, and who of them is asked.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -62,12 +63,18 @@ impl Members {
             ticket: Mutex::default(),
             timeout: config.timeout,
         });
-        members.log_in(CONNECT).await?;
         let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
-        members.range(CONNECT, range).await?;
-        Ok(members)
+        let probed = async {
+            members.log_in(CONNECT).await?;
+            members.range(CONNECT, range).await
+        };
+        match probed.await {
+            Ok(_) => Ok(members),
+            Err(error) => Err(uncertified(config, &error).unwrap_or(error)),
+        }
     }
 
+    /// How long to wait for a reply.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -215,6 +222,16 @@ impl Members {
         let silent = || Error::new(ErrorKind::Unreachable, operation, "no member answers");
         Err(failure.unwrap_or_else(silent))
     }
+}
+
+/// A server that wants a certificate says so only after it has taken the connection, and closes it
+/// in the same moment: most often nothing else is heard of it.
+fn uncertified(config: &EtcdConfig, error: &Error) -> Option<Error> {
+    let anonymous = config.tls.as_ref().is_some_and(|tls| tls.identity.is_none());
+    let status = StdError::source(error).and_then(|cause| cause.downcast_ref::<Status>())?;
+    let closed = verdict(status) == Verdict::Doubtful && StdError::source(status).is_some();
+    let why = "TLS: the server closed the connection; it may want a certificate, `cert` and `key`";
+    (anonymous && closed).then(|| Error::new(ErrorKind::Denied, CONNECT, why))
 }
 
 const CONNECT: &str = "connect to etcd";

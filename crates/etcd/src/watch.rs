@@ -127,11 +127,6 @@ impl Watches {
         *current = Some(Arc::clone(&stream));
         stream
     }
-
-    /// Whether a watch would hear of a change, as far as is known.
-    pub(crate) fn is_sound(&self, watch: &Watch) -> bool {
-        watch.stream.turn == self.members.turns() && *watch.news.borrow() < News::Ended
-    }
 }
 
 impl Drop for Watches {
