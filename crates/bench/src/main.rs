@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+mod etcd;
 mod free;
 mod handoff;
 mod peer;
@@ -23,6 +24,8 @@ const SCENARIOS: &[Scenario] = &[
     ("local-handoff", handoff::measure),
     ("local-waiters", waiters::measure),
     ("redis-free", redis::free),
+    ("etcd-free", etcd::free),
+    ("etcd-handoff", etcd::handoff),
 ];
 
 fn main() -> ExitCode {

@@ -159,7 +159,7 @@ impl Inner {
             match self.look(&place).await? {
                 View::Gone => return Ok(None),
                 View::Admitted => {
-                    return Ok(self.promote(&place).await?.map(Answer::Granted));
+                    return Ok(self.promote(&place, false).await?.map(Answer::Granted));
                 }
                 View::Behind(_) => {}
             }
@@ -180,7 +180,7 @@ impl Inner {
         };
         let squeezed = async {
             if let View::Admitted = self.look(&place).await?
-                && let Some(grant) = self.promote(&place).await?
+                && let Some(grant) = self.promote(&place, false).await?
             {
                 return Ok(Some(Answer::Granted(grant)));
             }
@@ -232,7 +232,7 @@ impl Inner {
         place: &Place,
     ) -> Result<Option<Grant>> {
         match self.look(place).await? {
-            View::Admitted => self.promote(place).await,
+            View::Admitted => self.promote(place, false).await,
             View::Gone | View::Behind(_) => Ok(None),
         }
     }

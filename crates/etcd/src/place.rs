@@ -17,9 +17,9 @@ use crate::keys::Line;
 use crate::lease::Lease;
 use crate::members::Again;
 use crate::record::{Obstacle, Record, mode, obstacle};
-use crate::rpc::TxnRequest;
+use crate::rpc::{KeyValue, TxnRequest};
 use crate::txn::{created_at, get, get_last_before, get_line, nobody_before, put};
-use crate::watch::{Scope, Watch};
+use crate::watch::Scope;
 
 pub(crate) struct Place {
     pub(crate) claim: Claim,
@@ -123,42 +123,53 @@ impl Inner {
         }
     }
 
-    /// Watch, look, wait: in this order, so that nothing falls in between.
+    /// Look, watch, look again, wait: in this order, so that nothing falls in between.
     async fn advance(self: &Arc<Self>, place: &Place) -> Result<Option<Grant>> {
         let own = Scope { key: place.key.clone(), end: Vec::new(), writes: false };
         let mut own = self.watches.start(&own).await?;
-        let mut watched: Option<(Scope, Watch)> = None;
         loop {
             let scope = match self.look(place).await? {
                 View::Gone => return Ok(None),
-                View::Admitted => match self.promote(place).await? {
+                View::Admitted => match self.promote(place, false).await? {
                     Some(grant) => return Ok(Some(grant)),
                     None => continue,
                 },
                 View::Behind(scope) => scope,
             };
-            let Some((_, watch)) = watched.as_mut().filter(|(known, _)| *known == scope) else {
-                let watch = self.watches.start(&scope).await?;
-                watched = Some((scope, watch));
+            let mut watch = self.watches.start(&scope).await?;
+            if !self.is_behind(place, &scope).await? {
                 continue;
+            }
+            let left = tokio::select! {
+                changed = watch.changed() => changed?,
+                gone = own.changed() => { gone?; continue }
+                () = place.look.notified() => continue,
             };
-            let single = scope.end.is_empty() && !scope.writes;
-            *place.obstacle.lock() = single.then(|| scope.key.clone());
-            let hopeful = tokio::select! {
-                changed = watch.changed() => { changed?; true }
-                gone = own.changed() => { gone?; false }
-                () = place.look.notified() => false,
-            };
-            if hopeful {
-                watched = None;
-                // Most often it was the last obstacle: then this is the only call.
-                if place.claim.mode == Mode::Exclusive
-                    && let Some(grant) = self.promote(place).await?
-                {
-                    return Ok(Some(grant));
-                }
+            // Who held alone was the first, and nobody else stood between it and this one.
+            let sure = left.and_then(|kv| Record::read(&kv.value)).is_some_and(|record| {
+                record.held && record.mode == Mode::Exclusive && !scope.writes
+            });
+            if place.claim.mode == Mode::Exclusive
+                && let Some(grant) = self.promote(place, sure).await?
+            {
+                return Ok(Some(grant));
             }
         }
+    }
+
+    /// Whether what was seen to be in the way still is, now that it is watched.
+    async fn is_behind(&self, place: &Place, scope: &Scope) -> Result<bool> {
+        let single = scope.end.is_empty() && !scope.writes;
+        *place.obstacle.lock() = single.then(|| scope.key.clone());
+        if !single {
+            let seen = self.look(place).await?;
+            return Ok(matches!(seen, View::Behind(now) if now == *scope));
+        }
+        // Two keys are found more quickly than one in a line.
+        let mut seen = self.members.look("wait", vec![get(&place.key), get(&scope.key)]).await?;
+        let there = |kv: Option<KeyValue>| kv.map(|kv| kv.create_revision);
+        let (own, before) = (there(seen.found(0).pop()), there(seen.found(1).pop()));
+        Ok(own == Some(place.revision) && before.is_some_and(|before| before < place.revision))
     }
 
     /// Who is in the way.
@@ -195,15 +206,19 @@ impl Inner {
     }
 
     /// Moves the key of one that is admitted to the lease for holding. `None`: it is not, or its
-    /// key is gone.
+    /// key is gone. That nobody stands before it need not be asked of one that is sure.
     ///
     /// Sent twice, or late, it does no harm: it names the create revision of the key.
-    pub(crate) async fn promote(self: &Arc<Self>, place: &Place) -> Result<Option<Grant>> {
+    pub(crate) async fn promote(
+        self: &Arc<Self>,
+        place: &Place,
+        sure: bool,
+    ) -> Result<Option<Grant>> {
         let Place { claim, line, key, revision, .. } = place;
         let lease = self.hold_lease(claim).await?;
         lease.move_in(claim.owner, key, now() + claim.ttl);
         let mut compare = vec![created_at(key, *revision)];
-        if claim.mode == Mode::Exclusive {
+        if claim.mode == Mode::Exclusive && !sure {
             compare.push(nobody_before(line, *revision));
         }
         let success = vec![put(key, Record::write(claim, true), lease.id)];

@@ -331,6 +331,8 @@ pub struct WatchCreateRequest {
     pub range_end: ::prost::alloc::vec::Vec<u8>,
     #[prost(enumeration = "watch_create_request::FilterType", repeated, tag = "5")]
     pub filters: ::prost::alloc::vec::Vec<i32>,
+    #[prost(bool, tag = "6")]
+    pub prev_kv: bool,
     #[prost(int64, tag = "7")]
     pub watch_id: i64,
 }
@@ -389,10 +391,12 @@ pub struct WatchResponse {
     #[prost(message, repeated, tag = "11")]
     pub events: ::prost::alloc::vec::Vec<Event>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
     #[prost(enumeration = "event::EventType", tag = "1")]
     pub r#type: i32,
+    #[prost(message, optional, tag = "3")]
+    pub prev_kv: ::core::option::Option<KeyValue>,
 }
 /// Nested message and enum types in `Event`.
 pub mod event {

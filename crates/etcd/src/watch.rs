@@ -13,7 +13,7 @@ use crate::members::{Link, Members};
 use crate::rpc::watch_client::WatchClient;
 use crate::rpc::watch_create_request::FilterType;
 use crate::rpc::watch_request::RequestUnion;
-use crate::rpc::{WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::rpc::{KeyValue, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +46,25 @@ struct Watchers {
     by_id: HashMap<i64, watch::Sender<News>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Debug)]
 enum News {
     Ordered,
     Created,
-    Changed,
+    /// With what the key held before, where the server tells.
+    Changed(Option<KeyValue>),
     Ended,
+}
+
+impl News {
+    /// News only ever move on.
+    const fn stage(&self) -> u8 {
+        match self {
+            Self::Ordered => 0,
+            Self::Created => 1,
+            Self::Changed(_) => 2,
+            Self::Ended => 3,
+        }
+    }
 }
 
 /// One watch; dropping it ends it.
@@ -73,15 +86,15 @@ impl Watches {
     /// ten times a second.
     pub(crate) async fn start(&self, scope: &Scope) -> Result<Watch> {
         let mut watch = self.order(scope);
-        let created = watch.news.wait_for(|news| *news > News::Ordered);
-        let answer = match tokio::time::timeout(self.members.timeout(), created).await {
-            Ok(Ok(news)) => Some(*news),
-            Ok(Err(_)) => Some(News::Ended),
+        let created = watch.news.wait_for(|news| !matches!(news, News::Ordered));
+        let ended = match tokio::time::timeout(self.members.timeout(), created).await {
+            Ok(Ok(news)) => Some(matches!(*news, News::Ended)),
+            Ok(Err(_)) => Some(true),
             Err(_) => None,
         };
-        match answer {
-            Some(News::Created | News::Changed) => Ok(watch),
-            Some(_) => Err(broken("the stream of news ended")),
+        match ended {
+            Some(false) => Ok(watch),
+            Some(true) => Err(broken("the stream of news ended")),
             None => {
                 self.members.turn_from(watch.stream.turn);
                 watch.stream.end();
@@ -103,7 +116,7 @@ impl Watches {
         }
         let filters = if scope.writes { vec![] } else { vec![FilterType::Noput.into()] };
         let (key, range_end) = (scope.key.clone(), scope.end.clone());
-        let create = WatchCreateRequest { key, range_end, filters, watch_id: id };
+        let create = WatchCreateRequest { key, range_end, filters, prev_kv: true, watch_id: id };
         stream.send(RequestUnion::CreateRequest(create));
         Watch { id, stream, news }
     }
@@ -138,13 +151,13 @@ impl Drop for Watches {
 }
 
 impl Watch {
-    /// Resolves with the first change.
+    /// Resolves with the first change: what the key held before, where the server tells.
     ///
     /// # Errors
     /// If the stream has ended: there may have been one.
-    pub(crate) async fn changed(&mut self) -> Result<()> {
-        match self.news.wait_for(|news| *news >= News::Changed).await.as_deref() {
-            Ok(News::Changed) => Ok(()),
+    pub(crate) async fn changed(&mut self) -> Result<Option<KeyValue>> {
+        match self.news.wait_for(|news| news.stage() >= 2).await.as_deref() {
+            Ok(News::Changed(before)) => Ok(before.clone()),
             _ => Err(broken("the stream of news ended")),
         }
     }
@@ -166,20 +179,20 @@ impl Stream {
         let _ = self.orders.send(WatchRequest { request_union: Some(request) });
     }
 
-    fn tell(&self, reply: &WatchResponse) {
+    fn tell(&self, reply: WatchResponse) {
         let watchers = self.watchers.lock();
         let Some(watcher) = watchers.by_id.get(&reply.watch_id) else { return };
         let news = if reply.canceled {
             News::Ended
-        } else if !reply.events.is_empty() {
-            News::Changed
+        } else if let Some(event) = reply.events.into_iter().next() {
+            News::Changed(event.prev_kv)
         } else if reply.created {
             News::Created
         } else {
             return;
         };
         watcher.send_if_modified(|known| {
-            let newer = *known < news;
+            let newer = known.stage() < news.stage();
             if newer {
                 *known = news;
             }
@@ -213,7 +226,7 @@ async fn spread(link: Link, stream: &Stream, mut orders: mpsc::UnboundedReceiver
         Ok(replies) => {
             let mut replies = replies.into_inner();
             while let Ok(Some(reply)) = replies.message().await {
-                stream.tell(&reply);
+                stream.tell(reply);
             }
         }
         Err(status) => tracing::debug!(%status, "no stream of news"),

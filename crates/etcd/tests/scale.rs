@@ -1,0 +1,75 @@
+//! A thousand waiters: a hand-off is news for one of them.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use common::{client, config_of};
+use tenure_core::Options;
+use tenure_testkit::{EtcdServer, GENEROUS, eventually};
+
+const WAITERS: usize = 1_000;
+const CLIENTS: usize = 4;
+/// How many hand-offs are counted.
+const HANDED: usize = 200;
+
+/// How many events the server has sent to watchers so far.
+fn events(server: &EtcdServer) -> f64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let name = "etcd_debugging_mvcc_events_total ";
+    page.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+}
+
+on_servers! {
+    async fn a_hand_off_among_a_thousand_is_news_for_one() {
+        let server = EtcdServer::start(&[]).unwrap();
+        // Nothing but news wakes them.
+        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let client = client(&config_of(&server)).await;
+            clients.push(client.with_call_timeout(GENEROUS));
+        }
+        let holder = clients[0].mutex("a").unwrap().with(deaf.clone()).acquire().await.unwrap();
+        let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();
+        let mut tasks = tokio::task::JoinSet::new();
+        for place in 0..WAITERS {
+            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(deaf.clone());
+            let sender = sender.clone();
+            tasks.spawn(async move { sender.send(mutex.acquire().await.unwrap()).unwrap() });
+            if place % 50 == 0 {
+                // Some after the other: how quickly they come is not the question.
+                let come = || async {
+                    let state = clients[0].inspect("a").await;
+                    state.is_ok_and(|state| state.waiters.len() == place + 1)
+                };
+                assert!(eventually(GENEROUS, come).await, "{place} wait");
+            }
+        }
+        let all = || async {
+            clients[0].inspect("a").await.is_ok_and(|state| state.waiters.len() == WAITERS)
+        };
+        assert!(eventually(3 * GENEROUS, all).await);
+        // Each watches the one before it when its own watch and that one's are made.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before = events(&server);
+        holder.release().await.unwrap();
+        for _ in 0..HANDED {
+            let guard = tokio::time::timeout(GENEROUS, guards.recv()).await;
+            guard.expect("no news came").unwrap().release().await.unwrap();
+        }
+        let guard = tokio::time::timeout(GENEROUS, guards.recv()).await;
+        let each = (events(&server) - before) / (HANDED + 1) as f64;
+        // A watch of one's own key that is not cancelled in time hears of the release, too.
+        assert!((0.9..1.5).contains(&each), "{each} events a hand-off");
+        drop(guard);
+        tasks.abort_all();
+    }
+}
