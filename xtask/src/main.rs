@@ -12,8 +12,9 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["test"] => steps::test(),
         ["bench", scenarios @ ..] => steps::bench(scenarios),
+        ["stubs"] => steps::stubs(),
         _ => {
-            eprintln!("usage: cargo xtask test | cargo xtask bench [SCENARIO...]");
+            eprintln!("usage: cargo xtask test | bench [SCENARIO...] | stubs");
             ExitCode::from(64)
         }
     }

@@ -44,7 +44,8 @@ impl Inner {
             let left = u64::try_from(reply.ttl).ok().map(|left| Duration::from_secs(left + 1));
             Ok((id, left))
         };
-        let answers: Vec<Result<_>> = stream::iter(leases).map(ask).buffered(AT_ONCE).collect().await;
+        let answers: Vec<Result<_>> =
+            stream::iter(leases).map(ask).buffered(AT_ONCE).collect().await;
         answers.into_iter().collect()
     }
 }

@@ -15,7 +15,8 @@ impl Inner {
         loop {
             let range_end = range_end.clone();
             let limit = PAGE;
-            let page = RangeRequest { key, range_end, limit, keys_only: true, ..Default::default() };
+            let page =
+                RangeRequest { key, range_end, limit, keys_only: true, ..Default::default() };
             let page = self.members.range("list locks", page).await?;
             names.extend(page.kvs.iter().filter_map(|kv| self.keyring.lock_of(&kv.key)));
             names.dedup();

@@ -135,7 +135,13 @@ impl Watches {
         let (orders, ordered) = mpsc::unbounded_channel();
         let watchers = Mutex::default();
         // An id of zero would let the server choose.
-        let stream = Arc::new(Stream { turn, orders, last: AtomicI64::new(0), watchers, closing: Notify::new() });
+        let stream = Arc::new(Stream {
+            turn,
+            orders,
+            last: AtomicI64::new(0),
+            watchers,
+            closing: Notify::new(),
+        });
         tokio::spawn(listen(self.members.link(), Arc::clone(&stream), ordered));
         *current = Some(Arc::clone(&stream));
         stream

@@ -34,7 +34,8 @@ impl EtcdServer {
         for _ in 0..5 {
             let (port, peer) = (free_port()?, free_port()?);
             let cluster = format!("m0=http://127.0.0.1:{peer}");
-            match Self::spawn("m0", port, peer, &cluster, arguments).and_then(Self::once_it_serves) {
+            match Self::spawn("m0", port, peer, &cluster, arguments).and_then(Self::once_it_serves)
+            {
                 Ok(server) => return Ok(server),
                 Err(error) => last = error,
             }
@@ -54,7 +55,8 @@ impl EtcdServer {
             true => "https",
             false => "http",
         };
-        let (ours, peers) = (format!("{scheme}://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        let (ours, peers) =
+            (format!("{scheme}://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
         let mut all: Vec<String> = [
             ("name", name),
             ("listen-client-urls", &ours),

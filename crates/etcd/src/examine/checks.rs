@@ -146,7 +146,8 @@ fn lacks(number: (u32, u32, u32), fixed: Fixed) -> bool {
 
 fn parse(version: &str) -> Option<(u32, u32, u32)> {
     let plain = version.split(['-', '+']).next()?;
-    let numbers: Vec<u32> = plain.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let numbers: Vec<u32> =
+        plain.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     match numbers[..] {
         [major, minor, patch] => Some((major, minor, patch)),
         _ => None,
@@ -159,10 +160,9 @@ fn access(facts: &Facts) -> Finding {
             "nobody has to log in: whoever reaches etcd can take and delete every lock",
             "make users and roles, then `etcdctl auth enable`",
         ),
-        (true, false) => Finding::advice(
-            "passwords and locks travel without encryption",
-            "use TLS (etcds://)",
-        ),
+        (true, false) => {
+            Finding::advice("passwords and locks travel without encryption", "use TLS (etcds://)")
+        }
         (true, true) => Finding::fine("users log in, over TLS"),
     }
 }
@@ -184,8 +184,7 @@ mod tests {
     use tenure_core::Severity;
 
     fn facts(version: &str, members: usize) -> Facts {
-        let status =
-            |id| Answer::Status { version: version.into(), id, leader: 1 };
+        let status = |id| Answer::Status { version: version.into(), id, leader: 1 };
         let known = (1..=members as u64).map(|id| (format!("m{id}"), status(id))).collect();
         Facts {
             known,

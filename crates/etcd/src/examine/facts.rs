@@ -44,7 +44,8 @@ pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
     for (name, link) in inner.members.each() {
         known.push((name.to_owned(), status(link, inner.members.timeout()).await));
     }
-    let list = |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
+    let list =
+        |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
     let members = inner.members.call(EXAMINE, Again::Harmless, list).await?.members;
     let voters = members.iter().filter(|member| !member.is_learner).count();
     let alarm = |link| async move { MaintenanceClient::new(link).alarm(AlarmRequest {}).await };
