@@ -123,10 +123,13 @@ impl Lease {
     }
 }
 
+/// The lease of one length that is in use. Who replaces it does so for all who wait for it.
+type Seat = Turn<Option<Arc<Lease>>>;
+
 /// The leases of one client.
 pub(crate) struct Leases {
     members: Arc<Members>,
-    by_seconds: Mutex<HashMap<i64, Arc<Turn<Option<Arc<Lease>>>>>>,
+    by_seconds: Mutex<HashMap<i64, Arc<Seat>>>,
     by_id: Mutex<HashMap<i64, Arc<Lease>>>,
 }
 

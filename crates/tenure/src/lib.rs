@@ -43,4 +43,6 @@ mod url;
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
 pub use tenure_core::*;
+#[cfg(feature = "etcd")]
+pub use tenure_etcd::Fence as EtcdFence;
 pub use url::StoreUrl;

@@ -54,10 +54,11 @@ async fn hand_over(
     if store.release(first).await? != Released::Released {
         return Ok(Some("a lock was gone before it was released"));
     }
-    match tokio::time::timeout(timeout, store.wait(second, &place)).await {
-        Ok(news) => drop(news?),
-        Err(_) => return Ok(Some("no news came that a lock was handed over")),
-    }
+    let Ok(news) = tokio::time::timeout(timeout, store.wait(second, &place)).await else {
+        return Ok(Some("no news came that a lock was handed over"));
+    };
+    // A hint to ask again is news, too.
+    news?;
     if store.renew(second).await? != Renewal::Renewed {
         return Ok(Some("a lock was not handed to the one who waited for it"));
     }
