@@ -101,6 +101,38 @@ on_servers! {
 }
 
 on_servers! {
+    /// The same, with the late arrival played by hand: a member wrote the key after the release.
+    async fn a_claim_that_arrives_after_its_release_is_removed() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let mut config = config_of(&server);
+        config.timeout = Duration::from_millis(500);
+        let store = store(&config).await;
+        let (kept, late) = (claim("kept", TTL), claim("late", TTL));
+        store.claim(&kept, Patience::None).await.unwrap();
+        let lease = leases(&server).pop().unwrap();
+        server.stop().unwrap();
+        let unanswered = store.claim(&late, Patience::None).await;
+        server.cont().unwrap();
+        assert!(unanswered.is_err());
+        let renewed = || async { matches!(store.renew(&kept).await, Ok(Renewal::Renewed)) };
+        assert!(eventually(GENEROUS, renewed).await);
+        let released = || async { store.release(&late).await.is_ok() };
+        assert!(eventually(GENEROUS, released).await);
+        let key = format!("tenure/late/{}", late.owner);
+        server.control(&["put", &key, "ghost", &format!("--lease={lease}")]).unwrap();
+        let gone = || async {
+            assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+            is_free(&store, "late").await
+        };
+        assert!(eventually(GENEROUS, gone).await, "it stays");
+        // Nobody moves in where such a key may come.
+        let next = claim("next", TTL);
+        store.claim(&next, Patience::None).await.unwrap();
+        assert_eq!(leases(&server).len(), 2);
+    }
+}
+
+on_servers! {
     async fn a_ttl_below_the_floor_of_etcd_is_kept_by_the_holder() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;

@@ -1,4 +1,4 @@
-//! A thousand waiters: a hand-off is news for one of them.
+//! News of a hand-off: they reach the one they are for, and nobody else.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use common::{client, config_of};
-use tenure_core::Options;
+use common::{claim, client, config_of, store};
+use tenure_core::{Answer, Options, Patience, Place, Store};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
 
 const WAITERS: usize = 1_000;
@@ -71,5 +71,50 @@ on_servers! {
         assert!((0.9..1.5).contains(&each), "{each} events a hand-off");
         drop(guard);
         tasks.abort_all();
+    }
+}
+
+on_servers! {
+    /// Between the look and the watch, at whichever moment: nothing falls through.
+    async fn a_release_at_any_moment_while_a_waiter_joins_is_heard() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+        let mutex = client.mutex("a").unwrap().with(deaf);
+        for round in 0..200 {
+            let guard = mutex.acquire().await.unwrap();
+            let waiting = tokio::spawn({
+                let mutex = mutex.clone();
+                async move { mutex.acquire().await.unwrap() }
+            });
+            tokio::time::sleep(Duration::from_micros(round * 40)).await;
+            guard.release().await.unwrap();
+            let next = tokio::time::timeout(GENEROUS, waiting).await;
+            next.unwrap_or_else(|_| panic!("round {round}: no news")).unwrap().release().await.unwrap();
+        }
+    }
+}
+
+on_servers! {
+    async fn news_of_a_waiter_that_gave_up_let_nobody_in() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let long = Duration::from_secs(60);
+        let [holder, first, second] = [(); 3].map(|()| claim("a", long));
+        let patience = Patience::Queue(long);
+        let granted = |answer: &Answer| matches!(answer, Answer::Granted(_));
+        assert!(granted(&store.claim(&holder, patience).await.unwrap()));
+        for waiter in [&first, &second] {
+            assert!(!granted(&store.claim(waiter, patience).await.unwrap()));
+        }
+        // Time to make its watch, and then to hear.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        store.release(&first).await.unwrap();
+        let place = Place::default();
+        let early = tokio::time::timeout(Duration::from_millis(700), store.wait(&second, &place));
+        assert!(early.await.is_err(), "it was let in beside the holder");
+        store.release(&holder).await.unwrap();
+        let news = tokio::time::timeout(GENEROUS, store.wait(&second, &place)).await;
+        assert!(granted(&news.expect("no news").unwrap()));
     }
 }
