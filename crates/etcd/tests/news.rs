@@ -4,8 +4,6 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use common::{claim, client, config_of, store};
@@ -19,10 +17,7 @@ const HANDED: usize = 200;
 
 /// How many events the server has sent to watchers so far.
 fn events(server: &EtcdServer) -> f64 {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
+    let page = server.page("/metrics").unwrap();
     let name = "etcd_debugging_mvcc_events_total ";
     page.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
 }

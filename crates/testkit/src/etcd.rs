@@ -1,6 +1,6 @@
 //! etcd servers of one's own, on free ports of the loopback address.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -80,18 +80,18 @@ impl EtcdServer {
         Ok(self)
     }
 
-    /// Waits until a linearizable read succeeds: then there is a leader.
+    /// Waits until it calls itself healthy: then there is a leader.
     fn until_it_serves(&mut self) -> io::Result<()> {
         let start = Instant::now();
         while start.elapsed() < GENEROUS {
             if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!("etcd ended at once: {status}")));
             }
-            // One that wants TLS or a login cannot be asked here: that it listens must do.
+            // One that wants TLS cannot be asked here: that it listens must do.
             let closed = self.arguments.iter().any(|argument| argument.starts_with("--cert-file"));
             let serves = match closed {
                 true => TcpStream::connect(("127.0.0.1", self.port)).is_ok(),
-                false => self.control(&["get", "tenure-testkit"]).is_ok(),
+                false => self.page("/health").is_ok_and(|health| health.contains("\"true\"")),
             };
             if serves {
                 return Ok(());
@@ -145,6 +145,19 @@ impl EtcdServer {
         self.kill9()?;
         self.child = run(self.folder.path(), &self.arguments)?;
         Ok(())
+    }
+
+    /// What it answers over HTTP: its health, its metrics.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn page(&self, path: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(GENEROUS))?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page)?;
+        Ok(page)
     }
 
     /// What `etcdctl` with these words prints: enough for a test to look or meddle.

@@ -16,7 +16,7 @@ pub(crate) fn of(facts: &Facts) -> Vec<Finding> {
 }
 
 fn quorum(facts: &Facts) -> Finding {
-    let Facts { members, voters, known, .. } = facts;
+    let known = &facts.known;
     let silent: Vec<_> = known
         .iter()
         .filter_map(|(name, answer)| match answer {
@@ -28,11 +28,17 @@ fn quorum(facts: &Facts) -> Finding {
         let what = format!("{} does not answer: fewer failures are survived", silent.join(", "));
         return Finding::advice(what, "see whether it runs, and whether this machine reaches it");
     }
-    if *voters < 3 {
+    let Some((members, voters)) = facts.members else {
+        return Finding::advice(
+            "how many members there are could not be looked at",
+            "look with `etcdctl member list`, as root",
+        );
+    };
+    if voters < 3 {
         let what = format!("{voters} of {members} members vote: the loss of one stops all locks");
         return Finding::advice(what, "run three members or five");
     }
-    if known.len() < *members {
+    if known.len() < members {
         let (named, what) = (known.len(), "the others are not turned to when these fail");
         let what = format!("the store's URL names {named} of {members} members: {what}");
         return Finding::advice(what, "name all members in the URL");
@@ -119,7 +125,7 @@ fn of_version(version: &str, facts: &Facts) -> Vec<Finding> {
         let what = format!("etcd {version} can lose data when it crashes: locks are lost with it");
         findings.push(Finding::danger(what, "upgrade to the current release of 3.5"));
     }
-    if lacks(number, LEASES_KEPT) && facts.voters > 1 {
+    if lacks(number, LEASES_KEPT) && facts.members.is_none_or(|(_, voters)| voters > 1) {
         let what = format!(
             "etcd {version}: a leader that was stuck, on a slow disk or CPU, may end leases that \
              its successor keeps alive; a holder hears of it at its next renewal"
@@ -188,8 +194,7 @@ mod tests {
         let known = (1..=members as u64).map(|id| (format!("m{id}"), status(id))).collect();
         Facts {
             known,
-            members,
-            voters: members,
+            members: Some((members, members)),
             alarms: Some(Vec::new()),
             guarded: true,
             encrypted: true,
@@ -224,7 +229,8 @@ mod tests {
         split.known[1].1 = Answer::Status { version: "3.6.11".into(), id: 2, leader: 0 };
         let mut unnamed = sound();
         unnamed.known.pop();
-        let [mut open, mut plain, mut slow, mut hidden] = [(); 4].map(|()| sound());
+        let [mut open, mut plain, mut slow, mut hidden, mut uncounted] = [(); 5].map(|()| sound());
+        uncounted.members = None;
         open.guarded = false;
         plain.encrypted = false;
         slow.shortest_lease = Some(Duration::from_secs(30));
@@ -237,7 +243,8 @@ mod tests {
             (open, "log in"),
             (plain, "encryption"),
             (slow, "30s"),
-            (hidden, "root"),
+            (hidden, "only root may"),
+            (uncounted, "how many members"),
             (facts("3.5.12", 3), "stuck"),
             (facts("3.5.29", 3), "holes"),
             (facts("nightly", 3), "not known"),

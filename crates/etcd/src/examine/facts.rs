@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tenure_core::Result;
-
 use crate::inner::Inner;
 use crate::members::{Again, Link};
 use crate::rpc::auth_client::AuthClient;
@@ -20,9 +18,8 @@ use crate::rpc::{
 pub(crate) struct Facts {
     /// What each member that the store knows answers.
     pub(crate) known: Vec<(String, Answer)>,
-    /// How many members there are, and how many of them vote.
-    pub(crate) members: usize,
-    pub(crate) voters: usize,
+    /// How many members there are, and how many of them vote. `None`: the user may not know.
+    pub(crate) members: Option<(usize, usize)>,
     /// What alarms are on. `None`: the user may not know.
     pub(crate) alarms: Option<Vec<AlarmType>>,
     /// Whether users have to log in.
@@ -39,15 +36,18 @@ pub(crate) enum Answer {
     Silence(String),
 }
 
-pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
+pub(crate) async fn collect(inner: &Inner) -> Facts {
     let mut known = Vec::new();
     for (name, link) in inner.members.each() {
         known.push((name.to_owned(), status(link, inner.members.timeout()).await));
     }
     let list =
         |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
-    let members = inner.members.call(EXAMINE, Again::Harmless, list).await?.members;
-    let voters = members.iter().filter(|member| !member.is_learner).count();
+    let members = inner.members.call(EXAMINE, Again::Harmless, list).await;
+    let members = members.map(|list| {
+        let voters = list.members.iter().filter(|member| !member.is_learner);
+        (list.members.len(), voters.count())
+    });
     let alarm = |link| async move { MaintenanceClient::new(link).alarm(AlarmRequest {}).await };
     // Only root may ask for alarms.
     let alarms = inner.members.call(EXAMINE, Again::Harmless, alarm).await.ok();
@@ -56,15 +56,14 @@ pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
     };
     let shortest = inner.members.call(EXAMINE, Again::Harmless, grant).await.ok();
     let shortest = shortest.and_then(|lease| u64::try_from(lease.ttl).ok());
-    Ok(Facts {
+    Facts {
         known,
-        members: members.len(),
-        voters,
+        members: members.ok(),
         alarms: alarms.map(|reply| reply.alarms.iter().map(|alarm| alarm.alarm()).collect()),
         guarded: is_guarded(inner.members.link(), inner.members.timeout()).await,
         encrypted: inner.config.tls.is_some(),
         shortest_lease: shortest.map(Duration::from_secs),
-    })
+    }
 }
 
 const EXAMINE: &str = "examine etcd";
