@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 
 async fn etcd() -> Etcd<EtcdServer> {
     static RUNNING: Mutex<Weak<EtcdServer>> = Mutex::const_new(Weak::new());
-    let url = |server: &EtcdServer| format!("etcd://127.0.0.1:{}", server.port());
+    // A busy machine must not look like a fault.
+    let url = |server: &EtcdServer| format!("etcd://127.0.0.1:{}?timeout=10s", server.port());
     Etcd::shared(&RUNNING, || EtcdServer::start(&[]), url).await
 }
 

@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 
 async fn cluster() -> Etcd<EtcdCluster> {
     static RUNNING: Mutex<Weak<EtcdCluster>> = Mutex::const_new(Weak::new());
-    let url = |cluster: &EtcdCluster| format!("etcd://{}", cluster.addresses());
+    // A busy machine must not look like a fault.
+    let url = |cluster: &EtcdCluster| format!("etcd://{}?timeout=10s", cluster.addresses());
     Etcd::shared(&RUNNING, EtcdCluster::start, url).await
 }
 

@@ -32,9 +32,9 @@ impl Inner {
         }
         if let Some(place) = self.place(claim.owner) {
             if let (Standing::Waits, Patience::Queue(patience)) = (place.standing(), patience)
-                && self.stay(&place, patience).await?
+                && let Some(answer) = self.stay(&place, patience).await?
             {
-                return Ok(Answer::Queued(Mark::default()));
+                return Ok(answer);
             }
             // It holds, or is gone, or does not want to wait any more: etcd says what is the case.
             self.forget(claim.owner);
@@ -51,26 +51,36 @@ impl Inner {
         Err(Error::new(ErrorKind::Unreachable, "acquire", why).with_unknown_effect())
     }
 
-    /// Keeps a place in line that is there already. False: it is not there any more.
-    async fn stay(self: &Arc<Self>, place: &Place, patience: Duration) -> Result<bool> {
+    /// Keeps a place in line that is there already. `None`: it is not there any more.
+    async fn stay(self: &Arc<Self>, place: &Place, patience: Duration) -> Result<Option<Answer>> {
         place.lease.move_in(place.claim.owner, &place.key, now() + patience);
         let lease = self.place_lease(patience).await?;
         if lease.id != place.lease.id {
-            return Ok(false);
+            return Ok(None);
         }
         // So that it is at hand when the turn comes.
         self.hold_lease(&place.claim).await?;
-        let Some(obstacle) = place.obstacle() else {
-            place.look_again();
-            return Ok(matches!(place.standing(), Standing::Waits));
-        };
-        let reads = vec![get(&place.key), get(&obstacle)];
-        let mut seen = self.members.look("acquire", reads).await?;
-        let own = seen.found(0).pop();
-        if seen.found(1).is_empty() {
-            place.look_again();
+        let queued = Some(Answer::Queued(Mark::default()));
+        if let Some(obstacle) = place.obstacle() {
+            let reads = vec![get(&place.key), get(&obstacle)];
+            let mut seen = self.members.look("acquire", reads).await?;
+            let own = seen.found(0).pop();
+            if own.is_none_or(|own| own.create_revision != place.revision) {
+                return Ok(None);
+            }
+            if !seen.found(1).is_empty() {
+                return Ok(queued);
+            }
         }
-        Ok(own.is_some_and(|own| own.create_revision == place.revision))
+        match self.look(place).await? {
+            View::Gone => Ok(None),
+            View::Behind(_) => {
+                // Its task may look at something that is gone.
+                place.look_again();
+                Ok(queued)
+            }
+            View::Admitted => Ok(self.promote(place, false).await?.map(Answer::Granted)),
+        }
     }
 
     /// Takes a free lock in one transaction. `None`: what was seen is gone, look again.
@@ -154,18 +164,14 @@ impl Inner {
 
     /// A place that is admitted at once holds; any other is left to its task.
     async fn settle(self: &Arc<Self>, place: Place) -> Result<Option<Answer>> {
-        // The exclusive most likely must wait: its task looks first of all.
-        if place.claim.mode != Mode::Exclusive {
-            match self.look(&place).await? {
-                View::Gone => return Ok(None),
-                View::Admitted => {
-                    return Ok(self.promote(&place, false).await?.map(Answer::Granted));
-                }
-                View::Behind(_) => {}
+        match self.look(&place).await? {
+            View::Gone => Ok(None),
+            View::Admitted => Ok(self.promote(&place, false).await?.map(Answer::Granted)),
+            View::Behind(scope) => {
+                self.stand(place, scope);
+                Ok(Some(Answer::Queued(Mark::default())))
             }
         }
-        self.stand(place);
-        Ok(Some(Answer::Queued(Mark::default())))
     }
 
     /// One that does not want to wait, but looked as if it need not: it goes to the end of the

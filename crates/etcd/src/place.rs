@@ -101,13 +101,14 @@ impl Place {
 }
 
 impl Inner {
-    /// Stands in line for a claim until it holds, is gone, or etcd cannot be asked.
-    pub(crate) fn stand(self: &Arc<Self>, place: Place) {
+    /// Stands in line for a claim, behind what was seen, until it holds, is gone, or etcd cannot be
+    /// asked.
+    pub(crate) fn stand(self: &Arc<Self>, place: Place, behind: Scope) {
         let place = Arc::new(place);
         let waiter = Arc::clone(&place);
         let inner = Arc::clone(self);
         let task = tokio::spawn(async move {
-            let standing = match inner.advance(&waiter).await {
+            let standing = match inner.advance(&waiter, behind).await {
                 Ok(Some(grant)) => Standing::Holds(grant),
                 Ok(None) => Standing::Gone,
                 Err(error) => {
@@ -124,11 +125,16 @@ impl Inner {
     }
 
     /// Look, watch, look again, wait: in this order, so that nothing falls in between.
-    async fn advance(self: &Arc<Self>, place: &Place) -> Result<Option<Grant>> {
+    async fn advance(self: &Arc<Self>, place: &Place, behind: Scope) -> Result<Option<Grant>> {
         let own = Scope { key: place.key.clone(), end: Vec::new(), writes: false };
         let mut own = self.watches.start(&own).await?;
+        let mut seen = Some(View::Behind(behind));
         loop {
-            let scope = match self.look(place).await? {
+            let view = match seen.take() {
+                Some(view) => view,
+                None => self.look(place).await?,
+            };
+            let scope = match view {
                 View::Gone => return Ok(None),
                 View::Admitted => match self.promote(place, false).await? {
                     Some(grant) => return Ok(Some(grant)),
