@@ -113,3 +113,38 @@ on_servers! {
         assert!(granted(&news.expect("no news").unwrap()));
     }
 }
+
+on_servers! {
+    /// Writers, readers and takers of permits, each in turn and some together, of two clients.
+    async fn every_kind_of_waiter_is_woken_by_news_alone() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let clients = [client(&config_of(&server)).await, client(&config_of(&server)).await];
+        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..60_u32 {
+            let client = clients[number as usize % 2].clone();
+            let deaf = deaf.clone();
+            tasks.spawn(async move {
+                let rw_lock = client.rw_lock("a").unwrap().with(deaf.clone());
+                let semaphore = client.semaphore("a", 4).unwrap().taking(1 + number % 3).with(deaf);
+                let guard = match number % 5 {
+                    0 => rw_lock.write().await,
+                    1 | 2 => rw_lock.read().await,
+                    _ => semaphore.acquire().await,
+                };
+                let guard = guard.unwrap();
+                tokio::time::sleep(Duration::from_millis(u64::from(number % 7))).await;
+                guard.release().await.unwrap();
+            });
+        }
+        let all = tokio::time::timeout(3 * GENEROUS, async {
+            while let Some(served) = tasks.join_next().await {
+                served.unwrap();
+            }
+        });
+        let left = all.await;
+        let state = clients[0].inspect("a").await.unwrap();
+        assert!(left.is_ok(), "no news for {} of {:?}", state.waiters.len(), state.holders);
+        assert!(state.is_free(), "{state:?}");
+    }
+}
