@@ -78,11 +78,13 @@ impl Inner {
                 if !lease.is_overdue(owner, now()) {
                     return Ok(());
                 }
-                inner.forget(owner);
                 let compare = vec![hangs_on(&suspect.key, lease.id)];
                 let success = vec![delete(&suspect.key)];
                 let request = TxnRequest { compare, success, failure: Vec::new() };
-                inner.members.txn("expire", Again::Harmless, &mut false, request).await?;
+                let removed = inner.members.txn("expire", Again::Harmless, &mut false, request);
+                if removed.await?.succeeded {
+                    inner.forget(owner);
+                }
                 lease.move_out(owner);
                 Ok(())
             };
