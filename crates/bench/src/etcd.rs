@@ -178,7 +178,7 @@ impl Bare {
         let op = |request| vec![RequestOp { request: Some(request) }];
         let success = op(Request::RequestPut(put));
         kv.txn(TxnRequest { compare: vec![free], success, failure: Vec::new() }).await?;
-        let success = op(Request::RequestDeleteRange(DeleteRangeRequest { key }));
+        let success = op(Request::RequestDeleteRange(DeleteRangeRequest { key, prev_kv: false }));
         kv.txn(TxnRequest { success, ..Default::default() }).await?;
         Ok(())
     }

@@ -190,7 +190,7 @@ impl Inner {
             {
                 return Ok(Some(Answer::Granted(grant)));
             }
-            self.remove(claim).await?;
+            self.remove(claim, true).await?;
             Ok(Some(Answer::Busy))
         };
         squeezed.await.map_err(Error::with_unknown_effect)
@@ -225,7 +225,7 @@ impl Inner {
             match self.promote_if_admitted(&place).await? {
                 Some(grant) => Ok(Some(Answer::Granted(grant))),
                 None => {
-                    self.remove(claim).await?;
+                    self.remove(claim, true).await?;
                     Ok(Some(Answer::Busy))
                 }
             }

@@ -30,23 +30,27 @@ impl Inner {
     }
 
     pub(crate) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released> {
-        self.forget(claim.owner);
-        self.remove(claim).await
+        let waited = self.forget(claim.owner);
+        self.remove(claim, waited).await
     }
 
     /// Deletes a claim's key. The key is the claim's alone, so nothing of anybody else's, and
-    /// nothing newer, can be hit.
-    pub(crate) async fn remove(&self, claim: &Claim) -> Result<Released> {
+    /// nothing newer, can be hit. One that `waited` may hold without having heard of it.
+    pub(crate) async fn remove(&self, claim: &Claim, waited: bool) -> Result<Released> {
         let (line, key) = self.key_of(claim);
-        let success = vec![get(&key), get_first(&line), delete(&key)];
+        let mut success = vec![delete(&key)];
+        if waited {
+            success.insert(0, get_first(&line));
+        }
         let request = TxnRequest { success, ..Default::default() };
         let mut outcome = self.members.txn("release", Again::Never, &mut false, request).await?;
-        let Some(own) = outcome.found(0).pop() else { return Ok(Released::NotHeld) };
+        let own = outcome.found(usize::from(waited)).pop();
+        let first = waited.then(|| outcome.found(0).pop()).flatten();
+        let Some(own) = own else { return Ok(Released::NotHeld) };
         if let Some(lease) = self.leases.find(own.lease) {
             lease.move_out(claim.owner);
         }
         let knew = Record::read(&own.value).is_some_and(|record| record.held);
-        let first = outcome.found(1).pop();
         let is_first = first.is_some_and(|first| first.create_revision == own.create_revision);
         Ok(if knew || is_first { Released::Released } else { Released::NotHeld })
     }

@@ -81,7 +81,8 @@ impl Inner {
                 let compare = vec![hangs_on(&suspect.key, lease.id)];
                 let success = vec![delete(&suspect.key)];
                 let request = TxnRequest { compare, success, failure: Vec::new() };
-                let removed = inner.members.txn("expire", Again::Harmless, &mut false, request);
+                let mut doubt = false;
+                let removed = inner.members.txn("expire", Again::Harmless, &mut doubt, request);
                 if removed.await?.succeeded {
                     inner.forget(owner);
                 }
@@ -97,11 +98,10 @@ impl Inner {
         self.places.lock().get(&owner).cloned()
     }
 
-    /// Stops waiting for a claim. What is in etcd stays.
-    pub(crate) fn forget(&self, owner: OwnerId) {
-        if let Some(place) = self.places.lock().remove(&owner) {
-            place.abandon();
-        }
+    /// Stops waiting for a claim, and says whether it ever had to. What is in etcd stays.
+    pub(crate) fn forget(&self, owner: OwnerId) -> bool {
+        let place = self.places.lock().remove(&owner);
+        place.as_ref().inspect(|place| place.abandon()).is_some()
     }
 
     /// Stops waiting for all claims.

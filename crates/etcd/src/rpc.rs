@@ -141,11 +141,13 @@ pub struct PutResponse {}
 pub struct DeleteRangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bool, tag = "3")]
+    pub prev_kv: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DeleteRangeResponse {
-    #[prost(int64, tag = "2")]
-    pub deleted: i64,
+    #[prost(message, repeated, tag = "3")]
+    pub prev_kvs: ::prost::alloc::vec::Vec<KeyValue>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RequestOp {

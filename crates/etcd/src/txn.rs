@@ -64,7 +64,7 @@ impl Members {
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
     pub(crate) revision: i64,
-    /// The answers of its reads, in their order.
+    /// The answers of its reads, and what its deletions found, in their order.
     pub(crate) reads: Vec<Vec<KeyValue>>,
 }
 
@@ -77,6 +77,7 @@ impl Outcome {
         let revision = reply.header.ok_or_else(nonsense)?.revision;
         let reads = reply.responses.into_iter().filter_map(|part| match part.response {
             Some(Response::ResponseRange(range)) => Some(range.kvs),
+            Some(Response::ResponseDeleteRange(deleted)) => Some(deleted.prev_kvs),
             _ => None,
         });
         Ok(Self { succeeded: reply.succeeded, revision, reads: reads.collect() })
@@ -92,8 +93,9 @@ pub(crate) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
     op(Request::RequestPut(PutRequest { key: key.to_vec(), value, lease }))
 }
 
+/// Deletes a key, and answers what it held.
 pub(crate) fn delete(key: &[u8]) -> RequestOp {
-    op(Request::RequestDeleteRange(DeleteRangeRequest { key: key.to_vec() }))
+    op(Request::RequestDeleteRange(DeleteRangeRequest { key: key.to_vec(), prev_kv: true }))
 }
 
 pub(crate) fn get(key: &[u8]) -> RequestOp {
