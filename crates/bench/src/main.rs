@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+mod etcd;
 mod free;
 mod handoff;
 mod peer;
@@ -29,6 +30,8 @@ const SCENARIOS: &[Scenario] = &[
     ("redis-many", redis_many::measure),
     ("redis-line", redis_line::measure),
     ("redis-held", redis_held::measure),
+    ("etcd-free", etcd::free),
+    ("etcd-handoff", etcd::handoff),
 ];
 
 fn main() -> ExitCode {

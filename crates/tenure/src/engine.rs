@@ -64,6 +64,9 @@ impl Engine {
             Self::Redis if cfg!(feature = "redis") => {
                 Some(&["prefix", "fencing", "replicas", "timeout", "ca", "cert", "key"])
             }
+            Self::Etcd if cfg!(feature = "etcd") => {
+                Some(&["prefix", "timeout", "ca", "cert", "key"])
+            }
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }
     }

@@ -5,6 +5,7 @@
 //! It may not know anything about locks.
 
 mod certificates;
+mod etcd;
 mod process;
 mod redis;
 mod redis_cluster;
@@ -14,6 +15,7 @@ mod servant;
 mod waiting;
 
 pub use certificates::Certificates;
+pub use etcd::{EtcdCluster, EtcdServer};
 pub use process::Process;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
