@@ -65,7 +65,7 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
 /// A waiter of the server's own lock stands in line on the lease it is to hold on, and needs to write
 /// nothing when its turn has come; but if it dies, it is in the way for its whole TTL. Ours stands
 /// there on a short lease, and moves its key when its turn has come. That write is what the second
-/// row shows: it is for information.
+/// row shows.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;

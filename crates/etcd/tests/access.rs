@@ -123,7 +123,7 @@ on_servers! {
 
 on_servers! {
     async fn a_login_that_the_server_forgot_is_made_again() {
-        let mut server = EtcdServer::start(&["--auth-token-ttl=1"]).unwrap();
+        let mut server = EtcdServer::start(&[]).unwrap();
         server.control(&["role", "add", "root"]).unwrap();
         guard_by_passwords(&server);
         let mut config = config_of(&server);

@@ -6,8 +6,8 @@ mod common;
 
 use common::{config, config_of, store};
 use tenure_core::{Finding, Severity, Store};
-use tenure_etcd::EtcdConfig;
-use tenure_testkit::{EtcdCluster, EtcdServer};
+use tenure_etcd::{EtcdConfig, EtcdStore};
+use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
 
 async fn findings(config: &EtcdConfig) -> Vec<Finding> {
     store(config).await.examine().await.unwrap()
@@ -43,6 +43,9 @@ on_servers! {
         two.members.pop();
         assert!(has(&findings(&two).await, Severity::Advice, "names 2 of 3"));
         cluster.members()[2].kill9().unwrap();
+        // It may have been the leader: the others elect another first.
+        let serves = || async { EtcdStore::connect(all.clone()).await.is_ok() };
+        assert!(eventually(GENEROUS, serves).await);
         let found = findings(&all).await;
         let dead = format!(":{}", all.members[2].1);
         assert!(has(&found, Severity::Advice, &dead), "{found:?}");
