@@ -14,6 +14,7 @@ mod redis;
 mod redis_held;
 mod redis_line;
 mod redis_many;
+mod redlock;
 mod table;
 mod waiters;
 
@@ -32,6 +33,7 @@ const SCENARIOS: &[Scenario] = &[
     ("redis-held", redis_held::measure),
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),
+    ("redlock-free", redlock::free),
 ];
 
 fn main() -> ExitCode {

@@ -164,6 +164,22 @@ impl Raw {
         assert_eq!(waiters, spell(waits), "waiters for {name:?}");
     }
 
+    /// Asserts that the first in line hold, and who waits behind them. Where waiters are served in
+    /// order they do at this moment; elsewhere, the lock is theirs as soon as they ask.
+    pub(crate) async fn assert_handed_to(
+        &self,
+        name: &LockName,
+        heirs: &[&Claim],
+        waits: &[&Claim],
+    ) {
+        if !self.capabilities().fifo {
+            for heir in heirs {
+                self.hold(heir).await;
+            }
+        }
+        self.assert_owners(name, heirs, waits).await;
+    }
+
     /// Asserts that nothing is left of a lock, at this moment.
     pub(crate) async fn assert_free(&self, name: &LockName) {
         let state = self.inspect(name).await;

@@ -1,5 +1,6 @@
 -- The engine: what claim, release and evict share when a lock is contended or pooled.
--- Composed behind each script's fast path at build; never run alone.
+-- Composed behind each script's fast path at build, with line.lua or quorum/line.lua at its end;
+-- never run alone.
 --
 -- Expects these locals: K, Q, W, P, E, T (key names).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
@@ -22,10 +23,11 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function number(n) return string.format('%.0f', n) end
 
 -- Whoever is let in here may want a token, whatever the one who lets it in wants.
-local function mint()
+local function mint(floor)
+  local least = math.max(now * 1024, floor or 0)
   local token = redis.call('INCR', T)
-  if token >= now * 1024 then return number(token) end
-  token = number(now * 1024)
+  if token >= least then return number(token) end
+  token = number(least)
   redis.call('SET', T, token)
   return token
 end
@@ -114,9 +116,9 @@ local function admits(kind, taken, w)
   return (kind == '-' or kind == 'p') and taken + tonumber(w[4]) <= tonumber(w[5])
 end
 
--- Gives the lock to the waiter with this record.
-local function grant(owner, w)
-  local token, ttl = mint(), tonumber(w[6])
+-- Gives the lock to the one with this record. On a quorum, its token has a floor.
+local function grant(owner, w, floor)
+  local token, ttl = mint(floor), tonumber(w[6])
   if w[3] == 'x' then
     local mark = redis.call('EXISTS', Q) == 1 and '!' or ' '
     local value = table.concat({token, number(now), w[8], w[9], w[10]}, ' ')
@@ -129,39 +131,6 @@ local function grant(owner, w)
     save_pool(w[3], taken + tonumber(w[4]), ttl)
   end
   return token
-end
-
--- Nobody heard of the grant: its client is dead, or on its way back and will ask before its place
--- would have ended. Until it does, the grant lasts no longer than the place would have.
-local function curb(owner, w)
-  local left = math.min(tonumber(w[1]) - now, tonumber(w[6]))
-  if w[3] == 'x' then
-    redis.call('PEXPIRE', K, number(left))
-  else
-    redis.call('ZADD', E, number(now + left), owner)
-  end
-end
-
--- Admits from the head of the line as long as there is room, and tells each one's client, but for
--- `me`, which hears it from the reply.
-local function admit(me)
-  drop_ended()
-  while true do
-    local owner, w = head()
-    if not owner then return end
-    local kind, taken = room()
-    if not admits(kind, taken, w) then return end
-    redis.call('LPOP', Q)
-    redis.call('HDEL', W, owner)
-    local token = grant(owner, w)
-    if owner ~= me then
-      local heard = 0
-      if w[7] ~= '-' then
-        heard = redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
-      end
-      if heard == 0 then curb(owner, w) end
-    end
-  end
 end
 
 -- Too many ghosts: writes the line anew. Each ghost pays for it once.
@@ -206,3 +175,5 @@ local function obstacle()
   if first[2] then return math.max(tonumber(first[2]) - now, 1) end
   return math.max(redis.call('PTTL', K), -1)
 end
+
+--@line

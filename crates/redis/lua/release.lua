@@ -1,6 +1,6 @@
 -- Gives up a claim, whether it holds or waits, and hands the lock to the next in line.
 -- KEYS  K, Q, W, P, E, T
--- ARGV  1 owner
+-- ARGV  1 owner  2 'stay': keep its place in line (only on a quorum)
 -- Returns 1 if the owner held the lock, 0 if not.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
@@ -25,6 +25,6 @@ elseif held(owner) then
 else
   leave_pool(owner)
 end
-if redis.call('HDEL', W, owner) == 1 then sweep() end
-admit(nil)
+if ARGV[2] ~= 'stay' and redis.call('HDEL', W, owner) == 1 then sweep() end
+admit(ARGV[2] == 'stay' and owner or nil)
 return released

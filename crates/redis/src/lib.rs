@@ -1,4 +1,4 @@
-//! Locks on Redis: one server, Sentinel or Cluster.
+//! Locks on Redis: one server, Sentinel, Cluster, or a quorum of servers.
 //!
 //! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
 //! into one script or command, and each reply into an answer. It may not retry, wait for a lock
@@ -46,8 +46,9 @@
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
-//! +spublish`; for a database other than 0 `+select`; for `replicas=` `+wait`. The
-//! constants [`ACL`], [`ACL_SENTINEL`] and [`ACL_CLUSTER`] have the same.
+//! +spublish`; on a quorum also `+info +client|id +client|kill`; for a database other than 0
+//! `+select`; for `replicas=` `+wait`. The constants [`ACL`], [`ACL_SENTINEL`], [`ACL_CLUSTER`] and
+//! [`ACL_QUORUM`] have the same.
 //!
 //! # What is promised
 //!
@@ -66,6 +67,7 @@ mod inspect;
 mod keys;
 mod link;
 mod list;
+mod redlock;
 mod rights;
 mod scripts;
 mod servers;
@@ -73,5 +75,6 @@ mod store;
 mod wire;
 
 pub use config::{RedisConfig, Tls, Topology};
-pub use rights::{ACL, ACL_CLUSTER, ACL_SENTINEL};
+pub use redlock::{RedlockConfig, RedlockStore};
+pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;

@@ -18,6 +18,9 @@ pub const ACL_SENTINEL: &str = "+role";
 /// Besides [`ACL`], on every node of a Cluster.
 pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +spublish";
 
+/// Besides [`ACL`], on every server of a quorum.
+pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
+
 /// The commands that the scripts call, for a message: Redis does not say which one it refused.
 pub(crate) fn of_scripts() -> String {
     let called: Vec<&str> = ACL.split_whitespace().skip_while(|word| *word != "+time").collect();
@@ -36,7 +39,7 @@ mod tests {
             .split(&[' ', '\n', '`', ';'][..])
             .filter(|word| word.starts_with('+'))
             .collect();
-        let rights = [ACL, ACL_SENTINEL, ACL_CLUSTER, "+select +wait"].join(" ");
+        let rights = [ACL, ACL_SENTINEL, ACL_CLUSTER, ACL_QUORUM, "+select +wait"].join(" ");
         let granted: BTreeSet<&str> =
             rights.split(' ').filter(|word| word.starts_with('+')).collect();
         assert_eq!(documented, granted);
@@ -49,6 +52,10 @@ mod tests {
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),
             include_str!("../lua/inspect.lua"),
+            include_str!("../lua/line.lua"),
+            include_str!("../lua/quorum/claim.lua"),
+            include_str!("../lua/quorum/line.lua"),
+            include_str!("../lua/quorum/renew.lua"),
             include_str!("../lua/refresh.lua"),
             include_str!("../lua/release.lua"),
             include_str!("../lua/renew.lua"),

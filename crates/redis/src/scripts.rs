@@ -38,12 +38,8 @@ impl Scripts {
     /// goes through sharded channels.
     pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
         let server = &servers.any().await?;
-        let engine = include_str!("../lua/engine.lua");
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
-        let compose = |script: &str| {
-            let source = script.replace("--@engine", engine);
-            format!("local PUBLISH = '{publish}'\n{source}")
-        };
+        let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
         Ok(Self {
             take: Script::load(server, include_str!("../lua/take.lua").to_owned()).await?,
             claim: Script::load(server, compose(include_str!("../lua/claim.lua"))).await?,
@@ -54,6 +50,12 @@ impl Scripts {
             inspect: Script::load(server, compose(include_str!("../lua/inspect.lua"))).await?,
         })
     }
+}
+
+/// A script with the engine in it, and in the engine the rules of its line.
+pub(crate) fn compose(script: &str, publish: &str, line: &str) -> String {
+    let engine = include_str!("../lua/engine.lua").replace("--@line", line);
+    format!("local PUBLISH = '{publish}'\n{}", script.replace("--@engine", &engine))
 }
 
 impl Script {

@@ -364,7 +364,7 @@ fn nonsense(operation: &'static str) -> Error {
 }
 
 /// `<pid> <host> <label>`
-fn who(claim: &Claim) -> String {
+pub(crate) fn who(claim: &Claim) -> String {
     format!("{} {} {}", claim.origin.pid, word(&claim.origin.host), claim.label)
 }
 
@@ -377,6 +377,6 @@ fn word(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -67,6 +67,9 @@ impl Engine {
             Self::Etcd if cfg!(feature = "etcd") => {
                 Some(&["prefix", "timeout", "ca", "cert", "key"])
             }
+            Self::Redlock if cfg!(feature = "redis") => {
+                Some(&["prefix", "timeout", "node-timeout", "max-ttl", "ca", "cert", "key"])
+            }
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }
     }

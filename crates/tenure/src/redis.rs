@@ -1,22 +1,54 @@
-//! From a URL to a Redis store.
+//! From a URL to a Redis store, or to a quorum of them.
 
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_redis::{RedisConfig, RedisStore, Tls, Topology};
+use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Tls, Topology};
 
-use crate::StoreUrl;
 use crate::engine::Engine;
 use crate::servers::{addresses, files, invalid, password};
 use crate::url::Servers;
+use crate::{StoreUrl, parse_duration};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(RedisStore::connect(configuration(url)?).await?))
 }
 
+pub(crate) async fn open_quorum(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(RedlockStore::connect(quorum(url)?).await?))
+}
+
+/// The same of everything on every server.
+fn quorum(url: &StoreUrl) -> Result<RedlockConfig> {
+    let servers = url.servers().ok_or_else(|| Engine::Redlock.missing())?;
+    let mut nodes = Vec::new();
+    for server in addresses(&servers.hosts, 6379) {
+        let database = database_of(&parts(servers), "write redlock://host1,host2,host3[/db]")?;
+        nodes.push(of_server(url, servers, Topology::Single { server }, database)?);
+    }
+    let mut config = RedlockConfig::new(nodes);
+    let time = |name: &str| match url.option(name).map(parse_duration) {
+        Some(Ok(time)) if !time.is_zero() => Ok(Some(time)),
+        Some(_) => Err(invalid(&format!("{name}= takes a duration above zero"))),
+        None => Ok(None),
+    };
+    config.node_timeout = time("node-timeout")?;
+    config.max_ttl = time("max-ttl")?.unwrap_or(config.max_ttl);
+    Ok(config)
+}
+
 fn configuration(url: &StoreUrl) -> Result<RedisConfig> {
     let servers = url.servers().ok_or_else(|| Engine::Redis.missing())?;
     let (topology, database) = topology(url.scheme(), servers)?;
+    of_server(url, servers, topology, database)
+}
+
+fn of_server(
+    url: &StoreUrl,
+    servers: &Servers,
+    topology: Topology,
+    database: usize,
+) -> Result<RedisConfig> {
     let mut config = RedisConfig::new(topology);
     config.database = database;
     config.username = servers.user.clone();
@@ -40,8 +72,20 @@ fn configuration(url: &StoreUrl) -> Result<RedisConfig> {
     Ok(config)
 }
 
+fn parts(servers: &Servers) -> Vec<&str> {
+    servers.path.split('/').filter(|part| !part.is_empty()).collect()
+}
+
+fn database_of(parts: &[&str], form: &str) -> Result<usize> {
+    match parts {
+        [] => Ok(0),
+        [number] => number.parse().map_err(|_| invalid("a database is named by its number")),
+        _ => Err(invalid(form)),
+    }
+}
+
 fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
-    let parts: Vec<&str> = servers.path.split('/').filter(|part| !part.is_empty()).collect();
+    let parts = parts(servers);
     let database = |text: Option<&&str>| match text {
         Some(text) => text.parse().map_err(|_| invalid("a database is named by its number")),
         None => Ok(0),
@@ -74,8 +118,8 @@ fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
     let tls = Tls { ca, identity };
     match url.scheme() {
         "rediss" => Ok(Some(tls)),
-        // Sentinel and Cluster have no scheme of their own for TLS: naming a file asks for it.
-        "redis+sentinel" | "redis+cluster" if tls != Tls::default() => Ok(Some(tls)),
+        // These have no scheme of their own for TLS: naming a file asks for it.
+        "redis+sentinel" | "redis+cluster" | "redlock" if tls != Tls::default() => Ok(Some(tls)),
         _ if tls != Tls::default() => Err(invalid("ca=, cert= and key= need rediss://")),
         _ => Ok(None),
     }
@@ -110,6 +154,23 @@ mod tests {
         assert_eq!(cluster.replicas, 2);
         assert!(cluster.fencing && !config("redis://h?fencing=off").unwrap().fencing);
         assert!(config("rediss://h").unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn a_url_says_which_servers_are_a_quorum() {
+        let quorum = |url: &str| quorum(&url.parse()?);
+        let config = quorum("redlock://:pw@a,b:7000,c/2?node-timeout=20ms&max-ttl=5m").unwrap();
+        let servers: Vec<_> = config.nodes.iter().map(|node| node.topology.clone()).collect();
+        let single = |host: &str, port| Topology::Single { server: (host.into(), port) };
+        assert_eq!(servers, [single("a", 6379), single("b", 7000), single("c", 6379)]);
+        let alike =
+            |node: &RedisConfig| node.database == 2 && node.password.as_deref() == Some("pw");
+        assert!(config.nodes.iter().all(alike));
+        assert_eq!(config.node_timeout.unwrap().as_millis(), 20);
+        assert_eq!(config.max_ttl.as_secs(), 300);
+        for bad in ["redlock://a,b,c/x", "redlock://a,b,c/0/1", "redlock://a,b,c?max-ttl=0s"] {
+            assert_eq!(quorum(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
     }
 
     #[test]

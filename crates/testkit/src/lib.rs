@@ -5,8 +5,10 @@
 //! It may not know anything about locks.
 
 mod certificates;
+mod clock;
 mod etcd;
 mod process;
+mod proxy;
 mod redis;
 mod redis_cluster;
 mod redis_sentinel;
@@ -15,8 +17,10 @@ mod servant;
 mod waiting;
 
 pub use certificates::Certificates;
+pub use clock::FalseClock;
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use process::Process;
+pub use proxy::Proxy;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;

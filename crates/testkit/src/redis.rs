@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::process::signal;
 use crate::redis_wire::command;
-use crate::{GENEROUS, spawn_servant, temp_dir};
+use crate::{FalseClock, GENEROUS, spawn_servant, temp_dir};
 
 /// A Redis server, killed by its pid when it is dropped, its files with it.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct RedisServer {
     child: Child,
     port: u16,
     arguments: Vec<String>,
+    /// A library to load before all others, and its settings.
+    environment: Vec<(String, String)>,
     folder: TempDir,
 }
 
@@ -28,15 +30,27 @@ impl RedisServer {
     /// # Errors
     /// If it cannot be started, or does not answer in time.
     pub fn start(arguments: &[&str]) -> io::Result<Self> {
+        Self::start_in(arguments, Vec::new())
+    }
+
+    /// As [`start`](Self::start), with a clock that can be set.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_on_clock(arguments: &[&str], clock: &FalseClock) -> io::Result<Self> {
+        Self::start_in(arguments, clock.environment())
+    }
+
+    fn start_in(arguments: &[&str], environment: Vec<(String, String)>) -> io::Result<Self> {
         let folder = temp_dir();
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         // Another may take the port between our look and the server's: then look again.
         let mut last = io::Error::other("no port was free");
         for _ in 0..5 {
             let port = free_port()?;
-            let mut child = spawn(port, folder.path(), &arguments)?;
+            let mut child = spawn(port, folder.path(), &arguments, &environment)?;
             match answers(port, &mut child) {
-                Ok(()) => return Ok(Self { child, port, arguments, folder }),
+                Ok(()) => return Ok(Self { child, port, arguments, environment, folder }),
                 Err(error) => {
                     last = error;
                     let _ = child.kill();
@@ -93,7 +107,7 @@ impl RedisServer {
     /// As [`start`](Self::start).
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill9()?;
-        self.child = spawn(self.port, self.folder.path(), &self.arguments)?;
+        self.child = spawn(self.port, self.folder.path(), &self.arguments, &self.environment)?;
         answers(self.port, &mut self.child)
     }
 
@@ -114,11 +128,17 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(port: u16, folder: &Path, arguments: &[String]) -> io::Result<Child> {
+fn spawn(
+    port: u16,
+    folder: &Path,
+    arguments: &[String],
+    environment: &[(String, String)],
+) -> io::Result<Child> {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
     command.args(["--enable-debug-command", "yes"]).arg("--dir").arg(folder).args(arguments);
+    command.envs(environment.iter().cloned());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     spawn_servant(command)
 }

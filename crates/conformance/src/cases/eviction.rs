@@ -26,7 +26,7 @@ pub async fn an_eviction_hits_the_owner_seen_only(fixture: &dyn Fixture) {
     assert_eq!(raw.evict(&odd).await, Released::NotHeld);
     raw.assert_owners(&name, &[&seen], &[&next]).await;
     raw.throw_out(&name, seen.owner).await;
-    raw.assert_owners(&name, &[&next], &[]).await;
+    raw.assert_handed_to(&name, &[&next], &[]).await;
     assert_eq!(raw.evict(&order(seen.owner)).await, Released::NotHeld, "it was evicted before");
     raw.assert_owners(&name, &[&next], &[]).await;
     assert_eq!(raw.renew(&seen).await, Renewal::Lost);

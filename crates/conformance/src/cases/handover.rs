@@ -20,7 +20,7 @@ pub async fn a_release_makes_the_first_in_line_the_holder(fixture: &dyn Fixture)
         raw.queue(waiter, PATIENT).await;
     }
     raw.give_up(&holder).await;
-    raw.assert_owners(&name, &[&first], &[&second, &third]).await;
+    raw.assert_handed_to(&name, &[&first], &[&second, &third]).await;
     let shown = raw.inspect(&name).await.holders[0].token;
     let Answer::Granted(grant) = raw.claim(&first, PATIENT).await else {
         panic!("the first in line was handed the lock");

@@ -89,6 +89,7 @@ pub async fn a_free_lock_looks_free(fixture: &dyn Fixture) {
     raw.queue(&waiter, PATIENT).await;
     assert!(!raw.inspect(&name).await.is_free());
     raw.give_up(&holder).await;
+    raw.assert_handed_to(&name, &[&waiter], &[]).await;
     raw.give_up(&waiter).await;
     raw.assert_free(&name).await;
     assert_eq!(raw.list(name.as_str()).await, []);

@@ -78,6 +78,7 @@ pub async fn tokens_increase_whichever_way_a_lock_changes_hands(fixture: &dyn Fi
     raw.queue(&heir, PATIENT).await;
     raw.release(&gives_up).await;
     raw.give_up(&first).await;
+    raw.assert_handed_to(&name, &[&heir], &[]).await;
     tokens.push(raw.inspect(&name).await.holders.first().and_then(|holder| holder.token));
     // Expired, then evicted, then free.
     let evicted = claim(&name, Mode::Exclusive);

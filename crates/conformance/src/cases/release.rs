@@ -59,7 +59,7 @@ pub async fn releasing_a_waiting_claim_leaves_the_line(fixture: &dyn Fixture) {
     assert_eq!(raw.release(&first).await, Released::NotHeld);
     raw.assert_owners(&name, &[&holder], &[&second]).await;
     raw.give_up(&holder).await;
-    raw.assert_owners(&name, &[&second], &[]).await;
+    raw.assert_handed_to(&name, &[&second], &[]).await;
 }
 
 /// Claiming again with the same owner is the same hold: one token, one holder, one release.

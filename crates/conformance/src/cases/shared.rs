@@ -42,7 +42,7 @@ pub async fn readers_hold_together_and_a_writer_alone(fixture: &dyn Fixture) {
     raw.give_up(&one).await;
     raw.assert_owners(&name, &[&three], &[&writer]).await;
     raw.give_up(&three).await;
-    raw.assert_owners(&name, &[&writer], &[]).await;
+    raw.assert_handed_to(&name, &[&writer], &[]).await;
     raw.assert_busy(&one).await;
     raw.assert_busy(&claim(&name, Mode::Exclusive)).await;
 }
@@ -62,9 +62,9 @@ pub async fn readers_wait_behind_a_waiting_writer(fixture: &dyn Fixture) {
     raw.queue(&late, PATIENT).await;
     raw.assert_owners(&name, &[&reading], &[&writer, &late]).await;
     raw.give_up(&reading).await;
-    raw.assert_owners(&name, &[&writer], &[&late]).await;
+    raw.assert_handed_to(&name, &[&writer], &[&late]).await;
     raw.give_up(&writer).await;
-    raw.assert_owners(&name, &[&late], &[]).await;
+    raw.assert_handed_to(&name, &[&late], &[]).await;
 }
 
 /// When a writer leaves, all readers up to the next writer go in at once; when a waiting writer
@@ -82,9 +82,9 @@ pub async fn readers_in_line_go_in_together(fixture: &dyn Fixture) {
         raw.queue(waiter, PATIENT).await;
     }
     raw.give_up(&writer).await;
-    raw.assert_owners(&name, &[&one, &two, &three], &[&second, &four]).await;
+    raw.assert_handed_to(&name, &[&one, &two, &three], &[&second, &four]).await;
     raw.release(&second).await;
-    raw.assert_owners(&name, &[&one, &two, &three, &four], &[]).await;
+    raw.assert_handed_to(&name, &[&one, &two, &three, &four], &[]).await;
 }
 
 /// Under load no reader ever sees a writer at work, and no writer another.

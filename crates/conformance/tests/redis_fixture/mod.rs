@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_conformance::Fixture;
 use tenure_core::Store;
+use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 
 /// Running servers, and how to reach them.
@@ -55,4 +56,19 @@ impl<T: Send + Sync + 'static> Fixture for Redis<T> {
     fn faithful(&self) -> bool {
         true
     }
+}
+
+/// Several servers.
+#[allow(dead_code, reason = "only a quorum has several")]
+pub(crate) fn start_many<const N: usize>() -> io::Result<[RedisServer; N]> {
+    let servers: io::Result<Vec<_>> = (0..N).map(|_| RedisServer::start(&[])).collect();
+    servers?.try_into().map_err(|_| io::Error::other("as many as were started"))
+}
+
+/// The URL of a quorum. The machine may be busy: its servers get more time than a TTL of a second
+/// would give them.
+#[allow(dead_code, reason = "only a quorum has several")]
+pub(crate) fn quorum_url(servers: &[RedisServer]) -> String {
+    let hosts: Vec<_> = servers.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
+    format!("redlock://{}?node-timeout=2s", hosts.join(","))
 }

@@ -25,6 +25,22 @@ pub(super) fn of(facts: &Facts, topology: &Topology) -> Vec<Finding> {
     checks.into_iter().flatten().collect()
 }
 
+/// All checks of one server of a quorum, which need not keep its data by itself.
+pub(super) fn of_node(facts: &Facts) -> Vec<Finding> {
+    let alone = Topology::Single { server: (String::new(), 0) };
+    let checks = [
+        hidden(facts),
+        versions::age(facts, false),
+        versions::script_engine(facts),
+        eviction(facts),
+        super::quorum::persistence(facts),
+        saving(facts),
+        replication(facts, &alone),
+        clock(facts),
+    ];
+    checks.into_iter().flatten().collect()
+}
+
 /// What could not be asked, and is therefore not judged.
 fn hidden(facts: &Facts) -> Option<Finding> {
     let what = match (facts.info.is_empty(), facts.settings.is_empty()) {
@@ -66,7 +82,7 @@ fn eviction(facts: &Facts) -> Option<Finding> {
 }
 
 /// What a restart forgets.
-fn persistence(facts: &Facts) -> Option<Finding> {
+pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     let log = match facts.setting("appendonly") {
         Some(setting) => setting == "yes",
         None => facts.info("aof_enabled")? == "1",
@@ -199,20 +215,24 @@ const fn direction(ahead: i64) -> &'static str {
 
 /// Servers whose clocks differ: after a failover, leases and tokens go by another clock.
 pub(super) fn clocks_apart(servers: &[Facts]) -> Option<Finding> {
-    let clocks: Vec<_> = servers.iter().filter_map(|s| Some((s.clock?, &s.name))).collect();
-    let (first, first_name) = clocks.iter().min_by_key(|(clock, _)| clock.ahead)?;
-    let (last, last_name) = clocks.iter().max_by_key(|(clock, _)| clock.ahead)?;
-    let apart = last.ahead.saturating_sub(first.ahead);
-    if apart.saturating_sub(first.margin).saturating_sub(last.margin) <= SKEW_MS {
-        return None;
-    }
+    let (first, last, apart) = furthest_apart(servers)?;
     Some(Finding::advice(
         format!(
-            "the clocks of {first_name} and {last_name} are {apart} ms apart: after a failover \
+            "the clocks of {first} and {last} are {apart} ms apart: after a failover \
              leases end early or late by as much, and tokens may go back if locks were forgotten"
         ),
         "let NTP keep all servers",
     ))
+}
+
+/// The two servers whose clocks differ most, and by how many milliseconds, if it is much.
+pub(super) fn furthest_apart(servers: &[Facts]) -> Option<(&str, &str, i64)> {
+    let clocks: Vec<_> = servers.iter().filter_map(|s| Some((s.clock?, &*s.name))).collect();
+    let (first, first_name) = clocks.iter().min_by_key(|(clock, _)| clock.ahead)?;
+    let (last, last_name) = clocks.iter().max_by_key(|(clock, _)| clock.ahead)?;
+    let apart = last.ahead.saturating_sub(first.ahead);
+    let sure = apart.saturating_sub(first.margin).saturating_sub(last.margin);
+    (sure > SKEW_MS).then_some((first_name, last_name, apart))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod checks;
 mod facts;
 mod nodes;
 mod probes;
+mod quorum;
 mod trial;
 mod versions;
 
@@ -17,6 +18,7 @@ use crate::config::{RedisConfig, Topology};
 use crate::link::Link;
 use facts::Facts;
 use nodes::Node;
+pub(crate) use quorum::examine as examine_quorum;
 
 /// More servers than this are not looked at one by one.
 const MOST_NODES: usize = 64;

@@ -53,6 +53,10 @@ async fn hand_over(
         return Ok(failed("a lock was gone before it was released"));
     }
     let heard = hears(store, second, &place, timeout).await?;
+    // Where the lock is not handed over, who hears of it asks.
+    if !store.capabilities().fifo {
+        store.claim(second, Patience::queue(TTL)).await?;
+    }
     if store.renew(second).await? != Renewal::Renewed {
         return Ok(failed("a lock was not handed to the one who waited for it"));
     }

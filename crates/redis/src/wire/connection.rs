@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::value::{Frame, Stop, Value, frame};
-use super::{Command, Stream, is_of_tls};
+use super::{Command, Stream, cmd, is_of_tls};
 
 /// Whoever wants to know what is published.
 pub(crate) trait Hearer: Send + Sync {
@@ -117,6 +117,9 @@ struct Pending {
 
 pub(crate) type Outcome = Result<Value, Lost>;
 
+/// A reply on its way.
+pub(crate) type Reply = oneshot::Receiver<Outcome>;
+
 impl Connection {
     /// Serves a stream, on the runtime `home`. A call without a reply is given up after `limit`.
     pub(crate) fn start(
@@ -171,6 +174,23 @@ impl Connection {
         Some(received(reply).await)
     }
 
+    /// Sends a command, and leaves it to the caller whether to await the reply. Others are sent to
+    /// before that, so nobody looks for it yet. `None`: the connection had ended, nothing was sent.
+    pub(crate) fn post(&self, command: &Command) -> Option<Reply> {
+        let [reply] = self.write([command], None)?.0;
+        Some(reply)
+    }
+
+    /// Asks to hear what is published on a channel. What is sent after it arrives after it.
+    pub(crate) fn post_subscribe(&self, channel: &str) {
+        let _heard_of = self.write([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
+    }
+
+    /// For how long the oldest command without a reply has been on its way.
+    pub(crate) fn owes(&self) -> Option<Duration> {
+        self.0.shared.state.lock().pending.front().map(|pending| pending.sent.elapsed())
+    }
+
     /// Sends two commands with nothing in between, and awaits both replies.
     pub(crate) async fn call_both(
         &self,
@@ -194,7 +214,20 @@ impl Connection {
         &self,
         commands: [&Command; N],
         channel: Option<&str>,
-    ) -> Option<[oneshot::Receiver<Outcome>; N]> {
+    ) -> Option<[Reply; N]> {
+        let (replies, alone) = self.write(commands, channel)?;
+        if alone {
+            self.look();
+        }
+        Some(replies)
+    }
+
+    /// The replies, and whether no other is awaited.
+    fn write<const N: usize>(
+        &self,
+        commands: [&Command; N],
+        channel: Option<&str>,
+    ) -> Option<([Reply; N], bool)> {
         let mut state = self.0.shared.state.lock();
         if state.ended || state.closed.is_some() {
             return None;
@@ -221,10 +254,7 @@ impl Connection {
         if wake {
             self.0.shared.task.wake();
         }
-        if idle && sent {
-            self.look();
-        }
-        Some(replies)
+        Some((replies, idle && sent))
     }
 
     /// Hands out what has arrived by now, if anything has.

@@ -6,6 +6,6 @@ mod stream;
 mod value;
 
 pub(crate) use command::{Arg, Command, cmd};
-pub(crate) use connection::{Connection, Hearer, Lost};
+pub(crate) use connection::{Connection, Hearer, Lost, Outcome, Reply};
 pub(crate) use stream::{Stream, connector, is_of_tls};
 pub(crate) use value::{Refusal, Value};

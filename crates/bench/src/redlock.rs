@@ -1,0 +1,101 @@
+//! A quorum of five servers: against one server, with one of the five a black hole, and against
+//! another implementation of Redlock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rslock::LockManager;
+use tenure_core::Client;
+use tenure_redis::{RedisConfig, RedlockConfig, RedlockStore, Topology};
+use tenure_testkit::{Proxy, RedisServer};
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::redis::{connect, runtime};
+use crate::table::{Row, median};
+
+const ROUNDS: usize = 7;
+const PAIRS: usize = 2_000;
+/// A black hole costs others half a second each time.
+const SLOW_PAIRS: usize = 3;
+const TTL: Duration = Duration::from_secs(30);
+
+pub(crate) fn free() -> Outcome<Vec<Row>> {
+    let servers: Vec<RedisServer> =
+        (0..5).map(|_| RedisServer::start(&[])).collect::<Result<_, _>>()?;
+    let ports: Vec<u16> = servers.iter().map(RedisServer::port).collect();
+    let hole = Proxy::start(ports[4])?;
+    let behind_hole: Vec<u16> = [&ports[..4], &[hole.port()]].concat();
+    let runtime = runtime(1)?;
+    let one = connect(&runtime, ports[0], true)?;
+    let five = quorum(&runtime, &ports)?;
+    let hobbled = quorum(&runtime, &behind_hole)?;
+    let other = manager(&ports);
+    let other_hobbled = manager(&behind_hole);
+    for manager in [&other, &other_hobbled] {
+        theirs(&runtime, manager, SLOW_PAIRS)?;
+    }
+    hole.turn_black();
+    // The first one to meet the hole finds out.
+    ours(&runtime, &hobbled, 1)?;
+    let mut times: [Vec<Duration>; 5] = Default::default();
+    for _ in 0..ROUNDS {
+        times[0].extend(ours(&runtime, &one, PAIRS)?);
+        times[1].extend(ours(&runtime, &five, PAIRS)?);
+        times[2].extend(ours(&runtime, &hobbled, PAIRS)?);
+        times[3].extend(theirs(&runtime, &other, PAIRS)?);
+    }
+    times[4].extend(theirs(&runtime, &other_hobbled, SLOW_PAIRS)?);
+    let [one, five, hobbled, other, other_hobbled] = times.map(median);
+    let row = |what: &str, ours, against, theirs, bound| {
+        let what = format!("redlock: acquire + release, free, one task, {what}");
+        Row::of_times(what, ours, against, theirs, Some(bound))
+    };
+    Ok(vec![
+        row("5 nodes", five, "the same on one node", one, 2.5),
+        row("one of 5 nodes a black hole", hobbled, "the same with all 5", five, 1.2),
+        row("5 nodes", five, "rslock", other, 1.0),
+        row("one of 5 nodes a black hole", hobbled, "rslock", other_hobbled, 0.2),
+    ])
+}
+
+fn quorum(runtime: &Runtime, ports: &[u16]) -> Outcome<Client> {
+    let single = |&port: &u16| Topology::Single { server: ("127.0.0.1".into(), port) };
+    let nodes = ports.iter().map(|port| RedisConfig::new(single(port))).collect();
+    let store = runtime.block_on(RedlockStore::connect(RedlockConfig::new(nodes)))?;
+    let _inside = runtime.enter();
+    Ok(Client::new(Arc::new(store)))
+}
+
+fn manager(ports: &[u16]) -> LockManager {
+    LockManager::new(ports.iter().map(|port| format!("redis://127.0.0.1:{port}/")).collect())
+}
+
+fn ours(runtime: &Runtime, client: &Client, pairs: usize) -> Outcome<Vec<Duration>> {
+    let mutex = client.mutex("bench")?;
+    let round = async move {
+        let mut times = Vec::with_capacity(pairs);
+        for _ in 0..pairs {
+            let start = Instant::now();
+            mutex.acquire().await?.release().await?;
+            times.push(start.elapsed());
+        }
+        Ok::<_, tenure_core::Error>(times)
+    };
+    Ok(runtime.block_on(runtime.spawn(round))??)
+}
+
+fn theirs(runtime: &Runtime, manager: &LockManager, pairs: usize) -> Outcome<Vec<Duration>> {
+    let manager = manager.clone();
+    let round = async move {
+        let mut times = Vec::with_capacity(pairs);
+        for _ in 0..pairs {
+            let start = Instant::now();
+            let lock = manager.lock(b"bench-other".as_slice(), TTL).await?;
+            manager.unlock(&lock).await;
+            times.push(start.elapsed());
+        }
+        Ok::<_, rslock::LockError>(times)
+    };
+    Ok(runtime.block_on(runtime.spawn(round))??)
+}

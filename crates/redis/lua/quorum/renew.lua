@@ -1,0 +1,41 @@
+-- Starts a holder's term anew, and raises the node's counter to the holder's token.
+-- KEYS  K, P, E, T
+-- ARGV  1 owner  2 ttl ms  3 token
+-- Returns 1 if the owner holds, 0 if not.
+local K, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner, ttl, token = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local value = redis.call('GET', K)
+if not value then return 0 end
+
+-- Who looks at the node sees the token that the round came to.
+local function raised(text, from)
+  local stored = string.match(text, '^%d+', from)
+  if not stored or tonumber(stored) >= token then return nil end
+  return string.sub(text, 1, from - 1) .. ARGV[3] .. string.sub(text, from + #stored)
+end
+
+-- First what a server out of memory still does; after it, it does the rest, too.
+if string.sub(value, 1, 32) == owner then
+  redis.call('PEXPIRE', K, ttl)
+  local better = raised(value, 34)
+  if better then redis.call('SET', K, better, 'PX', ttl) end
+elseif string.sub(value, 1, 5) == 'pool ' then
+  local ends = redis.call('ZSCORE', E, owner)
+  if not ends then return 0 end
+  local time = redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  if tonumber(ends) <= now then return 0 end
+  local ms = tonumber(ttl)
+  redis.call('PEXPIRE', K, string.format('%.0f', math.max(redis.call('PTTL', K), ms)))
+  redis.call('ZADD', E, string.format('%.0f', now + ms), owner)
+  for _, key in ipairs({P, E}) do
+    if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ttl) end
+  end
+  local better = raised(redis.call('HGET', P, owner) or '', 1)
+  if better then redis.call('HSET', P, owner, better) end
+else
+  return 0
+end
+
+if tonumber(redis.call('GET', T) or '0') < token then redis.call('SET', T, ARGV[3]) end
+return 1

@@ -1,0 +1,171 @@
+//! What the servers of a quorum are together.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tenure_core::{Finding, Result, Severity, Store};
+
+use super::facts::{self, Facts};
+use super::{checks, probes, summary, trial};
+use crate::config::RedisConfig;
+use crate::link::Link;
+
+/// Everything there is to say about the servers behind these links. `longest` is the longest TTL.
+pub(crate) async fn examine(
+    store: &dyn Store,
+    nodes: &[(&str, &Link, &RedisConfig)],
+    longest: Duration,
+) -> Result<Vec<Finding>> {
+    let looks = nodes.iter().map(|(name, link, _)| facts::collect(link, (*name).to_owned()));
+    let (mut servers, mut findings, mut there) = (Vec::new(), Vec::new(), Vec::new());
+    for (looked, node) in futures_util::future::join_all(looks).await.into_iter().zip(nodes) {
+        match looked {
+            Ok(facts) => {
+                servers.push(facts);
+                there.push(node);
+            }
+            Err(error) => findings.push(Finding::advice(
+                format!("{} could not be looked at: {error}", node.0),
+                "see whether it runs, and whether this machine reaches it",
+            )),
+        }
+    }
+    findings.insert(0, size(nodes.len(), servers.len()));
+    findings.extend(summary(&servers, checks::of_node));
+    findings.extend(clocks(&servers, longest));
+    findings.extend(versions(&servers));
+    let mut able = true;
+    for (name, link, config) in there {
+        let mut missing = probes::missing(config, link, false).await?;
+        missing.retain(|finding| finding.severity != Severity::Fine);
+        able &= missing.iter().all(|finding| finding.severity != Severity::Unsafe);
+        missing.iter_mut().for_each(|finding| finding.what = format!("{}: {}", name, finding.what));
+        findings.extend(missing);
+    }
+    if able {
+        let timeout = nodes.iter().map(|(_, _, config)| config.timeout).max();
+        findings.push(trial::trial(store, timeout.unwrap_or_default()).await);
+    }
+    Ok(findings)
+}
+
+fn size(nodes: usize, there: usize) -> Finding {
+    let may_fail = (nodes - 1) / 2;
+    match (nodes - there).cmp(&may_fail) {
+        _ if there == nodes => Finding::fine(format!(
+            "{nodes} different servers, of which {may_fail} of {nodes} may fail"
+        )),
+        std::cmp::Ordering::Less => Finding::advice(
+            format!("{there} of {nodes} servers are there, and {may_fail} of {nodes} may fail"),
+            "bring the others back",
+        ),
+        std::cmp::Ordering::Equal => Finding::advice(
+            format!("only {there} of {nodes} servers are there: no other may fail"),
+            "bring the others back before another fails",
+        ),
+        std::cmp::Ordering::Greater => Finding::danger(
+            format!("only {there} of {nodes} servers are there: no lock can be had"),
+            "bring the others back",
+        ),
+    }
+}
+
+/// What a restart of one server means.
+pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
+    let alone = checks::persistence(facts)?;
+    Some(match alone.severity {
+        Severity::Fine => alone,
+        _ if facts.setting("appendonly") == Some("yes") => Finding::fine(
+            "a crash forgets no lock (appendonly yes); a power cut may, and every restart is \
+             followed by a wait of the longest TTL",
+        ),
+        _ => Finding::advice(
+            "it forgets its locks and its counter when it restarts: clients that see that leave \
+             it out until the longest TTL has passed, and tokens go on from its clock; if most \
+             servers restart at once, a lock that is held can be given to another",
+            "CONFIG SET appendonly yes and appendfsync always, in redis.conf too, on a majority \
+             of the servers; or see to it that they never restart together, and fence",
+        ),
+    })
+}
+
+/// Each server's clock ends its own holds, and is the floor of its tokens.
+fn clocks(servers: &[Facts], longest: Duration) -> Option<Finding> {
+    let (first, last, apart) = checks::furthest_apart(servers)?;
+    let words = format!("the clocks of {first} and {last} are {apart} ms apart");
+    let remedy = "let NTP keep all servers, by slewing";
+    Some(match u128::from(apart.unsigned_abs()) >= longest.as_millis() {
+        true => Finding::danger(
+            format!(
+                "{words}, more than the longest TTL: a server that restarts may repeat a token"
+            ),
+            remedy,
+        ),
+        false => Finding::advice(
+            format!(
+                "{words}: should they be set right at once, holds end early or late by as much"
+            ),
+            remedy,
+        ),
+    })
+}
+
+fn versions(servers: &[Facts]) -> Option<Finding> {
+    let versions: BTreeSet<&str> =
+        servers.iter().filter_map(|server| server.info("redis_version")).collect();
+    let versions: Vec<_> = versions.into_iter().collect();
+    (versions.len() > 1).then(|| {
+        Finding::fine(format!(
+            "the servers' versions differ ({}), which is fine",
+            versions.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examine::facts::Clock;
+    use tenure_core::Severity::{Advice, Fine, Unsafe};
+
+    #[test]
+    fn a_quorum_is_as_safe_as_what_may_still_fail() {
+        let severities = [5, 4, 3, 2].map(|there| size(5, there).severity);
+        assert_eq!(severities, [Fine, Advice, Advice, Unsafe]);
+    }
+
+    #[test]
+    fn clocks_apart_by_more_than_the_longest_ttl_are_unsafe() {
+        let server = |name, ahead| {
+            let mut facts = Facts::new(name, "", &[]);
+            facts.clock = Some(Clock { ahead, margin: 1 });
+            facts
+        };
+        let severity = |ahead| {
+            let servers = [server("a", 0), server("b", ahead), server("c", 1)];
+            clocks(&servers, Duration::from_secs(60)).map(|finding| finding.severity)
+        };
+        assert_eq!(severity(3), None);
+        assert_eq!(severity(31_000), Some(Advice));
+        assert_eq!(severity(-61_000), Some(Unsafe));
+    }
+
+    #[test]
+    fn a_server_that_forgets_is_no_danger_by_itself() {
+        let node = |log, sync| {
+            Facts::new("a", "", &[("appendonly", log), ("appendfsync", sync), ("save", "")])
+        };
+        let severity = |log, sync| persistence(&node(log, sync)).unwrap().severity;
+        assert_eq!(severity("no", "everysec"), Advice);
+        assert_eq!(severity("yes", "everysec"), Fine);
+        assert_eq!(severity("yes", "always"), Fine);
+    }
+
+    #[test]
+    fn different_versions_are_named() {
+        let server = |version: &str| Facts::new("a", &format!("redis_version:{version}\r\n"), &[]);
+        assert!(versions(&[server("7.0.15"), server("7.0.15")]).is_none());
+        let told = versions(&[server("7.0.15"), server("8.2.0")]).unwrap();
+        assert!(told.what.contains("7.0.15, 8.2.0"));
+    }
+}

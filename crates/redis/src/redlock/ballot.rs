@@ -1,0 +1,325 @@
+//! One round of votes: brings the messages that `proto::quorum::Round` orders.
+
+use std::time::Duration;
+
+use tenure_core::{Claim, Error, ErrorKind, Mode, Moment, Result, Token, now};
+use tenure_proto::quorum::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
+
+use super::Quorum;
+use super::nodes::View;
+use super::replies::{News, Replies};
+use crate::keys::Keys;
+use crate::store::{millis, who};
+use crate::wire::{Arg, Command, Outcome, Reply, Value};
+
+/// What a round came to.
+pub(super) enum Decision {
+    /// The claim holds the lock. A bit for each node that was asked.
+    Won { token: Token, asked: u32 },
+    /// Somebody holds, or rivals split the votes.
+    Contended {
+        /// Some nodes voted for the claim.
+        split: bool,
+        took: Duration,
+        /// When the holds end that are in the way.
+        again: Option<Duration>,
+    },
+}
+
+pub(super) struct Ballot<'a> {
+    quorum: &'a Quorum,
+    claim: &'a Claim,
+    keys: &'a Keys,
+    /// How long the claim wants to stay in line if it loses. Zero: not at all.
+    patience: Duration,
+    view: View,
+    request: Command,
+    round: Round,
+    replies: Replies<Asked>,
+    limit: Duration,
+    sent: Moment,
+    asked: u32,
+    /// What each node said: in how many milliseconds it is free, at once if it is ours.
+    free_in: Vec<Option<u64>>,
+    faults: Vec<Error>,
+    /// Nodes that granted are waited for when the claim is undone.
+    undone: Vec<Reply>,
+    /// Nodes of which the claim could not be taken back yet.
+    left: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Vote,
+    Raise,
+}
+
+impl<'a> Ballot<'a> {
+    pub(super) fn new(
+        quorum: &'a Quorum,
+        claim: &'a Claim,
+        keys: &'a Keys,
+        patience: Duration,
+    ) -> Self {
+        let sent = now();
+        // Whoever gets less than half of its TTL is better off asking again.
+        let term = Term { sent, ttl: claim.ttl, minimum: claim.ttl / 2 };
+        let limit = quorum.limit(claim.ttl).min(term.give_up_at().since(sent));
+        let view = quorum.nodes.view(sent, limit);
+        let floor = quorum.forecast.lock().floor(sent);
+        Self {
+            request: request(quorum, claim, keys, floor, patience),
+            round: Round::new(&view.eligible, term),
+            replies: Replies::new(limit),
+            asked: 0,
+            free_in: vec![None; view.eligible.len()],
+            faults: Vec::new(),
+            undone: Vec::new(),
+            left: Vec::new(),
+            quorum,
+            claim,
+            keys,
+            patience,
+            view,
+            limit,
+            sent,
+        }
+    }
+
+    pub(super) async fn decide(mut self) -> Result<Decision> {
+        if !self.patience.is_zero() {
+            self.listen();
+        }
+        loop {
+            self.carry_out();
+            match self.round.verdict() {
+                Verdict::Won(token) => return Ok(Decision::Won { token, asked: self.asked }),
+                Verdict::Lost(why) => return self.lose(why).await,
+                Verdict::Pending => {}
+            }
+            match self.replies.next().await {
+                News::Said(node, asked, outcome) => self.hear(node, asked, outcome),
+                News::Late => {
+                    // Whether they are too slow for the node's time or for the TTL.
+                    self.round.handle_timeout(now());
+                    self.stop_waiting();
+                }
+            }
+            self.round.handle_timeout(now());
+        }
+    }
+
+    /// Nobody waits in a line that it hears nothing of.
+    fn listen(&self) {
+        let channel = &self.quorum.channel;
+        for connection in self.view.connections.iter().flatten() {
+            if !connection.listens_to(channel) {
+                connection.post_subscribe(channel);
+            }
+        }
+    }
+
+    /// Sends what the round orders.
+    fn carry_out(&mut self) {
+        while let Some(order) = self.round.poll_order() {
+            match order {
+                Order::Claim { node } => match self.view.post(node, &self.request) {
+                    Some(reply) => {
+                        self.asked |= 1 << node;
+                        self.replies.push(node, Asked::Vote, reply);
+                    }
+                    None => self.round.handle_vote(node, Vote::Unknown, now()),
+                },
+                Order::Raise { node, to } => {
+                    let raise = self.quorum.renewal(self.claim, self.keys, to);
+                    match self.view.post(node, &raise) {
+                        Some(reply) => self.replies.push(node, Asked::Raise, reply),
+                        None => self.round.handle_raised(node, Raised::Failed, now()),
+                    }
+                }
+                Order::Release { node } => {
+                    let stay = !self.patience.is_zero();
+                    let release = self.quorum.release(self.claim, self.keys, stay);
+                    match self.view.post(node, &release) {
+                        Some(reply) if self.free_in[node] == Some(0) => self.undone.push(reply),
+                        Some(_) => {}
+                        None => self.left.push(node),
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, node: usize, asked: Asked, outcome: Outcome) {
+        let value = match outcome {
+            Ok(value) => value,
+            Err(lost) => {
+                self.faults.push(crate::fault::lost("acquire", &lost));
+                return self.miss(node, asked);
+            }
+        };
+        if asked == Asked::Raise {
+            let raised = match value {
+                Value::Integer(1) => Raised::Acknowledged,
+                Value::Integer(0) => Raised::NotMine,
+                other => {
+                    self.faults
+                        .push(self.quorum.nodes.refused("acquire", &self.view, node, &other));
+                    Raised::Failed
+                }
+            };
+            return self.round.handle_raised(node, raised, now());
+        }
+        let Some((vote, free_in, clock_us)) = read(&value) else {
+            self.faults.push(self.quorum.nodes.refused("acquire", &self.view, node, &value));
+            return self.miss(node, asked);
+        };
+        self.free_in[node] = free_in;
+        self.quorum.forecast.lock().handle_clock(node, clock_us, self.sent);
+        self.round.handle_vote(node, vote, now());
+    }
+
+    fn miss(&mut self, node: usize, asked: Asked) {
+        match asked {
+            Asked::Vote => self.round.handle_vote(node, Vote::Unknown, now()),
+            Asked::Raise => self.round.handle_raised(node, Raised::Failed, now()),
+        }
+    }
+
+    /// Nodes that have not answered count as silent. What is sent to them from here on goes down
+    /// the same connection, behind what they still owe an answer to.
+    fn stop_waiting(&mut self) {
+        let silent: Vec<_> = self.replies.give_up().collect();
+        for (node, asked) in silent {
+            self.miss(node, asked);
+        }
+    }
+
+    async fn lose(mut self, why: Defeat) -> Result<Decision> {
+        let took = now().since(self.sent);
+        self.stop_waiting();
+        self.carry_out();
+        let undone = std::mem::take(&mut self.undone);
+        let confirmed = async {
+            for reply in undone {
+                let _confirmed = reply.await;
+            }
+        };
+        let _in_time = tokio::time::timeout(self.limit, confirmed).await;
+        match why {
+            Defeat::Contended => {
+                if self.patience.is_zero() {
+                    self.release_the_rest();
+                }
+                let split = self.free_in.contains(&Some(0));
+                Ok(Decision::Contended { split, took, again: self.again() })
+            }
+            Defeat::TooShort => {
+                let ttl = self.claim.ttl;
+                let why = format!(
+                    "the votes took {took:?} of its {ttl:?}, and too little is left: it was \
+                     undone; ask for a longer TTL"
+                );
+                Err(self.error(Error::new(ErrorKind::LeaseTooShort, "acquire", why)))
+            }
+            Defeat::NoQuorum | Defeat::GivenUp => {
+                // With too few to win, nobody is asked.
+                let there = self.view.eligible.iter().filter(|&&there| there).count();
+                let answered = self.free_in.iter().flatten().count();
+                let answered = if self.asked == 0 { there } else { answered };
+                let faults = std::mem::take(&mut self.faults);
+                Err(self.error(self.quorum.nodes.too_few("acquire", answered, faults)))
+            }
+        }
+    }
+
+    /// What is silent may have the claim all the same.
+    fn error(&self, error: Error) -> Error {
+        let error = error.about(&self.claim.name);
+        if self.asked == 0 { error } else { error.with_unknown_effect() }
+    }
+
+    /// Takes the claim back where the connection broke, once there is another.
+    fn release_the_rest(&mut self) {
+        let until = self.sent + self.claim.ttl;
+        for node in std::mem::take(&mut self.left) {
+            let release = self.quorum.release(self.claim, self.keys, false);
+            let node = std::sync::Arc::clone(&self.quorum.nodes.list[node]);
+            tokio::spawn(async move {
+                while now() < until {
+                    let posted = node.connection(now()).and_then(|(it, _)| it.post(&release));
+                    if let Some(reply) = posted
+                        && matches!(reply.await, Ok(Ok(_)))
+                    {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            });
+        }
+    }
+
+    /// When enough nodes will be free, if nobody gives the lock back before.
+    fn again(&self) -> Option<Duration> {
+        let mut free_in: Vec<u64> = self.free_in.iter().flatten().copied().collect();
+        free_in.sort_unstable();
+        let enough = *free_in.get(self.quorum.nodes.majority() - 1)?;
+        (enough < NEVER).then(|| Duration::from_millis(enough))
+    }
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// A vote, in how many milliseconds the node is free for the claim, and the node's clock.
+fn read(value: &Value) -> Option<(Vote, Option<u64>, u64)> {
+    let Value::Text(words) = value else { return None };
+    let mut words = std::str::from_utf8(words).ok()?.split(' ');
+    let (kind, number, clock_us) = (words.next()?, words.next()?, words.next()?.parse().ok()?);
+    match kind {
+        "granted" => Some((Vote::Granted(Token::new(number.parse().ok()?)), Some(0), clock_us)),
+        // A hold that never ends is -1.
+        "held" => Some((Vote::Held, Some(number.parse().unwrap_or(NEVER).max(1)), clock_us)),
+        _ => None,
+    }
+}
+
+/// The request for a node's vote; also what repairs a node that lost the claim.
+pub(super) fn request(
+    quorum: &Quorum,
+    claim: &Claim,
+    keys: &Keys,
+    floor: Token,
+    patience: Duration,
+) -> Command {
+    let kind = if claim.mode == Mode::Shared { "s 1 0" } else { "x 0 0" };
+    let note = who(claim);
+    let arguments: [Arg<'_>; 7] = [
+        claim.owner.into(),
+        kind.into(),
+        millis(claim.ttl).into(),
+        (&*note).into(),
+        floor.get().into(),
+        millis(patience).into(),
+        (&*quorum.channel).into(),
+    ];
+    let waits = if patience.is_zero() { 5 } else { 7 };
+    quorum.nodes.scripts.claim.call(&keys.all(), &arguments[..waits])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vote_is_read_and_nonsense_is_none() {
+        let text = |words: &str| Value::Text(words.as_bytes().to_vec());
+        let granted = Some((Vote::Granted(Token::new(7)), Some(0), 9));
+        assert_eq!(read(&text("granted 7 9")), granted);
+        assert_eq!(read(&text("held 250 9")), Some((Vote::Held, Some(250), 9)));
+        assert_eq!(read(&text("held -1 9")), Some((Vote::Held, Some(NEVER), 9)));
+        for nonsense in ["", "granted", "granted x 9", "granted 7", "busy 1 2"] {
+            assert_eq!(read(&text(nonsense)), None, "{nonsense}");
+        }
+        assert_eq!(read(&Value::Null), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! What this client holds: a claim that asks again keeps its token.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tenure_core::{Moment, OwnerId, Token};
+
+#[derive(Default)]
+pub(super) struct Held(Mutex<Book>);
+
+#[derive(Default)]
+struct Book {
+    holds: HashMap<OwnerId, Hold>,
+    /// At this size, those that have ended are thrown out.
+    sweep_at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    pub(super) token: Token,
+    /// A bit for each node that may have the claim.
+    pub(super) asked: u32,
+    /// Nobody holds past this.
+    pub(super) ends: Moment,
+}
+
+impl Held {
+    pub(super) fn put(&self, owner: OwnerId, hold: Hold, now: Moment) {
+        let mut book = self.0.lock();
+        if book.holds.len() >= book.sweep_at.max(64) {
+            book.holds.retain(|_, hold| hold.ends > now);
+            book.sweep_at = book.holds.len() * 2;
+        }
+        book.holds.insert(owner, hold);
+    }
+
+    pub(super) fn get(&self, owner: OwnerId) -> Option<Hold> {
+        self.0.lock().holds.get(&owner).copied()
+    }
+
+    pub(super) fn extend(&self, owner: OwnerId, ends: Moment) {
+        if let Some(hold) = self.0.lock().holds.get_mut(&owner) {
+            hold.ends = ends;
+        }
+    }
+
+    pub(super) fn remove(&self, owner: OwnerId) -> Option<Hold> {
+        self.0.lock().holds.remove(&owner)
+    }
+
+    /// Sends something to a node for a claim that is held: never after its release.
+    pub(super) fn while_held(&self, owner: OwnerId, node: usize, send: impl FnOnce()) {
+        let mut book = self.0.lock();
+        if let Some(hold) = book.holds.get_mut(&owner) {
+            hold.asked |= 1 << node;
+            send();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_never_released_is_forgotten_after_its_end() {
+        let held = Held::default();
+        let start = Moment::from_nanos(0);
+        for number in 0..10_000u64 {
+            let now = start + Duration::from_secs(number);
+            let hold = Hold { token: Token::new(1), asked: 0, ends: now + Duration::from_secs(30) };
+            held.put(OwnerId::random(), hold, now);
+        }
+        assert!(held.0.lock().holds.len() < 200);
+    }
+
+    #[test]
+    fn nothing_is_sent_for_a_claim_that_was_released() {
+        let (held, owner) = (Held::default(), OwnerId::random());
+        let hold = Hold { token: Token::new(1), asked: 1, ends: Moment::from_nanos(9) };
+        held.put(owner, hold, Moment::default());
+        let mut sent = 0;
+        held.while_held(owner, 2, || sent += 1);
+        assert_eq!(held.remove(owner).unwrap().asked, 0b101);
+        held.while_held(owner, 2, || sent += 1);
+        assert_eq!(sent, 1);
+    }
+}

@@ -1,0 +1,245 @@
+//! One server of the quorum: whether it can be asked, and whether it counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Error, ErrorKind, Moment, OwnerId, Result, now};
+use tenure_proto::Backoff;
+use tenure_proto::quorum::{Quarantine, Sighting, check_nodes};
+use tokio::runtime::Handle;
+
+use super::scripts::Scripts;
+use crate::config::{RedisConfig, Topology};
+use crate::fault::{fault, lost};
+use crate::link::Link;
+use crate::wire::{Connection, Hearer, Reply, Value, cmd};
+
+/// The run id of each server, where it is known.
+pub(super) type Runs = Arc<Mutex<Vec<Option<Arc<str>>>>>;
+
+pub(super) struct Node {
+    number: usize,
+    /// Host and port.
+    pub(super) name: String,
+    pub(super) link: Link,
+    scripts: Arc<Scripts>,
+    runs: Runs,
+    home: Handle,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// A connection on which the server has said who it is.
+    greeted: Option<Connection>,
+    /// The server's number for it, and the run it was made in.
+    known_as: Option<(i64, Arc<str>)>,
+    standing: Standing,
+    /// Whether it is the same server as another.
+    twin: bool,
+    greeting: bool,
+    backoff: Backoff,
+    next_greeting: Moment,
+    trouble: Option<String>,
+}
+
+enum Standing {
+    /// It is not decided yet whom to trust at first sight.
+    Open(Option<Sighting<Arc<str>>>),
+    Judged(Quarantine<Arc<str>>),
+}
+
+const GREET: &str = "ask a server who it is";
+
+impl Node {
+    pub(super) fn new(
+        number: usize,
+        config: &RedisConfig,
+        hearer: Arc<dyn Hearer>,
+        scripts: &Arc<Scripts>,
+        runs: &Runs,
+    ) -> Result<Arc<Self>> {
+        let name = match &config.topology {
+            Topology::Single { server: (host, port) } => format!("{host}:{port}"),
+            _ => return Err(Error::new(ErrorKind::Internal, GREET, "it is not a single server")),
+        };
+        let state = State {
+            greeted: None,
+            known_as: None,
+            standing: Standing::Open(None),
+            twin: false,
+            greeting: false,
+            backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
+            next_greeting: Moment::default(),
+            trouble: None,
+        };
+        Ok(Arc::new(Self {
+            number,
+            name,
+            link: Link::new(config, Some(hearer))?,
+            scripts: Arc::clone(scripts),
+            runs: Arc::clone(runs),
+            home: Handle::current(),
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// The connection, if there is one, and whether the server's votes count: one that has
+    /// restarted may have forgotten its locks. A connection is looked for in the background, for
+    /// nobody waits for a server that may be dead.
+    pub(super) fn connection(self: &Arc<Self>, at: Moment) -> Option<(Connection, bool)> {
+        let mut state = self.state.lock();
+        if let Some(connection) = &state.greeted
+            && connection.is_open()
+        {
+            let judged = matches!(&state.standing, Standing::Judged(q) if q.is_over(at));
+            return Some((connection.clone(), judged && !state.twin));
+        }
+        state.greeted = None;
+        if !state.greeting && at >= state.next_greeting {
+            state.greeting = true;
+            let node = Arc::clone(self);
+            self.home.spawn(async move { node.greet().await });
+        }
+        None
+    }
+
+    /// Why it does not answer or count, for a message.
+    pub(super) fn trouble(&self, now: Moment) -> Option<String> {
+        let state = self.state.lock();
+        if state.twin {
+            return Some("the same server as another".into());
+        }
+        if state.greeted.as_ref().is_none_or(|connection| !connection.is_open()) {
+            return Some(state.trouble.clone().unwrap_or_else(|| "no connection".into()));
+        }
+        match &state.standing {
+            Standing::Judged(quarantine) if !quarantine.is_over(now) => {
+                let left = quarantine.until().map_or(Duration::ZERO, |until| until.since(now));
+                Some(format!("restarted, and does not count for another {}s", left.as_secs() + 1))
+            }
+            _ => None,
+        }
+    }
+
+    /// For how long the server has been up, if it has been seen.
+    pub(super) fn uptime(&self) -> Option<Duration> {
+        match &self.state.lock().standing {
+            Standing::Open(seen) => seen.as_ref().map(|sighting| sighting.uptime),
+            Standing::Judged(_) => None,
+        }
+    }
+
+    /// Decides whether the server is trusted as it was first seen. From here on, it is judged.
+    pub(super) fn judge(&self, mut quarantine: Quarantine<Arc<str>>) {
+        let mut state = self.state.lock();
+        if let Standing::Open(seen) = &mut state.standing {
+            if let Some(sighting) = seen.take() {
+                quarantine.handle_sighting(sighting);
+            }
+            state.standing = Standing::Judged(quarantine);
+        }
+    }
+
+    /// Connects, and lets the server say who it is.
+    pub(super) async fn greet(self: &Arc<Self>) -> Option<Error> {
+        let greeted = self.introduce().await;
+        let mut state = self.state.lock();
+        state.greeting = false;
+        match greeted {
+            Ok(connection) => {
+                state.greeted = Some(connection);
+                state.trouble = None;
+                state.backoff.reset();
+                None
+            }
+            Err(error) => {
+                let pause = state.backoff.next(chance());
+                state.next_greeting = now() + pause;
+                state.trouble = Some(error.to_string());
+                Some(error)
+            }
+        }
+    }
+
+    async fn introduce(&self) -> Result<Connection> {
+        let connection = self.link.connection().await?;
+        let post = |command| connection.post(&command).ok_or_else(gone);
+        let info = post(cmd("INFO").arg("server"))?;
+        let id = post(cmd("CLIENT").arg("ID"))?;
+        let loads = self.scripts.all().map(|script| post(script.load()));
+        let info = answer(info).await?.text().unwrap_or_default();
+        let at = now();
+        let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name));
+        let (Some(run), Some(uptime)) = (field("run_id:"), field("uptime_in_seconds:")) else {
+            let why = "it does not say its run id: is this a Redis server?";
+            return Err(Error::new(ErrorKind::Unreachable, GREET, why));
+        };
+        let (run, uptime): (Arc<str>, u64) = (run.into(), uptime.parse().unwrap_or(0));
+        let Value::Integer(id) = answer(id).await? else { return Err(gone()) };
+        for (script, load) in self.scripts.all().into_iter().zip(loads) {
+            if let Some(digest) = answer(load?).await?.text() {
+                script.loaded(digest);
+            }
+        }
+        self.cut_off_the_last(&connection, id, &run).await?;
+        let sighting = Sighting { run: Arc::clone(&run), uptime: Duration::from_secs(uptime), at };
+        let twin = self.is_twin(run);
+        let mut state = self.state.lock();
+        state.twin = twin;
+        match &mut state.standing {
+            Standing::Open(seen) => *seen = Some(sighting),
+            Standing::Judged(quarantine) => quarantine.handle_sighting(sighting),
+        }
+        Ok(connection)
+    }
+
+    /// What is still on its way on the connection before this one must not arrive after what goes
+    /// over this one: an old release could undo a new claim.
+    async fn cut_off_the_last(
+        &self,
+        connection: &Connection,
+        id: i64,
+        run: &Arc<str>,
+    ) -> Result<()> {
+        let last = self.state.lock().known_as.replace((id, Arc::clone(run)));
+        if let Some((last, of_run)) = last
+            && of_run == *run
+            && last != id
+        {
+            let kill = cmd("CLIENT").arg("KILL").arg("ID").arg(last.to_string());
+            answer(connection.post(&kill).ok_or_else(gone)?).await?;
+        }
+        Ok(())
+    }
+
+    fn is_twin(&self, run: Arc<str>) -> bool {
+        let mut runs = self.runs.lock();
+        runs[self.number] = Some(run);
+        let before: Vec<_> = runs[..self.number].to_vec();
+        let twin = before.contains(&runs[self.number]);
+        if twin && let Err(why) = check_nodes(&runs) {
+            tracing::error!(server = self.name, "{why}; it is not counted");
+        }
+        twin
+    }
+}
+
+async fn answer(reply: Reply) -> Result<Value> {
+    match reply.await {
+        Ok(Ok(Value::Refusal(refusal))) => Err(fault(GREET, &refusal)),
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(loss)) => Err(lost(GREET, &loss)),
+        Err(_) => Err(gone()),
+    }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unreachable, GREET, "the connection has just ended")
+}
+
+/// A random number.
+pub(super) fn chance() -> u64 {
+    let bytes = *OwnerId::random().as_bytes();
+    u64::from_ne_bytes(std::array::from_fn(|place| bytes[place]))
+}

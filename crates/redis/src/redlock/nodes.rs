@@ -1,0 +1,169 @@
+//! All servers of the quorum.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Error, ErrorKind, Moment, Result, now};
+use tenure_proto::quorum::{Quarantine, check_nodes, majority};
+
+use super::config::RedlockConfig;
+use super::desk::{Desk, Ear};
+use super::node::{Node, Runs};
+use super::scripts::Scripts;
+use crate::wire::{Command, Connection, Reply, Value};
+
+pub(super) struct Nodes {
+    pub(super) list: Vec<Arc<Node>>,
+    pub(super) scripts: Arc<Scripts>,
+}
+
+/// The nodes as they stand when a call begins. All of the call goes over these connections.
+pub(super) struct View {
+    pub(super) connections: Vec<Option<Connection>>,
+    /// Which are asked for votes.
+    pub(super) eligible: Vec<bool>,
+}
+
+/// Once a majority has answered, the others have so long before we go on without them.
+const COURTESY: Duration = Duration::from_millis(100);
+
+const CONNECT: &str = "connect to the quorum";
+
+impl Nodes {
+    /// Greets all servers, and decides which to trust.
+    pub(super) async fn connect(config: &RedlockConfig, desk: &Arc<Desk>) -> Result<Self> {
+        let scripts = Arc::new(Scripts::new());
+        let runs: Runs = Arc::new(Mutex::new(vec![None; config.nodes.len()]));
+        let mut list = Vec::new();
+        for (number, node) in config.nodes.iter().enumerate() {
+            let ear = Arc::new(Ear { desk: Arc::clone(desk), node: number });
+            list.push(Node::new(number, node, ear, &scripts, &runs)?);
+        }
+        let nodes = Self { list, scripts };
+        nodes.greet_all().await?;
+        if let Err(why) = check_nodes(&runs.lock()) {
+            return Err(Error::new(ErrorKind::Invalid, CONNECT, why.to_string()));
+        }
+        nodes.judge(config.max_ttl);
+        Ok(nodes)
+    }
+
+    async fn greet_all(&self) -> Result<()> {
+        let mut greetings = tokio::task::JoinSet::new();
+        for node in &self.list {
+            let node = Arc::clone(node);
+            greetings.spawn(async move { node.greet().await });
+        }
+        let (mut there, mut faults) = (0, Vec::new());
+        while there < majority(self.list.len()) {
+            match greetings.join_next().await {
+                Some(Ok(None)) => there += 1,
+                Some(Ok(Some(fault))) => faults.push(fault),
+                Some(Err(_)) => {}
+                None => return Err(self.too_few(CONNECT, there, faults)),
+            }
+        }
+        let rest = async { while greetings.join_next().await.is_some() {} };
+        let _all = tokio::time::timeout(COURTESY, rest).await;
+        // Whoever takes longer is greeted all the same.
+        greetings.detach_all();
+        Ok(())
+    }
+
+    /// A server that is younger than the longest TTL may have forgotten its locks. If all that are
+    /// there are as young, so is the whole: there was nothing to forget.
+    fn judge(&self, max_ttl: Duration) {
+        let settled = max_ttl + max_ttl / 100 + Duration::from_secs(2);
+        let new = self.list.iter().filter_map(|node| node.uptime()).all(|up| up < settled);
+        for node in &self.list {
+            // One that was not seen now is judged when it is.
+            let trusted = new && node.uptime().is_some();
+            node.judge(match trusted {
+                true => Quarantine::trusting_the_first(max_ttl),
+                false => Quarantine::new(max_ttl),
+            });
+        }
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        majority(self.list.len())
+    }
+
+    /// The nodes as they stand. One that has owed an answer for longer than `limit` is not asked
+    /// for more, as long as the others are enough.
+    pub(super) fn view(&self, at: Moment, limit: Duration) -> View {
+        let mut connections = Vec::with_capacity(self.list.len());
+        let (mut counting, mut prompt) = (Vec::new(), Vec::new());
+        for node in &self.list {
+            let known = node.connection(at);
+            counting.push(known.as_ref().is_some_and(|(_, counts)| *counts));
+            let connection = known.map(|(connection, _)| connection);
+            let late = connection.as_ref().and_then(Connection::owes).is_some_and(|d| d > limit);
+            prompt.push(counting[counting.len() - 1] && !late);
+            connections.push(connection);
+        }
+        let enough = prompt.iter().filter(|&&prompt| prompt).count() >= self.majority();
+        View { connections, eligible: if enough { prompt } else { counting } }
+    }
+
+    /// The reply of a server that refused makes an error; a script it has lost is given again.
+    pub(super) fn refused(
+        &self,
+        operation: &'static str,
+        view: &View,
+        node: usize,
+        value: &Value,
+    ) -> Error {
+        let Value::Refusal(refusal) = value else {
+            let why = "the reply makes no sense: is this a Redis server?";
+            return Error::new(ErrorKind::Unreachable, operation, why);
+        };
+        if refusal.code == "NOSCRIPT" {
+            for script in self.scripts.all() {
+                view.post(node, &script.load());
+            }
+            let why = "the server has lost its scripts, and was given them again";
+            return Error::new(ErrorKind::Unreachable, operation, why);
+        }
+        crate::fault::fault(operation, refusal)
+    }
+
+    /// Too few nodes answered. If most said why, that is it; else what is wrong with each.
+    pub(super) fn too_few(
+        &self,
+        operation: &'static str,
+        answered: usize,
+        faults: Vec<Error>,
+    ) -> Error {
+        let (nodes, needed) = (self.list.len(), self.majority());
+        let telling = |error: &&Error| !error.is_transient();
+        if nodes - faults.iter().filter(telling).count() < needed
+            && let Some(error) = faults.iter().find(telling)
+        {
+            return error.clone();
+        }
+        let at = now();
+        let troubles: Vec<String> = self
+            .list
+            .iter()
+            .filter_map(|node| Some(format!("{}: {}", node.name, node.trouble(at)?)))
+            .chain(faults.iter().map(ToString::to_string))
+            .collect();
+        let troubles = match troubles.is_empty() {
+            true => "the others did not answer in time".to_owned(),
+            false => troubles.join("; "),
+        };
+        let why = format!(
+            "quorum lost: {answered} of {nodes} servers answer, {needed} are needed ({troubles})"
+        );
+        Error::new(ErrorKind::QuorumLost, operation, why)
+    }
+}
+
+impl View {
+    /// Sends a command to a node. `None`: there is no connection.
+    pub(super) fn post(&self, node: usize, command: &Command) -> Option<Reply> {
+        self.connections[node].as_ref()?.post(command)
+    }
+}

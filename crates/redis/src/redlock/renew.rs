@@ -1,0 +1,124 @@
+//! One renewal: brings the messages that `proto::quorum::Renewal` orders.
+
+use std::sync::Arc;
+
+use tenure_core::{Claim, OwnerId, Renewal, Result, Token, now};
+use tenure_proto::quorum::{self, Majority, RenewalVote};
+
+use super::Quorum;
+use super::ballot::request;
+use super::held::Held;
+use super::nodes::View;
+use super::replies::{News, Replies};
+use crate::keys::Keys;
+use crate::wire::{Command, Outcome, Value};
+
+/// Everything that a renewal needs to its end, which may be after the answer is known.
+struct Polling {
+    renewal: quorum::Renewal,
+    replies: Replies<()>,
+    view: View,
+    repair: Command,
+    held: Arc<Held>,
+    owner: OwnerId,
+    answered: usize,
+}
+
+impl Quorum {
+    /// Renews a claim that holds with this token.
+    pub(super) async fn renew(&self, claim: &Claim, keys: &Keys, token: Token) -> Result<Renewal> {
+        let sent = now();
+        let limit = self.limit(claim.ttl);
+        let view = self.nodes.view(sent, limit);
+        let mut polling = Polling {
+            renewal: quorum::Renewal::new(&view.eligible, token),
+            replies: Replies::new(limit),
+            repair: request(self, claim, keys, token, std::time::Duration::ZERO),
+            held: Arc::clone(&self.held),
+            owner: claim.owner,
+            answered: 0,
+            view,
+        };
+        let command = self.renewal(claim, keys, token);
+        for node in 0..self.nodes.list.len() {
+            match polling.view.post(node, &command) {
+                Some(reply) => polling.replies.push(node, (), reply),
+                None => polling.renewal.handle_vote(node, RenewalVote::Silent),
+            }
+        }
+        let mut faults = Vec::new();
+        while polling.renewal.outcome() == Majority::Pending {
+            if let Some((node, value)) = polling.hear().await {
+                faults.push(self.nodes.refused("renew", &polling.view, node, &value));
+            }
+        }
+        match polling.renewal.outcome() {
+            Majority::For => {
+                self.held.extend(claim.owner, sent + claim.ttl);
+                if polling.repair() {
+                    // The last to answer may need a repair, too.
+                    self.home.spawn(polling.finish());
+                }
+                Ok(Renewal::Renewed)
+            }
+            Majority::Against => {
+                self.held.remove(claim.owner);
+                let release = self.release(claim, keys, false);
+                for node in 0..self.nodes.list.len() {
+                    polling.view.post(node, &release);
+                }
+                Ok(Renewal::Lost)
+            }
+            Majority::Pending | Majority::Unclear => {
+                let error = self.nodes.too_few("renew", polling.answered, faults);
+                Err(error.about(&claim.name).with_unknown_effect())
+            }
+        }
+    }
+}
+
+impl Polling {
+    /// Takes in one answer. What makes no sense is handed back.
+    async fn hear(&mut self) -> Option<(usize, Value)> {
+        match self.replies.next().await {
+            News::Said(node, (), outcome) => {
+                let (vote, odd) = read(outcome);
+                self.answered += usize::from(vote != RenewalVote::Silent);
+                self.renewal.handle_vote(node, vote);
+                odd.map(|value| (node, value))
+            }
+            News::Late => {
+                for (node, ()) in self.replies.give_up() {
+                    self.renewal.handle_vote(node, RenewalVote::Silent);
+                }
+                None
+            }
+        }
+    }
+
+    /// Claims nodes anew that lost the claim. False if no answer is awaited any more.
+    fn repair(&mut self) -> bool {
+        while let Some(repair) = self.renewal.poll_repair() {
+            let (view, request) = (&self.view, &self.repair);
+            self.held.while_held(self.owner, repair.node, || {
+                view.post(repair.node, request);
+            });
+        }
+        !self.replies.is_empty()
+    }
+
+    async fn finish(mut self) {
+        while self.repair() {
+            self.hear().await;
+        }
+    }
+}
+
+fn read(outcome: Outcome) -> (RenewalVote, Option<Value>) {
+    match outcome {
+        Ok(Value::Integer(1)) => (RenewalVote::Renewed, None),
+        Ok(Value::Integer(0)) => (RenewalVote::NotMine, None),
+        Ok(odd) => (RenewalVote::Silent, Some(odd)),
+        Err(_) => (RenewalVote::Silent, None),
+    }
+}

@@ -1,0 +1,58 @@
+//! The scripts of a quorum's nodes.
+
+use std::sync::OnceLock;
+
+use crate::scripts::compose;
+use crate::wire::{Arg, Command, cmd};
+
+/// All scripts, as the nodes know them. Each node is given them all when it is greeted.
+pub(super) struct Scripts {
+    pub(super) claim: Script,
+    pub(super) renew: Script,
+    pub(super) release: Script,
+    pub(super) evict: Script,
+    pub(super) inspect: Script,
+}
+
+pub(super) struct Script {
+    source: String,
+    /// The same on every node; known from the first that was given the script.
+    digest: OnceLock<String>,
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self {
+            claim: Script::new(include_str!("../../lua/quorum/claim.lua")),
+            renew: Script::new(include_str!("../../lua/quorum/renew.lua")),
+            release: Script::new(include_str!("../../lua/release.lua")),
+            evict: Script::new(include_str!("../../lua/evict.lua")),
+            inspect: Script::new(include_str!("../../lua/inspect.lua")),
+        }
+    }
+
+    pub(super) const fn all(&self) -> [&Script; 5] {
+        [&self.claim, &self.renew, &self.release, &self.evict, &self.inspect]
+    }
+}
+
+impl Script {
+    fn new(script: &str) -> Self {
+        let source = compose(script, "PUBLISH", include_str!("../../lua/quorum/line.lua"));
+        Self { source, digest: OnceLock::new() }
+    }
+
+    /// The command that gives a node the script. Its reply is for [`loaded`](Self::loaded).
+    pub(super) fn load(&self) -> Command {
+        cmd("SCRIPT").arg("LOAD").arg(&self.source)
+    }
+
+    pub(super) fn loaded(&self, digest: String) {
+        self.digest.get_or_init(|| digest);
+    }
+
+    pub(super) fn call(&self, keys: &[&str], arguments: &[Arg<'_>]) -> Command {
+        let digest = self.digest.get().map_or("", String::as_str);
+        cmd("EVALSHA").arg(digest).number(keys.len() as u64).args(keys).mixed(arguments)
+    }
+}

@@ -1,0 +1,244 @@
+//! The contract, call by call.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tenure_core::{
+    Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
+    LockName, LockState, Patience, Place, Released, Renewal, Result, Store, Token, now,
+};
+use tenure_proto::quorum::{self, Forecast};
+use tokio::runtime::Handle;
+
+use super::ballot::{Ballot, Decision};
+use super::config::RedlockConfig;
+use super::desk::Desk;
+use super::held::{Held, Hold};
+use super::nodes::Nodes;
+use super::{Quorum, examine, picture};
+use crate::inspect;
+use crate::keys::{Keyring, Keys};
+use crate::store::millis;
+use crate::wire::Command;
+
+/// Locks on a quorum of independent Redis servers.
+pub struct RedlockStore(Quorum);
+
+/// A server has so long to answer what nobody waits for a lock by.
+const UNHURRIED: Duration = Duration::from_millis(500);
+
+impl RedlockStore {
+    /// Connects to the servers.
+    ///
+    /// # Errors
+    /// [`QuorumLost`](ErrorKind::QuorumLost) if too few answer in time,
+    /// [`Denied`](ErrorKind::Denied) for credentials that most do not take, and
+    /// [`Invalid`](ErrorKind::Invalid) for servers that cannot be a quorum.
+    pub async fn connect(config: RedlockConfig) -> Result<Self> {
+        config.check()?;
+        let count = config.nodes.len();
+        let desk = Arc::new(Desk::new(count));
+        let nodes = Nodes::connect(&config, &desk).await?;
+        let keyring = Keyring::new(&config.nodes[0].prefix, false);
+        let id = tenure_core::OwnerId::random().to_string();
+        let margin = config.node_timeout.unwrap_or_else(|| quorum::node_timeout(config.max_ttl));
+        Ok(Self(Quorum {
+            channel: keyring.inbox(0, &id),
+            keyring,
+            forecast: Mutex::new(Forecast::new(count, margin)),
+            held: Arc::new(Held::default()),
+            home: Handle::current(),
+            config,
+            nodes,
+            desk,
+        }))
+    }
+}
+
+impl Quorum {
+    /// How long a node may take to answer.
+    pub(super) fn limit(&self, ttl: Duration) -> Duration {
+        self.config.node_timeout.unwrap_or_else(|| quorum::node_timeout(ttl))
+    }
+
+    /// The limit for what is not in a hurry.
+    fn unhurried(&self) -> Duration {
+        self.config.node_timeout.unwrap_or(UNHURRIED).max(UNHURRIED)
+    }
+
+    pub(super) fn renewal(&self, claim: &Claim, keys: &Keys, token: Token) -> Command {
+        let [holder, _, _, pool, ends, counter] = keys.all();
+        self.nodes.scripts.renew.call(
+            &[holder, pool, ends, counter],
+            &[claim.owner.into(), millis(claim.ttl).into(), token.get().into()],
+        )
+    }
+
+    pub(super) fn release(&self, claim: &Claim, keys: &Keys, stay: bool) -> Command {
+        let stay = if stay { "stay" } else { "leave" };
+        self.nodes.scripts.release.call(&keys.all(), &[claim.owner.into(), stay.into()])
+    }
+
+    fn refuse(&self, claim: &Claim) -> Result<()> {
+        if !quorum::carries(claim.mode) {
+            let why = "a quorum cannot count permits: each server counts by itself, and together \
+                       they would give out too many; use one server, or etcd";
+            return Err(Error::new(ErrorKind::Unsupported, "acquire", why).about(&claim.name));
+        }
+        if claim.ttl > self.config.max_ttl {
+            let (ttl, most) = (claim.ttl, self.config.max_ttl);
+            let why = format!(
+                "a TTL of {ttl:?} is above {most:?}, after which a server that restarted is \
+                 trusted again: shorten it, or set max-ttl= to the longest in use"
+            );
+            return Err(Error::new(ErrorKind::Invalid, "acquire", why).about(&claim.name));
+        }
+        Ok(())
+    }
+
+    /// Whether enough nodes tell this client that there is room.
+    fn listens(&self) -> bool {
+        let listens = |node: &Arc<super::node::Node>| {
+            node.connection(now()).is_some_and(|(it, _)| it.listens_to(&self.channel))
+        };
+        self.nodes.list.iter().filter(|node| listens(node)).count() >= self.nodes.majority()
+    }
+
+    async fn vote(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Decision> {
+        let sent = now();
+        let decision = Ballot::new(self, claim, keys, patience).decide().await?;
+        if let Decision::Won { token, asked } = decision {
+            self.desk.forget(claim.owner);
+            self.held.put(claim.owner, Hold { token, asked, ends: sent + claim.ttl }, sent);
+        }
+        Ok(decision)
+    }
+
+    async fn queue(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<Answer> {
+        let owner = claim.owner;
+        // Nobody waits before it can hear; nobody subscribes before it must wait.
+        if !self.desk.expects(owner)
+            && !self.listens()
+            && let Decision::Won { token, .. } = self.vote(claim, keys, Duration::ZERO).await?
+        {
+            return Ok(granted(token));
+        }
+        let known = self.desk.expects(owner);
+        self.desk.enter(owner);
+        let decision = self.vote(claim, keys, lease).await;
+        if let Err(error) = &decision
+            && error.effect() == Effect::None
+            && !known
+        {
+            self.desk.forget(owner);
+        }
+        let ask_again_in = match decision? {
+            Decision::Won { token, .. } => return Ok(granted(token)),
+            Decision::Contended { split: true, took, .. } => Some(self.desk.pause(owner, took)),
+            Decision::Contended { again, took, .. } => {
+                self.desk.calm(owner);
+                // Whoever waits for the same end need not ask at the same moment.
+                again.map(|again| again + quorum::pauses(took).next(super::node::chance()))
+            }
+        };
+        Ok(Answer::Queued(Place { ask_again_in, tended: false, mark: 0 }))
+    }
+}
+
+fn granted(token: Token) -> Answer {
+    Answer::Granted(Grant { token: Some(token), since: None })
+}
+
+#[async_trait]
+impl Store for RedlockStore {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::full(Fencing::Until {
+            fault: "a server restarts without its data while the servers' clocks differ by more \
+                    than the longest TTL, or most of them lose their data at once while their \
+                    clocks are behind",
+        });
+        capabilities.fifo = false;
+        capabilities.permits = false;
+        capabilities.detects_death = false;
+        capabilities
+    }
+
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        let quorum = &self.0;
+        quorum.refuse(claim)?;
+        let keys = quorum.keyring.keys(&claim.name);
+        if let Some(hold) = quorum.held.get(claim.owner)
+            && quorum.renew(claim, &keys, hold.token).await? == Renewal::Renewed
+        {
+            return Ok(granted(hold.token));
+        }
+        match patience {
+            Patience::Queue { lease, .. } => quorum.queue(claim, &keys, lease).await,
+            Patience::None => match quorum.vote(claim, &keys, Duration::ZERO).await? {
+                Decision::Won { token, .. } => Ok(granted(token)),
+                Decision::Contended { .. } => Ok(Answer::Busy),
+            },
+        }
+    }
+
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.0.desk.told(claim.owner).await;
+        Ok(Answer::Queued(*place))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        let keys = self.0.keyring.keys(&claim.name);
+        // A claim that is not remembered may be held all the same; then it raises no counter.
+        let token = self.0.held.get(claim.owner).map_or(Token::new(0), |hold| hold.token);
+        self.0.renew(claim, &keys, token).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        let keys = self.0.keyring.keys(&claim.name);
+        self.0.desk.forget(claim.owner);
+        let asked = self.0.held.remove(claim.owner).map_or(u32::MAX, |hold| hold.asked);
+        let release = self.0.release(claim, &keys, false);
+        let released = self.0.resolve("release", &release, asked, self.0.unhurried()).await;
+        released.map_err(|error| error.about(&claim.name))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let keys = self.0.keyring.keys(name);
+        let [all @ .., _] = &keys.all();
+        let look = self.0.nodes.scripts.inspect.call(all, &[]);
+        let said = self.0.survey("inspect", &look, self.0.unhurried()).await?;
+        let enough = self.0.enough(said.len());
+        let nodes: Result<Vec<_>> =
+            said.into_iter().map(|reply| inspect::read(name, reply)).collect();
+        Ok(picture::merge(name, nodes?, enough))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.0.list(prefix, self.0.config.nodes[0].timeout).await
+    }
+
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        let keys = self.0.keyring.keys(&eviction.name);
+        let Eviction { owner, by, reason, .. } = eviction;
+        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let keys = [&keys.all()[..], &[keys.audit()]].concat();
+        let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
+        let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
+        let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
+        let released = self.0.resolve("evict", &evict, u32::MAX, self.0.unhurried()).await;
+        released.map_err(|error| error.about(&eviction.name))
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        examine::examine(self, &self.0).await
+    }
+}
+
+impl fmt::Debug for RedlockStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockStore").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}

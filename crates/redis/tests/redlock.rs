@@ -1,0 +1,331 @@
+//! Real faults of a quorum's servers.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod quorum;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorum::{Load, block, claim, client, config, has, of, ports, start, store, unblock};
+use tenure_core::{
+    Answer, ErrorKind, Mode, Options, Patience, Released, Renewal, Severity, Store, now,
+};
+use tenure_redis::{RedlockStore, Topology};
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+
+/// A test that needs servers.
+macro_rules! on_servers {
+    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
+        $(#[doc = $why])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if !tenure_testkit::lacks("redis-server", stringify!($name)) $body
+        }
+    };
+}
+
+on_servers! {
+    async fn killing_two_of_five_under_load_stops_nobody() {
+        let mut servers = start(5);
+        let clients = [client(&of(&servers)).await, client(&of(&servers)).await];
+        let load = Arc::new(Load::default());
+        let tasks = load.start(&clients, 6);
+        load.goes_on(30).await;
+        servers[0].kill9().unwrap();
+        servers[3].kill9().unwrap();
+        load.goes_on(100).await;
+        load.end(tasks).await;
+    }
+}
+
+on_servers! {
+    async fn killing_three_of_five_is_told_as_a_lost_quorum_and_nothing_hangs() {
+        let mut servers = start(5);
+        let client = client(&of(&servers)).await;
+        let short = Options::new().ttl(Duration::from_secs(3));
+        let held = client.mutex("held").unwrap().with(short).acquire().await.unwrap();
+        for server in &mut servers[..3] {
+            server.kill9().unwrap();
+        }
+        let start = Instant::now();
+        let error = client.mutex("free").unwrap().acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains("quorum lost: 2 of 5 servers answer"), "{error}");
+        tokio::time::timeout(GENEROUS, held.lost()).await.expect("the holder hears of it");
+        let told = tokio::time::timeout(GENEROUS, held.release()).await.expect("it returns");
+        assert!(told.is_err() || told.unwrap() == Released::NotHeld);
+        let error = client.mutex("free").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(start.elapsed() < GENEROUS * 2);
+    }
+}
+
+on_servers! {
+    /// Who comes back has forgotten everything, and counts when the longest TTL has passed.
+    async fn servers_that_come_back_count_again_after_the_longest_ttl() {
+        let mut servers = start(3);
+        let mut config = of(&servers);
+        config.max_ttl = Duration::from_secs(2);
+        let client = client(&config).await;
+        let brief = Options::new().ttl(Duration::from_secs(1));
+        let mutex = client.mutex("back").unwrap().with(brief);
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        let killed = now();
+        for server in &mut servers[..2] {
+            server.restart().unwrap();
+        }
+        let works = || async { mutex.try_acquire().await.is_ok() };
+        assert!(eventually(GENEROUS, works).await, "a quorum that is back is of no use");
+        assert!(now().since(killed) >= config.max_ttl, "it was trusted too soon");
+    }
+}
+
+on_servers! {
+    async fn a_black_hole_stops_nobody() {
+        let servers = start(5);
+        let hole = Proxy::start(servers[4].port()).unwrap();
+        let mut behind = ports(&servers);
+        behind[4] = hole.port();
+        let config = config(behind);
+        let clients = [client(&config).await, client(&config).await];
+        let load = Arc::new(Load::default());
+        let tasks = load.start(&clients, 4);
+        load.goes_on(30).await;
+        hole.turn_black();
+        load.goes_on(100).await;
+        hole.heal();
+        load.goes_on(100).await;
+        load.end(tasks).await;
+        let start = Instant::now();
+        hole.turn_black();
+        client(&config).await;
+        assert!(start.elapsed() < GENEROUS / 2, "connecting waits for a black hole");
+    }
+}
+
+/// A holds three of five, of which one restarts empty; the other two are free.
+async fn restart_in_the_middle_of_a_hold(fresh: bool) {
+    let mut servers = start(5);
+    let mut config = of(&servers);
+    config.max_ttl = Duration::from_secs(4);
+    let (holder, witness) = (store(&config).await, client(&config).await);
+    // Long enough that the servers are not taken for a new set.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    for server in &servers[3..] {
+        block(server, "a");
+    }
+    let (ttl, sent) = (config.max_ttl, now());
+    let held = claim("a", ttl);
+    let Answer::Granted(grant) = holder.claim(&held, Patience::None).await.unwrap() else {
+        panic!("it has three of five");
+    };
+    for server in &servers[3..] {
+        unblock(server, "a");
+    }
+    servers[0].restart().unwrap();
+    assert!(!has(&servers[0], "a"), "it forgot");
+    let rival = if fresh { client(&config).await } else { witness };
+    let mutex = rival.mutex("a").unwrap().with(Options::new().ttl(ttl));
+    let guard = mutex.acquire_within(GENEROUS).await.unwrap();
+    assert!(now() >= tenure_proto::deadline(sent, ttl), "two hold at once");
+    assert!(grant.token < guard.token());
+}
+
+on_servers! {
+    async fn a_server_restarted_empty_lets_no_witness_in_within_the_ttl() {
+        restart_in_the_middle_of_a_hold(false).await;
+    }
+}
+
+on_servers! {
+    async fn a_server_restarted_empty_lets_no_newcomer_in_within_the_ttl() {
+        restart_in_the_middle_of_a_hold(true).await;
+    }
+}
+
+on_servers! {
+    /// The servers stand still with the claim in their buffers. When they go on, the release is
+    /// behind it: nothing is left long before the TTL.
+    async fn a_claim_that_too_few_answered_is_undone_where_it_arrives_late() {
+        let mut servers = start(5);
+        let mut config = of(&servers);
+        config.node_timeout = Some(Duration::from_millis(100));
+        let store = store(&config).await;
+        for server in &mut servers[..3] {
+            server.stop().unwrap();
+        }
+        let late = claim("late", Duration::from_secs(60));
+        let error = store.claim(&late, Patience::None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        for server in &mut servers[..3] {
+            server.cont().unwrap();
+        }
+        let gone = || async { servers.iter().all(|server| !has(server, "late")) };
+        assert!(eventually(GENEROUS, gone).await, "the claim is left behind");
+    }
+}
+
+on_servers! {
+    async fn a_claim_whose_votes_take_too_long_is_undone_and_told_so() {
+        let mut servers = start(3);
+        let mut config = of(&servers);
+        config.node_timeout = Some(GENEROUS);
+        let store = store(&config).await;
+        for server in &mut servers[..2] {
+            server.stop().unwrap();
+        }
+        let slow = claim("slow", Duration::from_millis(600));
+        let error = store.claim(&slow, Patience::None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LeaseTooShort, "{error}");
+        assert!(error.to_string().contains("ask for a longer TTL"), "{error}");
+        for server in &mut servers[..2] {
+            server.cont().unwrap();
+        }
+        let again = || async {
+            matches!(store.claim(&slow, Patience::None).await, Ok(Answer::Granted(_)))
+        };
+        assert!(eventually(GENEROUS, again).await);
+    }
+}
+
+on_servers! {
+    async fn a_renewal_repairs_a_server_that_lost_the_lock() {
+        let servers = start(3);
+        let store = store(&of(&servers)).await;
+        let held = claim("repair", Duration::from_secs(60));
+        let Answer::Granted(grant) = store.claim(&held, Patience::None).await.unwrap() else {
+            panic!("it is free");
+        };
+        for server in &servers {
+            unblock(server, "repair");
+            assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+            assert!(eventually(GENEROUS, || async { has(server, "repair") }).await);
+        }
+        // What was repaired knows the token: whoever comes next gets a higher one.
+        assert_eq!(store.release(&held).await.unwrap(), Released::Released);
+        let next = claim("repair", Duration::from_secs(60));
+        let Answer::Granted(after) = store.claim(&next, Patience::None).await.unwrap() else {
+            panic!("it is free");
+        };
+        assert!(grant.token < after.token);
+    }
+}
+
+on_servers! {
+    /// One server's counter is far ahead. The claim that uses its vote raises the other one to it,
+    /// so that the token goes on without that server.
+    async fn a_token_is_known_to_a_majority_before_it_is_given_out() {
+        let mut servers = start(3);
+        let store = store(&of(&servers)).await;
+        let ahead = (1u64 << 52).to_string();
+        servers[0].command(&["SET", "tenure:{token}", &ahead]).unwrap();
+        block(&servers[2], "raise");
+        let [first, second] = [(); 2].map(|()| claim("raise", Duration::from_secs(60)));
+        let Answer::Granted(before) = store.claim(&first, Patience::None).await.unwrap() else {
+            panic!("two of three are free");
+        };
+        assert!(before.token.unwrap().get() > 1 << 52);
+        let shown = store.inspect(&first.name).await.unwrap();
+        assert_eq!(shown.holders[0].token, before.token, "both show the token");
+        store.release(&first).await.unwrap();
+        unblock(&servers[2], "raise");
+        servers[0].kill9().unwrap();
+        let Answer::Granted(after) = store.claim(&second, Patience::None).await.unwrap() else {
+            panic!("two of three are there");
+        };
+        assert!(before.token < after.token, "{before:?} {after:?}");
+    }
+}
+
+on_servers! {
+    async fn a_lock_that_a_majority_lost_is_lost() {
+        let servers = start(3);
+        let store = store(&of(&servers)).await;
+        let held = claim("gone", Duration::from_secs(60));
+        store.claim(&held, Patience::None).await.unwrap();
+        unblock(&servers[0], "gone");
+        unblock(&servers[2], "gone");
+        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Lost);
+        let free = || async { servers.iter().all(|server| !has(server, "gone")) };
+        assert!(eventually(GENEROUS, free).await, "what was left of it is released");
+    }
+}
+
+on_servers! {
+    async fn scripts_that_a_server_lost_are_given_to_it_again() {
+        let servers = start(3);
+        let client = client(&of(&servers)).await;
+        for server in &servers {
+            server.command(&["SCRIPT", "FLUSH"]).unwrap();
+        }
+        let mutex = client.mutex("scripts").unwrap();
+        mutex.acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_set_of_servers_that_is_no_quorum_is_refused_with_the_reason() {
+        let servers = start(3);
+        let refusal = async |ports: &[u16]| {
+            let error = RedlockStore::connect(config(ports.to_vec())).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            error.to_string()
+        };
+        let [a, b, c] = [0, 1, 2].map(|number| servers[number].port());
+        assert!(refusal(&[a]).await.contains("1 servers are no quorum"));
+        assert!(refusal(&[a, b, c, a]).await.contains("name 3 or 5"));
+        assert!(refusal(&[a, b, a]).await.contains("1 and 3 lead to one server"));
+        let mut alias = config([a, b, c]);
+        alias.nodes[2].topology = Topology::Single { server: ("localhost".into(), b) };
+        let error = RedlockStore::connect(alias).await.unwrap_err();
+        assert!(error.to_string().contains("2 and 3 lead to one server"), "{error}");
+        let mut long = claim("long", Duration::from_secs(3600));
+        let store = store(&config([a, b, c])).await;
+        let error = store.claim(&long, Patience::None).await.unwrap_err();
+        assert!(error.to_string().contains("max-ttl="), "{error}");
+        long.mode = Mode::Permits { take: 1, of: 2 };
+        let error = store.claim(&long, Patience::None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
+
+on_servers! {
+    /// Rivals that ask at the same time split the votes, and nobody has a majority. Each number of
+    /// them gets on all the same. `TENURE_LIVELOCK_SECONDS` makes the run longer.
+    async fn two_to_fifty_contenders_make_progress() {
+        let servers = start(5);
+        let clients = [client(&of(&servers)).await, client(&of(&servers)).await];
+        let seconds = std::env::var("TENURE_LIVELOCK_SECONDS").ok();
+        let seconds: f64 = seconds.and_then(|text| text.parse().ok()).unwrap_or(6.0);
+        for contenders in [2, 3, 10, 25, 50] {
+            let load = Arc::new(Load::default());
+            let tasks = load.start(&clients, contenders);
+            let end = Instant::now() + Duration::from_secs_f64(seconds / 5.0);
+            while Instant::now() < end {
+                load.goes_on(1).await;
+            }
+            load.goes_on(10).await;
+            load.end(tasks).await;
+            let turns = load.turns.load(std::sync::atomic::Ordering::SeqCst);
+            println!("{contenders} contenders: {turns} turns");
+        }
+    }
+}
+
+on_servers! {
+    async fn the_doctor_says_what_each_server_keeps() {
+        let durable = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let servers = [durable.unwrap(), start(1).remove(0), start(1).remove(0)];
+        let findings = store(&of(&servers)).await.examine().await.unwrap();
+        let all: Vec<_> = findings.iter().map(|finding| finding.what.as_str()).collect();
+        let all = all.join("\n");
+        let forgets = findings.iter().find(|it| it.what.contains("forgets its locks")).unwrap();
+        assert_eq!(forgets.severity, Severity::Advice, "{forgets:?}");
+        assert!(forgets.what.contains(&servers[1].port().to_string()), "{forgets:?}");
+        assert!(!forgets.what.contains(&servers[0].port().to_string()), "{forgets:?}");
+        assert!(all.contains("every lock is on disk"), "{all}");
+        assert!(all.contains("1 of 3 may fail"), "{all}");
+        assert!(findings.iter().all(|it| it.severity != Severity::Unsafe), "{all}");
+    }
+}
