@@ -14,8 +14,9 @@ fn main() -> ExitCode {
         ["test"] => steps::test(),
         ["clients"] => steps::clients(),
         ["bench", scenarios @ ..] => steps::bench(scenarios),
+        ["stubs"] => steps::stubs(),
         _ => {
-            eprintln!("usage: cargo xtask test | clients | bench [SCENARIO...]");
+            eprintln!("usage: cargo xtask test | clients | bench [SCENARIO...] | stubs");
             ExitCode::from(64)
         }
     }

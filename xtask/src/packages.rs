@@ -3,8 +3,13 @@
 use std::process::{Command, Stdio};
 
 /// What the tests call for beyond Rust: the program to look for, and the package that has it.
-const NEEDED: &[(&str, &str)] =
-    &[("cc", "gcc"), ("redis-server", "redis-server"), ("redis-sentinel", "redis-sentinel")];
+const NEEDED: &[(&str, &str)] = &[
+    ("cc", "gcc"),
+    ("redis-server", "redis-server"),
+    ("redis-sentinel", "redis-sentinel"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+];
 
 /// Installs what is missing where that is allowed (root, with `apt-get`); otherwise says what to
 /// install. The answer names what could not be had.

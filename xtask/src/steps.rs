@@ -47,6 +47,14 @@ pub(crate) fn bench(scenarios: &[&str]) -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Writes the etcd store's stubs anew, after a change of its protocol file.
+pub(crate) fn stubs() -> ExitCode {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/etcd/stubs/Cargo.toml");
+    let mut command = cargo(&["run", "--manifest-path"]);
+    let sound = command.arg(package).status().is_ok_and(|status| status.success());
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);

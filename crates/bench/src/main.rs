@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+mod etcd;
 mod free;
 mod handoff;
 mod peer;
@@ -30,6 +31,8 @@ const SCENARIOS: &[Scenario] = &[
     ("redis-many", redis_many::measure),
     ("redis-line", redis_line::measure),
     ("redis-held", redis_held::measure),
+    ("etcd-free", etcd::free),
+    ("etcd-handoff", etcd::handoff),
     ("redlock-free", redlock::free),
 ];
 

@@ -64,6 +64,9 @@ impl Engine {
             Self::Redis if cfg!(feature = "redis") => {
                 Some(&["prefix", "fencing", "replicas", "timeout", "ca", "cert", "key"])
             }
+            Self::Etcd if cfg!(feature = "etcd") => {
+                Some(&["prefix", "timeout", "ca", "cert", "key"])
+            }
             Self::Redlock if cfg!(feature = "redis") => {
                 Some(&["prefix", "timeout", "node-timeout", "max-ttl", "ca", "cert", "key"])
             }

@@ -30,13 +30,19 @@
 mod directory;
 mod duration;
 mod engine;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod open;
 mod percent;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "redis", feature = "etcd"))]
+mod servers;
 mod url;
 
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
 pub use tenure_core::*;
+#[cfg(feature = "etcd")]
+pub use tenure_etcd::Fence as EtcdFence;
 pub use url::StoreUrl;

@@ -44,6 +44,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         Engine::Local => open_local(url),
         #[cfg(feature = "redis")]
         Engine::Redis => crate::redis::open(url).await,
+        #[cfg(feature = "etcd")]
+        Engine::Etcd => crate::etcd::open(url).await,
         #[cfg(feature = "redis")]
         Engine::Redlock => crate::redis::open_quorum(url).await,
         engine => Err(engine.missing()),
@@ -64,7 +66,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_outside_this_build_is_unsupported_and_says_so() {
-        for url in ["etcd://h", "zk://h?prefix=x"] {
+        for url in ["zk://h?prefix=x"] {
             let error = connect(url).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{url}");
             let message = error.to_string();

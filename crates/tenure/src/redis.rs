@@ -1,12 +1,12 @@
 //! From a URL to a Redis store, or to a quorum of them.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use tenure_core::{Error, ErrorKind, Result, Store};
+use tenure_core::{Result, Store};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Tls, Topology};
 
-use crate::engine::{Engine, READ};
+use crate::engine::Engine;
+use crate::servers::{addresses, files, invalid, password};
 use crate::url::Servers;
 use crate::{StoreUrl, parse_duration};
 
@@ -113,37 +113,9 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
     }
 }
 
-/// `host`, `host:port` and `[v6]:port`, as the URL was checked to have them.
-fn addresses(hosts: &str, default: u16) -> Vec<(String, u16)> {
-    let address = |text: &str| {
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, port.parse().unwrap_or(default)),
-            _ => (text, default),
-        };
-        (host.trim_matches(['[', ']']).to_owned(), port)
-    };
-    hosts.split(',').map(address).collect()
-}
-
-/// The URL's password, else the one in `TENURE_PASSWORD`.
-fn password(servers: &Servers) -> Result<Option<String>> {
-    match &servers.password {
-        Some(secret) => match String::from_utf8(secret.0.clone()) {
-            Ok(password) => Ok(Some(password)),
-            Err(_) => Err(invalid("the password is not UTF-8")),
-        },
-        None => Ok(std::env::var("TENURE_PASSWORD").ok().filter(|text| !text.is_empty())),
-    }
-}
-
 fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
-    let file = |name: &str| url.option(name).map(PathBuf::from);
-    let identity = match (file("cert"), file("key")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Err(invalid("cert= and key= go together")),
-    };
-    let tls = Tls { ca: file("ca"), identity };
+    let (ca, identity) = files(url)?;
+    let tls = Tls { ca, identity };
     match url.scheme() {
         "rediss" => Ok(Some(tls)),
         // These have no scheme of their own for TLS: naming a file asks for it.
@@ -153,13 +125,10 @@ fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
     }
 }
 
-fn invalid(why: &str) -> Error {
-    Error::new(ErrorKind::Invalid, READ, why)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn config(url: &str) -> Result<RedisConfig> {
         configuration(&url.parse()?)

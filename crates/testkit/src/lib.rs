@@ -6,6 +6,7 @@
 
 mod certificates;
 mod clock;
+mod etcd;
 mod process;
 mod proxy;
 mod redis;
@@ -17,6 +18,7 @@ mod waiting;
 
 pub use certificates::Certificates;
 pub use clock::FalseClock;
+pub use etcd::{EtcdCluster, EtcdServer};
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis::RedisServer;

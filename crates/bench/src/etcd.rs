@@ -1,0 +1,208 @@
+//! etcd: what tenure adds to the transactions it makes, and how long a hand-off takes, beside the
+//! server's own lock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_core::{Client, Options};
+use tenure_etcd::{EtcdConfig, EtcdStore};
+use tenure_testkit::EtcdServer;
+use tokio::runtime::Runtime;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use crate::Outcome;
+use crate::redis::runtime;
+use crate::table::{Row, median};
+
+#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
+#[rustfmt::skip]
+#[path = "../../etcd/src/rpc.rs"]
+mod rpc;
+
+use rpc::compare::{CompareTarget, TargetUnion};
+use rpc::kv_client::KvClient;
+use rpc::lease_client::LeaseClient;
+use rpc::request_op::Request;
+use rpc::{Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest};
+
+const ROUNDS: usize = 9;
+const PAIRS: usize = 150;
+const HANDOFFS: usize = 12;
+
+/// A free lock against two transactions that do nothing but write and delete a key.
+pub(crate) fn free() -> Outcome<Vec<Row>> {
+    let server = EtcdServer::start(&[])?;
+    let runtime = runtime(1)?;
+    let client = connect(&runtime, &server)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    runtime.block_on(async {
+        let mutex = client.mutex("bench")?;
+        let mut bare = Bare::connect(&server).await?;
+        for _ in 0..ROUNDS {
+            for _ in 0..PAIRS {
+                let start = Instant::now();
+                mutex.acquire().await?.release().await?;
+                ours.push(start.elapsed());
+            }
+            for _ in 0..PAIRS {
+                let start = Instant::now();
+                bare.pair().await?;
+                theirs.push(start.elapsed());
+            }
+        }
+        Ok::<(), Box<dyn std::error::Error>>(())
+    })?;
+    let (what, against) =
+        ("etcd: acquire + release, free, one task", "two bare transactions, put and delete");
+    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.2))])
+}
+
+/// From the release to the waiter's guard, against the same with the Lock RPC of the server.
+///
+/// A waiter of the server's own lock stands in line on the lease it is to hold on, and needs to write
+/// nothing when its turn has come; but if it dies, it is in the way for its whole TTL. Ours stands
+/// there on a short lease, and moves its key when its turn has come. That write is what the second
+/// row shows.
+pub(crate) fn handoff() -> Outcome<Vec<Row>> {
+    let server = EtcdServer::start(&[])?;
+    let runtime = runtime(2)?;
+    let client = connect(&runtime, &server)?;
+    let against = "the Lock and Unlock RPCs of etcd";
+    let row = |what, wait, bound| {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            for _ in 0..HANDOFFS / 3 {
+                ours.push(runtime.block_on(our_handoff(&client, wait))?);
+                theirs.push(runtime.block_on(their_handoff(&server, wait))?);
+            }
+        }
+        Outcome::Ok(Row::of_times(what, median(ours), against, median(theirs), bound))
+    };
+    Ok(vec![
+        row("etcd: hand-off, the waiter came 20 ms before", Duration::from_millis(20), Some(0.1))?,
+        row(
+            "etcd: hand-off, the waiter came 500 ms before",
+            Duration::from_millis(500),
+            Some(1.0),
+        )?,
+    ])
+}
+
+async fn our_handoff(client: &Client, wait: Duration) -> Outcome<Duration> {
+    let options = Options::new().ttl(Duration::from_secs(30));
+    let mutex = client.mutex("handoff")?.with(options);
+    let guard = mutex.acquire().await?;
+    let waiter = tokio::spawn(async move {
+        let guard = mutex.acquire().await?;
+        let granted = Instant::now();
+        guard.release().await?;
+        Ok::<_, tenure_core::Error>(granted)
+    });
+    tokio::time::sleep(wait).await;
+    let start = Instant::now();
+    guard.release().await?;
+    Ok(waiter.await??.duration_since(start))
+}
+
+async fn their_handoff(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
+    let (mut holder, mut waiter) = (Bare::connect(server).await?, Bare::connect(server).await?);
+    let key = holder.lock("handoff").await?;
+    let waiting = tokio::spawn(async move {
+        let key = waiter.lock("handoff").await.map_err(|error| error.to_string())?;
+        let granted = Instant::now();
+        waiter.unlock(key).await.map_err(|error| error.to_string())?;
+        Ok::<_, String>(granted)
+    });
+    tokio::time::sleep(wait).await;
+    let start = Instant::now();
+    holder.unlock(key).await?;
+    Ok(waiting.await??.duration_since(start))
+}
+
+fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client> {
+    let config = EtcdConfig::new(vec![("127.0.0.1".into(), server.port())]);
+    let store = runtime.block_on(EtcdStore::connect(config))?;
+    let _inside = runtime.enter();
+    Ok(Client::new(Arc::new(store)))
+}
+
+/// A connection that knows nothing but the stubs, with a lease of its own.
+struct Bare {
+    channel: Channel,
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+/// The reply to a lock and the request of an unlock, as far as they matter here.
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockResponse {
+    #[prost(bytes = "vec", tag = "2")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnlockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+impl Bare {
+    async fn connect(server: &EtcdServer) -> Outcome<Self> {
+        let address = format!("http://127.0.0.1:{}", server.port());
+        let channel = Endpoint::from_shared(address)?.connect().await?;
+        let grant = LeaseGrantRequest { ttl: 30 };
+        let lease = LeaseClient::new(channel.clone()).lease_grant(grant).await?.into_inner().id;
+        Ok(Self { channel, lease })
+    }
+
+    async fn pair(&mut self) -> Outcome<()> {
+        let key = b"bench/bare".to_vec();
+        let mut kv = KvClient::new(self.channel.clone());
+        let put = PutRequest { key: key.clone(), value: vec![b'v'; 80], lease: self.lease };
+        let free = Compare {
+            target: CompareTarget::Create.into(),
+            key: key.clone(),
+            target_union: Some(TargetUnion::CreateRevision(0)),
+            ..Default::default()
+        };
+        let op = |request| vec![RequestOp { request: Some(request) }];
+        let success = op(Request::RequestPut(put));
+        kv.txn(TxnRequest { compare: vec![free], success, failure: Vec::new() }).await?;
+        let success = op(Request::RequestDeleteRange(DeleteRangeRequest { key, prev_kv: false }));
+        kv.txn(TxnRequest { success, ..Default::default() }).await?;
+        Ok(())
+    }
+
+    async fn lock(&mut self, name: &str) -> Outcome<Vec<u8>> {
+        let request = LockRequest { name: name.into(), lease: self.lease };
+        let reply: LockResponse = self.call("/v3lockpb.Lock/Lock", request).await?;
+        Ok(reply.key)
+    }
+
+    async fn unlock(&mut self, key: Vec<u8>) -> Outcome<()> {
+        let _: LockResponse = self.call("/v3lockpb.Lock/Unlock", UnlockRequest { key }).await?;
+        Ok(())
+    }
+
+    async fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Outcome<A>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let mut client = Grpc::new(self.channel.clone());
+        client.ready().await?;
+        let codec: ProstCodec<Q, A> = ProstCodec::default();
+        let path = PathAndQuery::from_static(path);
+        Ok(client.unary(tonic::Request::new(request), path, codec).await?.into_inner())
+    }
+}

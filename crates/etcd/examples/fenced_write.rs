@@ -1,0 +1,45 @@
+//! A write in etcd that fails when the lock is lost, whatever its holder believes.
+//!
+//! `cargo run -p tenure-etcd --example fenced_write -- 127.0.0.1:2379` with an etcd there, and
+//! `etcdctl` to make the transaction; with any other client, compare [`Fence::key`]'s create revision
+//! with [`Fence::create_revision`].
+
+use std::error::Error;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use tenure_core::{Client, Eviction};
+use tenure_etcd::{EtcdConfig, EtcdStore, Fence};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:2379".into());
+    let (host, port) = address.rsplit_once(':').ok_or("write host:port")?;
+    let config = EtcdConfig::new(vec![(host.into(), port.parse()?)]);
+    let prefix = config.prefix.clone();
+    let client = Client::new(Arc::new(EtcdStore::connect(config).await?));
+
+    let guard = client.mutex("accounts")?.acquire().await?;
+    let fence = Fence::of(&prefix, &guard).ok_or("etcd gives tokens")?;
+    println!("held:   {}", write(&address, &fence, "17")?);
+
+    // An operator takes the lock away. The guard will hear of it at its next renewal.
+    let order = Eviction::new(guard.name().clone(), guard.owner(), "an example");
+    client.store().evict(&order).await?;
+    println!("valid:  {}", guard.is_valid());
+    println!("stale:  {}", write(&address, &fence, "18")?);
+    Ok(())
+}
+
+/// Puts a value if the fence holds; `etcdctl` says `SUCCESS` or `FAILURE`.
+fn write(address: &str, fence: &Fence, value: &str) -> Result<String, Box<dyn Error>> {
+    let mut etcdctl = Command::new("etcdctl");
+    etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", address, "txn"]);
+    let mut child = etcdctl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = child.stdin.take().ok_or("no input")?;
+    write!(input, "{fence}\n\nput balance {value}\n\n\n")?;
+    drop(input);
+    let said = String::from_utf8(child.wait_with_output()?.stdout)?;
+    Ok(said.lines().next().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,70 @@
+//! What there is to say about an etcd store.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where an etcd store is, and how it locks.
+#[derive(Clone)]
+pub struct EtcdConfig {
+    /// Hosts and ports of the members, one or more.
+    pub members: Vec<(String, u16)>,
+    /// The user to log in as.
+    pub username: Option<String>,
+    /// The password to log in with.
+    pub password: Option<String>,
+    /// TLS, where the members speak it.
+    pub tls: Option<Tls>,
+    /// What every key begins with. May be empty.
+    pub prefix: String,
+    /// How long to wait for a reply.
+    pub timeout: Duration,
+}
+
+/// How to trust a member, and how to be trusted by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A file with the certificates to trust (PEM), instead of the public ones.
+    pub ca: Option<PathBuf>,
+    /// Files with a certificate and a key of our own (PEM).
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl EtcdConfig {
+    /// The defaults for these members: prefix `tenure/`, two seconds.
+    pub fn new(members: Vec<(String, u16)>) -> Self {
+        Self {
+            members,
+            username: None,
+            password: None,
+            tls: None,
+            prefix: "tenure/".into(),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl fmt::Debug for EtcdConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdConfig")
+            .field("members", &self.members)
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("tls", &self.tls)
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let mut config = EtcdConfig::new(vec![("h".into(), 1)]);
+        config.password = Some("secret".into());
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+}

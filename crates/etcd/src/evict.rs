@@ -1,0 +1,58 @@
+//! To take a lock away by force.
+
+use tenure_core::{Error, ErrorKind, Eviction, Released, Result};
+
+use crate::inner::Inner;
+use crate::members::Again;
+use crate::record::{admitted, mode};
+use crate::rpc::{KeyValue, TxnRequest};
+use crate::txn::{created_at, delete, get, get_line, put, written_at};
+
+/// How many evictions of one lock are remembered.
+const RECORDS: usize = 100;
+
+/// How often it begins anew when the record was written meanwhile.
+const ROUNDS: usize = 5;
+
+impl Inner {
+    pub(crate) async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        let line = self.keyring.line(&eviction.name);
+        let key = line.key(&eviction.owner);
+        let audit = self.keyring.audit(&eviction.name);
+        for _ in 0..ROUNDS {
+            let reads = vec![get_line(&line), get(&audit)];
+            let mut seen = self.members.look("evict", reads).await?;
+            let keys = seen.found(0);
+            let Some(place) = keys.iter().position(|kv| kv.key == key) else {
+                return Ok(Released::NotHeld);
+            };
+            let held = place < admitted(keys.iter().map(mode));
+            let mut compare = vec![created_at(&key, keys[place].create_revision)];
+            let mut success = vec![delete(&key)];
+            if held {
+                let records = seen.found(1).pop();
+                let written = records.as_ref().map_or(0, |records| records.mod_revision);
+                compare.push(written_at(&audit, written));
+                success.push(put(&audit, record(eviction, records), 0));
+            }
+            let request = TxnRequest { compare, success, failure: Vec::new() };
+            let outcome = self.members.txn("evict", Again::Never, &mut false, request).await?;
+            if outcome.succeeded {
+                return Ok(if held { Released::Released } else { Released::NotHeld });
+            }
+        }
+        let why = "the lock changed at every look: try again";
+        Err(Error::new(ErrorKind::Unreachable, "evict", why).about(&eviction.name))
+    }
+}
+
+/// One line an eviction, newest first.
+fn record(eviction: &Eviction, records: Option<KeyValue>) -> Vec<u8> {
+    let Eviction { owner, by, reason, .. } = eviction;
+    let reason = reason.replace(['\n', '\r'], " ");
+    let newest = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+    let older = records.map(|records| String::from_utf8_lossy(&records.value).into_owned());
+    let older = older.unwrap_or_default();
+    let lines = std::iter::once(newest.as_str()).chain(older.lines());
+    lines.take(RECORDS).collect::<Vec<_>>().join("\n").into_bytes()
+}

@@ -1,0 +1,89 @@
+//! What the members say of themselves.
+
+use std::time::Duration;
+
+use crate::inner::Inner;
+use crate::members::{Again, Link};
+use crate::rpc::auth_client::AuthClient;
+use crate::rpc::cluster_client::ClusterClient;
+use crate::rpc::lease_client::LeaseClient;
+use crate::rpc::maintenance_client::MaintenanceClient;
+use crate::rpc::{
+    AlarmRequest, AlarmType, AuthenticateRequest, LeaseGrantRequest, MemberListRequest,
+    StatusRequest,
+};
+
+/// What is known of the cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// What each member that the store knows answers.
+    pub(crate) known: Vec<(String, Answer)>,
+    /// How many members there are, and how many of them vote. `None`: the user may not know.
+    pub(crate) members: Option<(usize, usize)>,
+    /// What alarms are on. `None`: the user may not know.
+    pub(crate) alarms: Option<Vec<AlarmType>>,
+    /// Whether users have to log in.
+    pub(crate) guarded: bool,
+    pub(crate) encrypted: bool,
+    /// The shortest life of a lease. `None`: none was to be had.
+    pub(crate) shortest_lease: Option<Duration>,
+}
+
+/// What one member answers, or why it does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Status { version: String, id: u64, leader: u64 },
+    Silence(String),
+}
+
+pub(crate) async fn collect(inner: &Inner) -> Facts {
+    let mut known = Vec::new();
+    for (name, link) in inner.members.each() {
+        known.push((name.to_owned(), status(link, inner.members.timeout()).await));
+    }
+    let list =
+        |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
+    let members = inner.members.call(EXAMINE, Again::Harmless, list).await;
+    let members = members.map(|list| {
+        let voters = list.members.iter().filter(|member| !member.is_learner);
+        (list.members.len(), voters.count())
+    });
+    let alarm = |link| async move { MaintenanceClient::new(link).alarm(AlarmRequest {}).await };
+    // Only root may ask for alarms.
+    let alarms = inner.members.call(EXAMINE, Again::Harmless, alarm).await.ok();
+    let grant = |link| async move {
+        LeaseClient::new(link).lease_grant(LeaseGrantRequest { ttl: 1 }).await
+    };
+    let shortest = inner.members.call(EXAMINE, Again::Harmless, grant).await.ok();
+    let shortest = shortest.and_then(|lease| u64::try_from(lease.ttl).ok());
+    Facts {
+        known,
+        members: members.ok(),
+        alarms: alarms.map(|reply| reply.alarms.iter().map(|alarm| alarm.alarm()).collect()),
+        guarded: is_guarded(inner.members.link(), inner.members.timeout()).await,
+        encrypted: inner.config.tls.is_some(),
+        shortest_lease: shortest.map(Duration::from_secs),
+    }
+}
+
+const EXAMINE: &str = "examine etcd";
+
+async fn status(link: Link, limit: Duration) -> Answer {
+    let mut client = MaintenanceClient::new(link);
+    match tokio::time::timeout(limit, client.status(StatusRequest {})).await {
+        Ok(Ok(reply)) => {
+            let reply = reply.into_inner();
+            let id = reply.header.map_or(0, |header| header.member_id);
+            Answer::Status { version: reply.version, id, leader: reply.leader }
+        }
+        Ok(Err(status)) => Answer::Silence(status.message().to_owned()),
+        Err(_) => Answer::Silence(format!("no reply within {limit:?}")),
+    }
+}
+
+/// A login that is certainly wrong tells whether anybody looks at logins at all.
+async fn is_guarded(link: Link, limit: Duration) -> bool {
+    let nobody = AuthenticateRequest { name: "tenure-doctor".into(), password: String::new() };
+    let asked = tokio::time::timeout(limit, AuthClient::new(link).authenticate(nobody)).await;
+    !matches!(asked, Ok(Err(status)) if status.message().contains("authentication is not enabled"))
+}

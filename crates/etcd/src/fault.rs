@@ -1,0 +1,111 @@
+//! What goes wrong with etcd, in tenure's kinds.
+
+use std::error::Error as StdError;
+
+use tenure_core::{Error, ErrorKind};
+use tonic::{Code, ConnectError, Status};
+
+/// What a failed try says about the member that was asked, and about the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The member was not reached: nothing was sent.
+    Unsent,
+    /// The connection broke, or the member cannot say: it may have been carried out.
+    Doubtful,
+    /// The login is not valid any more: log in again.
+    LoggedOut,
+    /// The member answered.
+    Refused,
+}
+
+pub(crate) fn verdict(status: &Status) -> Verdict {
+    let said = status.message();
+    if chain(status).any(|cause| cause.is::<ConnectError>()) {
+        return Verdict::Unsent;
+    }
+    match status.code() {
+        Code::Unauthenticated => Verdict::LoggedOut,
+        Code::InvalidArgument if said.contains("revision of auth store is old") => {
+            Verdict::LoggedOut
+        }
+        // These come from the connection, or from a member that has no leader.
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+            Verdict::Doubtful
+        }
+        Code::Internal if StdError::source(status).is_some() => Verdict::Doubtful,
+        _ => Verdict::Refused,
+    }
+}
+
+/// Whether a call failed because the lease it named is gone.
+pub(crate) fn is_lease_gone(error: &Error) -> bool {
+    let status = StdError::source(error).and_then(|cause| cause.downcast_ref::<Status>());
+    status.is_some_and(|status| status.message().contains("lease not found"))
+}
+
+/// Turns what a member or the connection said into our error. `operation` completes "could not …".
+pub(crate) fn fault(operation: &'static str, status: Status) -> Error {
+    let verdict = verdict(&status);
+    let error = explain(operation, &status);
+    let error = error.caused_by(status);
+    if verdict == Verdict::Doubtful { error.with_unknown_effect() } else { error }
+}
+
+fn explain(operation: &'static str, status: &Status) -> Error {
+    let said = status.message();
+    if let Some(cause) = chain(status).find_map(tls) {
+        let why = format!("TLS failed: {cause}; check `ca`, `cert` and `key`");
+        return Error::new(ErrorKind::Denied, operation, why);
+    }
+    let (kind, why) = match status.code() {
+        Code::PermissionDenied => {
+            (ErrorKind::Denied, "the user lacks rights: grant readwrite on the whole prefix")
+        }
+        Code::Unauthenticated => (ErrorKind::Denied, "the login is not valid"),
+        Code::InvalidArgument | Code::FailedPrecondition if said.contains("auth") => {
+            (ErrorKind::Denied, "the user name or password is wrong, or missing")
+        }
+        Code::InvalidArgument if said.contains("user name is empty") => {
+            (ErrorKind::Denied, "the store asks for a user name and a password")
+        }
+        Code::ResourceExhausted if said.contains("space") => {
+            (ErrorKind::Full, "etcd is out of space: compact, defragment, then disarm the alarm")
+        }
+        Code::ResourceExhausted => (ErrorKind::Unreachable, "etcd has too much to do"),
+        Code::Unavailable if said.contains("leader") || said.contains("timed out") => {
+            (ErrorKind::QuorumLost, "too few members are up, or they elect a leader")
+        }
+        Code::DataLoss => (ErrorKind::Damaged, "etcd says that its data is corrupt"),
+        Code::Unimplemented => {
+            (ErrorKind::Unsupported, "the server does not know a call: is it etcd 3.4 or later?")
+        }
+        Code::NotFound | Code::OutOfRange | Code::AlreadyExists => {
+            (ErrorKind::Internal, "etcd refused")
+        }
+        _ => (ErrorKind::Unreachable, "the connection to etcd failed: check that it runs"),
+    };
+    Error::new(kind, operation, format!("{why} ({})", told(status)))
+}
+
+/// What the innermost cause says: the outer ones only say that there was one.
+fn told(status: &Status) -> String {
+    let mut told = status.message().to_owned();
+    for cause in chain(status).skip(1) {
+        told = cause.to_string();
+    }
+    told
+}
+
+fn chain(status: &Status) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    std::iter::successors(Some(status as &(dyn StdError + 'static)), |cause| (*cause).source())
+}
+
+/// What TLS did not like. It is wrapped in an IO error, which does not name it as its source.
+fn tls(cause: &(dyn StdError + 'static)) -> Option<String> {
+    let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    let inner = wrapped.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let known = inner.or_else(|| cause.downcast_ref::<rustls::Error>());
+    // HTTP/2 keeps of an error that comes after the handshake only what it says.
+    let late = || Some(cause.to_string()).filter(|said| said.contains("fatal alert"));
+    known.map(ToString::to_string).or_else(late)
+}

@@ -1,0 +1,244 @@
+//! Leases, shared by the keys of one client that want to live equally long.
+//!
+//! A lease is kept alive only when somebody asks for it: a claim, or the renewal of one. It then
+//! lives on for all its tenants, so those of them that nobody renewed in time are removed one by
+//! one ([`Lease::overdue`]), as if each had a lease of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Moment, OwnerId, Result, now};
+use tokio::sync::Mutex as Turn;
+use tonic::{Code, Status};
+
+use crate::members::{Again, Members};
+use crate::rpc::lease_client::LeaseClient;
+use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest};
+
+/// One lease in etcd.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: i64,
+    /// How long etcd keeps it without a sign of life, at least.
+    life: Duration,
+    /// Who keeps it alive does so for all who wait for their turn.
+    turn: Turn<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The moment before the last sign of life that etcd confirmed was sent.
+    confirmed: Moment,
+    /// Nobody may move in any more.
+    retired: bool,
+    tenants: HashMap<OwnerId, Tenant>,
+    /// Keys that a call of unknown outcome may still write.
+    suspects: Vec<Suspect>,
+    swept: Moment,
+}
+
+#[derive(Clone, Debug)]
+struct Tenant {
+    key: Vec<u8>,
+    ends: Moment,
+}
+
+/// A key on a lease that should not be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub(crate) owner: OwnerId,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Lease {
+    fn new(id: i64, life: Duration, confirmed: Moment) -> Self {
+        let (tenants, suspects, swept) = (HashMap::new(), Vec::new(), confirmed);
+        let state = Mutex::new(State { confirmed, retired: false, tenants, suspects, swept });
+        Self { id, life, turn: Turn::new(()), state }
+    }
+
+    /// The moment before the last sign of life that etcd confirmed was sent: the lease lasts from
+    /// then on.
+    pub(crate) fn confirmed(&self) -> Moment {
+        self.state.lock().confirmed
+    }
+
+    /// Notes that a key hangs, or is about to hang, on the lease until this moment.
+    pub(crate) fn move_in(&self, owner: OwnerId, key: &[u8], ends: Moment) {
+        self.state.lock().tenants.insert(owner, Tenant { key: key.to_vec(), ends });
+    }
+
+    pub(crate) fn move_out(&self, owner: OwnerId) {
+        self.state.lock().tenants.remove(&owner);
+    }
+
+    /// A member may write this key at any time later, although nobody wants it by then. So nobody
+    /// moves in any more: when the last tenant has left, the lease ends, and such a write fails.
+    /// Until then the key is removed again and again.
+    pub(crate) fn suspect(&self, owner: OwnerId, key: &[u8]) {
+        let mut state = self.state.lock();
+        state.retired = true;
+        let suspect = Suspect { owner, key: key.to_vec() };
+        if !state.suspects.contains(&suspect) {
+            state.suspects.push(suspect);
+        }
+    }
+
+    /// Whether it is time to look for those that are overdue. Once asked, not again for a while.
+    pub(crate) fn wants_sweeping(&self, now: Moment) -> bool {
+        let mut state = self.state.lock();
+        let due = now.since(state.swept) >= self.life / 8;
+        if due {
+            state.swept = now;
+        }
+        due
+    }
+
+    /// Nobody may move in any more.
+    pub(crate) fn retire(&self) {
+        self.state.lock().retired = true;
+    }
+
+    /// Those whose time is over at `now`, or who should not be here at all.
+    pub(crate) fn overdue(&self, now: Moment) -> Vec<Suspect> {
+        let state = self.state.lock();
+        let over = state.tenants.iter().filter(|(_, tenant)| tenant.ends <= now);
+        let over = over.map(|(owner, tenant)| Suspect { owner: *owner, key: tenant.key.clone() });
+        let ghosts = state.suspects.iter().filter(|one| !state.tenants.contains_key(&one.owner));
+        over.chain(ghosts.cloned()).collect()
+    }
+
+    /// Whether a tenant's time is (still) over.
+    pub(crate) fn is_overdue(&self, owner: OwnerId, now: Moment) -> bool {
+        self.state.lock().tenants.get(&owner).is_none_or(|tenant| tenant.ends <= now)
+    }
+
+    fn is_usable(&self, now: Moment) -> bool {
+        let state = self.state.lock();
+        // Later than this, a new one is as cheap as to find out whether this one is still there.
+        !state.retired && now.since(state.confirmed) < self.life.mul_f64(0.8)
+    }
+}
+
+/// The lease of one length that is in use. Who replaces it does so for all who wait for it.
+type Seat = Turn<Option<Arc<Lease>>>;
+
+/// The leases of one client.
+pub(crate) struct Leases {
+    members: Arc<Members>,
+    by_seconds: Mutex<HashMap<i64, Arc<Seat>>>,
+    by_id: Mutex<HashMap<i64, Arc<Lease>>>,
+}
+
+impl Leases {
+    pub(crate) fn new(members: Arc<Members>) -> Self {
+        Self { members, by_seconds: Mutex::default(), by_id: Mutex::default() }
+    }
+
+    /// A lease that lasts `life`, of which at most `age` has passed. Every call of one client with
+    /// the same `life`, rounded up to seconds, gets the same one while it can be used.
+    pub(crate) async fn get(
+        &self,
+        operation: &'static str,
+        life: Duration,
+        age: Duration,
+    ) -> Result<Arc<Lease>> {
+        let seconds = i64::try_from(life.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
+        let seat = Arc::clone(self.by_seconds.lock().entry(seconds).or_default());
+        let mut seat = seat.lock().await;
+        if let Some(lease) = &*seat
+            && lease.is_usable(now())
+        {
+            let young = now().since(lease.confirmed()) <= age;
+            if young || self.keep_alive(operation, lease, now()).await? {
+                return Ok(Arc::clone(lease));
+            }
+        }
+        let lease = Arc::new(self.grant(operation, seconds).await?);
+        let mut by_id = self.by_id.lock();
+        by_id.retain(|_, lease| now().since(lease.confirmed()) < lease.life * 4);
+        by_id.insert(lease.id, Arc::clone(&lease));
+        *seat = Some(Arc::clone(&lease));
+        Ok(lease)
+    }
+
+    /// One of ours.
+    pub(crate) fn find(&self, id: i64) -> Option<Arc<Lease>> {
+        self.by_id.lock().get(&id).cloned()
+    }
+
+    /// Confirms the lease by a sign of life that is sent after `began`. False: the lease is gone.
+    pub(crate) async fn keep_alive(
+        &self,
+        operation: &'static str,
+        lease: &Lease,
+        began: Moment,
+    ) -> Result<bool> {
+        let _turn = lease.turn.lock().await;
+        if lease.confirmed() >= began {
+            return Ok(true);
+        }
+        let sent = now();
+        let alive = self.revive(operation, lease.id).await?;
+        let mut state = lease.state.lock();
+        if alive {
+            state.confirmed = state.confirmed.max(sent);
+        } else {
+            state.retired = true;
+        }
+        Ok(alive)
+    }
+
+    /// A sign of life for any lease. False: it is gone.
+    pub(crate) async fn revive(&self, operation: &'static str, id: i64) -> Result<bool> {
+        let ask = |link| async move {
+            let once = futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
+            let mut replies = LeaseClient::new(link).lease_keep_alive(once).await?.into_inner();
+            let ended = || Status::new(Code::Unavailable, "the stream ended without a reply");
+            Ok(tonic::Response::new(replies.message().await?.ok_or_else(ended)?))
+        };
+        let reply = self.members.call(operation, Again::Harmless, ask).await?;
+        Ok(reply.ttl > 0)
+    }
+
+    async fn grant(&self, operation: &'static str, ttl: i64) -> Result<Lease> {
+        let sent = now();
+        let ask = |link| async move {
+            LeaseClient::new(link).lease_grant(LeaseGrantRequest { ttl }).await
+        };
+        // One that is granted twice ends by itself.
+        let reply = self.members.call(operation, Again::Harmless, ask).await?;
+        let life = Duration::from_secs(u64::try_from(reply.ttl.max(ttl)).unwrap_or_default());
+        Ok(Lease::new(reply.id, life, sent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_overdue_when_its_time_has_passed_and_a_suspect_always() {
+        let [late, early, ghost] = [(); 3].map(|()| OwnerId::random());
+        let lease = Lease::new(1, Duration::from_secs(10), Moment::default());
+        let at = |seconds| Moment::default() + Duration::from_secs(seconds);
+        lease.move_in(late, b"late", at(9));
+        lease.move_in(early, b"early", at(5));
+        assert_eq!(lease.overdue(at(4)), []);
+        let early_one = Suspect { owner: early, key: b"early".to_vec() };
+        assert_eq!(lease.overdue(at(5)), [early_one]);
+        assert!(lease.is_overdue(early, at(5)) && !lease.is_overdue(late, at(5)));
+        lease.move_out(early);
+        assert_eq!(lease.overdue(at(5)), []);
+        assert!(lease.is_usable(at(1)) && !lease.is_usable(at(9)));
+        lease.suspect(ghost, b"ghost");
+        assert!(!lease.is_usable(at(1)), "nobody moves in where a ghost may be");
+        assert_eq!(lease.overdue(at(1)).len(), 1);
+        // One that is a tenant again has written its key itself.
+        lease.move_in(ghost, b"ghost", at(9));
+        assert_eq!(lease.overdue(at(1)), []);
+    }
+}

@@ -1,0 +1,245 @@
+//! A claim in line: who it waits for, and how it gets in.
+//!
+//! A task stands in line for each claim. It watches the one obstacle before it and its own key, and
+//! moves the key from the lease for waiting to the one for holding when its turn has come. Whoever
+//! claims or waits only looks at how far it got.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tenure_core::{Claim, Error, Grant, Mode, Result, Token, now};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use crate::fault::is_lease_gone;
+use crate::inner::Inner;
+use crate::keys::Line;
+use crate::lease::Lease;
+use crate::members::Again;
+use crate::record::{Obstacle, Record, mode, obstacle};
+use crate::rpc::{KeyValue, TxnRequest};
+use crate::txn::{created_at, get, get_last_before, get_line, nobody_before, put};
+use crate::watch::Scope;
+
+pub(crate) struct Place {
+    pub(crate) claim: Claim,
+    pub(crate) line: Line,
+    pub(crate) key: Vec<u8>,
+    /// The create revision of the key: its number in line, and its token once it holds.
+    pub(crate) revision: i64,
+    pub(crate) lease: Arc<Lease>,
+    /// The key that is watched, if it is a single one that must go.
+    obstacle: Mutex<Option<Vec<u8>>>,
+    standing: watch::Sender<Standing>,
+    /// Rings when the task should look again.
+    look: Notify,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+/// How far a place got.
+#[derive(Clone, Debug)]
+pub(crate) enum Standing {
+    Waits,
+    Holds(Grant),
+    /// The key is gone: by its end, or by force.
+    Gone,
+    /// Nobody looks any more. What is the case is known to etcd alone.
+    Unknown,
+}
+
+/// What etcd says of a place.
+pub(crate) enum View {
+    Gone,
+    Admitted,
+    Behind(Scope),
+}
+
+impl Place {
+    pub(crate) fn new(
+        claim: Claim,
+        line: Line,
+        key: Vec<u8>,
+        revision: i64,
+        lease: Arc<Lease>,
+    ) -> Self {
+        let (standing, _) = watch::channel(Standing::Waits);
+        let (obstacle, task, look) = (Mutex::default(), Mutex::default(), Notify::new());
+        Self { claim, line, key, revision, lease, obstacle, standing, look, task }
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    /// Resolves when it does not wait any more.
+    pub(crate) async fn news(&self) -> Standing {
+        let mut standing = self.standing.subscribe();
+        let news = standing.wait_for(|standing| !matches!(standing, Standing::Waits)).await;
+        news.map_or(Standing::Unknown, |standing| standing.clone())
+    }
+
+    /// Lets the task look again.
+    pub(crate) fn look_again(&self) {
+        self.look.notify_one();
+    }
+
+    /// The single key that must go before anything changes, where there is one.
+    pub(crate) fn obstacle(&self) -> Option<Vec<u8>> {
+        self.obstacle.lock().clone()
+    }
+
+    pub(crate) fn abandon(&self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+        self.standing.send_replace(Standing::Unknown);
+    }
+
+    fn token(&self) -> Option<Token> {
+        u64::try_from(self.revision).ok().map(Token::new)
+    }
+}
+
+impl Inner {
+    /// Stands in line for a claim, behind what was seen, until it holds, is gone, or etcd cannot be
+    /// asked.
+    pub(crate) fn stand(self: &Arc<Self>, place: Place, behind: Scope) {
+        let place = Arc::new(place);
+        let waiter = Arc::clone(&place);
+        let inner = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let standing = match inner.advance(&waiter, behind).await {
+                Ok(Some(grant)) => Standing::Holds(grant),
+                Ok(None) => Standing::Gone,
+                Err(error) => {
+                    tracing::debug!(lock = %waiter.claim.name, %error, "the place is not watched");
+                    Standing::Unknown
+                }
+            };
+            waiter.standing.send_replace(standing);
+        });
+        *place.task.lock() = Some(task.abort_handle());
+        if let Some(old) = self.places.lock().insert(place.claim.owner, place) {
+            old.abandon();
+        }
+    }
+
+    /// Look, watch, look again, wait: in this order, so that nothing falls in between.
+    async fn advance(self: &Arc<Self>, place: &Place, behind: Scope) -> Result<Option<Grant>> {
+        let own = Scope { key: place.key.clone(), end: Vec::new(), writes: false };
+        let mut own = self.watches.start(&own).await?;
+        let mut seen = Some(View::Behind(behind));
+        loop {
+            let view = match seen.take() {
+                Some(view) => view,
+                None => self.look(place).await?,
+            };
+            let scope = match view {
+                View::Gone => return Ok(None),
+                View::Admitted => match self.promote(place, false).await? {
+                    Some(grant) => return Ok(Some(grant)),
+                    None => continue,
+                },
+                View::Behind(scope) => scope,
+            };
+            let mut watch = self.watches.start(&scope).await?;
+            if !self.is_behind(place, &scope).await? {
+                continue;
+            }
+            let left = tokio::select! {
+                changed = watch.changed() => changed?,
+                gone = own.changed() => { gone?; continue }
+                () = place.look.notified() => continue,
+            };
+            // Who held alone was the first, and nobody else stood between it and this one.
+            let sure = left.and_then(|kv| Record::read(&kv.value)).is_some_and(|record| {
+                record.held && record.mode == Mode::Exclusive && !scope.writes
+            });
+            if place.claim.mode == Mode::Exclusive
+                && let Some(grant) = self.promote(place, sure).await?
+            {
+                return Ok(Some(grant));
+            }
+        }
+    }
+
+    /// Whether what was seen to be in the way still is, now that it is watched.
+    async fn is_behind(&self, place: &Place, scope: &Scope) -> Result<bool> {
+        let single = scope.end.is_empty() && !scope.writes;
+        *place.obstacle.lock() = single.then(|| scope.key.clone());
+        if !single {
+            let seen = self.look(place).await?;
+            return Ok(matches!(seen, View::Behind(now) if now == *scope));
+        }
+        // Two keys are found more quickly than one in a line.
+        let mut seen = self.members.look("wait", vec![get(&place.key), get(&scope.key)]).await?;
+        let there = |kv: Option<KeyValue>| kv.map(|kv| kv.create_revision);
+        let (own, before) = (there(seen.found(0).pop()), there(seen.found(1).pop()));
+        Ok(own == Some(place.revision) && before.is_some_and(|before| before < place.revision))
+    }
+
+    /// Who is in the way.
+    pub(crate) async fn look(&self, place: &Place) -> Result<View> {
+        let deletion = |key: Vec<u8>| Scope { key, end: Vec::new(), writes: false };
+        if place.claim.mode == Mode::Exclusive {
+            let reads = vec![get(&place.key), get_last_before(&place.line, place.revision)];
+            let mut seen = self.members.look("wait", reads).await?;
+            let own = seen.found(0).pop();
+            if own.is_none_or(|own| own.create_revision != place.revision) {
+                return Ok(View::Gone);
+            }
+            let before = seen.found(1).pop();
+            return Ok(before.map_or(View::Admitted, |before| View::Behind(deletion(before.key))));
+        }
+        let mut seen = self.members.look("wait", vec![get_line(&place.line)]).await?;
+        let mut before = seen.found(0);
+        let own = before.iter().position(|kv| kv.create_revision == place.revision);
+        let Some(own) = own else { return Ok(View::Gone) };
+        before.truncate(own);
+        let modes: Vec<Mode> = before.iter().map(mode).collect();
+        Ok(match obstacle(&modes, place.claim.mode) {
+            None => View::Admitted,
+            Some(Obstacle::Leaves(index)) => View::Behind(deletion(before.swap_remove(index).key)),
+            Some(Obstacle::Moves(index)) => {
+                let key = before.swap_remove(index).key;
+                View::Behind(Scope { key, end: Vec::new(), writes: true })
+            }
+            Some(Obstacle::Holders) => {
+                let (key, end) = (place.line.first(), place.line.end());
+                View::Behind(Scope { key, end, writes: false })
+            }
+        })
+    }
+
+    /// Moves the key of one that is admitted to the lease for holding. `None`: it is not, or its
+    /// key is gone. That nobody stands before it need not be asked of one that is sure.
+    ///
+    /// Sent twice, or late, it does no harm: it names the create revision of the key.
+    pub(crate) async fn promote(
+        self: &Arc<Self>,
+        place: &Place,
+        sure: bool,
+    ) -> Result<Option<Grant>> {
+        let Place { claim, line, key, revision, .. } = place;
+        let lease = self.hold_lease(claim).await?;
+        lease.move_in(claim.owner, key, now() + claim.ttl);
+        let mut compare = vec![created_at(key, *revision)];
+        if claim.mode == Mode::Exclusive && !sure {
+            compare.push(nobody_before(line, *revision));
+        }
+        let success = vec![put(key, Record::write(claim, true), lease.id)];
+        let request = TxnRequest { compare, success, failure: Vec::new() };
+        let since = Some(lease.confirmed());
+        let outcome = self.members.txn("acquire", Again::Harmless, &mut false, request).await;
+        if outcome.as_ref().is_err_and(is_lease_gone) {
+            lease.retire();
+        }
+        let promoted = outcome.map_err(Error::with_unknown_effect)?.succeeded;
+        match promoted {
+            true if lease.id != place.lease.id => place.lease.move_out(claim.owner),
+            false if lease.id != place.lease.id => lease.move_out(claim.owner),
+            _ => {}
+        }
+        Ok(promoted.then(|| Grant { token: place.token(), since }))
+    }
+}

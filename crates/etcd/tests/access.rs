@@ -1,0 +1,164 @@
+//! Who is let in: TLS, passwords and rights.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use common::{client, config_of, until_waiting};
+use tenure_core::{Client, Error, ErrorKind};
+use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
+use tenure_testkit::{Certificates, EtcdServer, GENEROUS, eventually};
+
+async fn works(client: &Client) {
+    let mutex = client.mutex("a").unwrap();
+    let guard = mutex.try_acquire().await.unwrap();
+    assert_eq!(client.list("").await.unwrap().len(), 1);
+    let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    until_waiting(client, "a", 1).await;
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(GENEROUS, waiting).await.unwrap().unwrap();
+    next.release().await.unwrap();
+}
+
+async fn refusal(config: &EtcdConfig) -> Error {
+    EtcdStore::connect(config.clone()).await.unwrap_err()
+}
+
+fn encrypted(files: &Certificates, besides: &[&str]) -> EtcdServer {
+    let (certificate, key) = files.of("server");
+    let arguments =
+        [format!("--cert-file={}", certificate.display()), format!("--key-file={}", key.display())];
+    let arguments: Vec<&str> =
+        arguments.iter().map(String::as_str).chain(besides.iter().copied()).collect();
+    EtcdServer::start(&arguments).unwrap()
+}
+
+/// A server that listens may not serve yet.
+async fn connected(config: &EtcdConfig) -> Client {
+    let serves = || async { EtcdStore::connect(config.clone()).await.is_ok() };
+    assert!(eventually(GENEROUS, serves).await, "{}", refusal(config).await);
+    client(config).await
+}
+
+on_servers! {
+    async fn an_encrypted_server_is_verified() {
+        let files = Certificates::make().unwrap();
+        let server = encrypted(&files, &[]);
+        let mut config = config_of(&server);
+        for host in ["127.0.0.1", "localhost"] {
+            config.members[0].0 = host.into();
+            config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+            works(&connected(&config).await).await;
+            // The public authorities know nothing of it.
+            config.tls = Some(Tls::default());
+            let denied = refusal(&config).await;
+            assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+            assert!(denied.to_string().contains("`ca`"), "{denied}");
+        }
+        config.tls = None;
+        assert_eq!(refusal(&config).await.kind(), ErrorKind::Unreachable);
+        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), identity: None });
+        assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
+    }
+}
+
+on_servers! {
+    async fn a_server_that_wants_a_certificate_gets_ours() {
+        let files = Certificates::make().unwrap();
+        let ca = format!("--trusted-ca-file={}", files.ca().display());
+        let server = encrypted(&files, &["--client-cert-auth", &ca]);
+        let mut config = config_of(&server);
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        works(&connected(&config).await).await;
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        let denied = refusal(&config).await;
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        assert!(denied.to_string().contains("TLS"), "{denied}");
+    }
+}
+
+/// Adds the user `locker` with the rights the documentation names, and turns passwords on.
+fn guard_by_passwords(server: &EtcdServer) {
+    for words in [
+        &["user", "add", "root:rootsecret"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "locks"],
+        &["role", "grant-permission", "locks", "readwrite", "tenure/", "--prefix=true"],
+        &["user", "add", "locker:secret"],
+        &["user", "grant-role", "locker", "locks"],
+        &["user", "add", "guest:guest"],
+        &["auth", "enable"],
+    ] {
+        // Roles are made by hand where `auth enable` would need them.
+        let done = server.control(words);
+        assert!(done.is_ok() || words.contains(&"grant-role"), "{words:?}: {done:?}");
+    }
+}
+
+on_servers! {
+    async fn a_password_is_needed_and_must_be_right() {
+        let server = EtcdServer::start(&[]).unwrap();
+        server.control(&["role", "add", "root"]).unwrap();
+        guard_by_passwords(&server);
+        let mut config = config_of(&server);
+        for (login, right) in [
+            (Some(("locker", "secret")), true),
+            (Some(("root", "rootsecret")), true),
+            (Some(("locker", "wrong")), false),
+            (Some(("nobody", "secret")), false),
+            (Some(("guest", "guest")), false),
+            (None, false),
+        ] {
+            config.username = login.map(|(user, _)| user.into());
+            config.password = login.map(|(_, password)| password.into());
+            if right {
+                works(&client(&config).await).await;
+            } else {
+                let denied = refusal(&config).await;
+                assert_eq!(denied.kind(), ErrorKind::Denied, "{login:?}: {denied}");
+            }
+        }
+    }
+}
+
+on_servers! {
+    async fn a_login_that_the_server_forgot_is_made_again() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        server.control(&["role", "add", "root"]).unwrap();
+        guard_by_passwords(&server);
+        let mut config = config_of(&server);
+        config.username = Some("locker".into());
+        config.password = Some("secret".into());
+        let client = client(&config).await;
+        works(&client).await;
+        // Its tokens are in its memory alone.
+        server.restart().unwrap();
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
+        works(&client).await;
+    }
+}
+
+on_servers! {
+    async fn a_password_where_none_is_needed_does_no_harm() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let mut config = config_of(&server);
+        config.username = Some("locker".into());
+        config.password = Some("secret".into());
+        works(&client(&config).await).await;
+    }
+}
+
+on_servers! {
+    async fn a_server_that_is_not_there_is_unreachable() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let config = config_of(&server);
+        let client = client(&config).await;
+        server.kill9().unwrap();
+        let error = refusal(&config).await;
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        let error = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("check that it runs"), "{error}");
+    }
+}

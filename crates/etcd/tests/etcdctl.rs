@@ -1,0 +1,232 @@
+//! `etcdctl lock` on the same names: it excludes us and is excluded, and both hand over.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{client, config_of, until_waiting};
+use tenure_core::{Client, ErrorKind, Eviction, Mode, Options, Origin, Released};
+use tenure_etcd::{EtcdStore, Fence};
+use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
+
+/// An `etcdctl lock` that says when it holds, and holds until a file appears (or for a minute).
+fn lock(server: &EtcdServer, name: &str, until: &Path) -> Process {
+    // It ends with the test's folder, too: nobody ends it when etcdctl is killed.
+    let hold = "echo held; for i in $(seq 600); do \
+                { [ -e \"$1\" ] || [ ! -d \"${1%/*}\" ]; } && break; sleep 0.1; done";
+    let until = until.to_str().unwrap();
+    let words = ["lock", "--ttl=2", name, "--", "sh", "-c", hold, "sh", until];
+    Process::spawn(server.controller(&words)).unwrap()
+}
+
+async fn held(locker: &mut Process) {
+    let said = locker.line(GENEROUS).await;
+    assert_eq!(said.as_deref(), Some("held"));
+}
+
+async fn owners(client: &Client, name: &str) -> (usize, usize) {
+    let state = client.inspect(name).await.unwrap();
+    (state.holders.len(), state.waiters.len())
+}
+
+on_servers! {
+    async fn etcdctl_waits_for_us_and_gets_the_lock_when_we_release_it() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let client = client(&config_of(&server)).await;
+        let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+        let mut theirs = lock(&server, "tenure/a", &folder.path().join("go"));
+        until_waiting(&client, "a", 1).await;
+        assert_eq!(theirs.line(Duration::from_millis(300)).await, None, "two hold at once");
+        guard.release().await.unwrap();
+        held(&mut theirs).await;
+        assert_eq!(owners(&client, "a").await, (1, 0));
+    }
+}
+
+on_servers! {
+    async fn we_wait_for_etcdctl_and_get_the_lock_when_it_ends() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let go = folder.path().join("go");
+        let client = client(&config_of(&server)).await;
+        let mut theirs = lock(&server, "tenure/a", &go);
+        held(&mut theirs).await;
+        let mutex = client.mutex("a").unwrap();
+        assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
+        let reader = client.rw_lock("a").unwrap();
+        assert_eq!(reader.try_read().await.unwrap_err().kind(), ErrorKind::Busy);
+        let state = client.inspect("a").await.unwrap();
+        let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+        assert_eq!((holder.mode, holder.pid, holder.age), (Mode::Exclusive, None, None));
+        assert!(holder.token.is_some() && holder.expires_in.is_some());
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&client, "a", 1).await;
+        std::fs::write(&go, "").unwrap();
+        let guard = tokio::time::timeout(GENEROUS, waiting).await.unwrap().unwrap();
+        assert!(guard.token() > holder.token);
+        guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_line_of_both_kinds_is_served_in_its_order() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let client = client(&config_of(&server)).await;
+        let first = client.mutex("a").unwrap().acquire().await.unwrap();
+        let go = [folder.path().join("one"), folder.path().join("two")];
+        let mut second = lock(&server, "tenure/a", &go[0]);
+        until_waiting(&client, "a", 1).await;
+        let mutex = client.mutex("a").unwrap();
+        let third = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&client, "a", 2).await;
+        let mut fourth = lock(&server, "tenure/a", &go[1]);
+        until_waiting(&client, "a", 3).await;
+        first.release().await.unwrap();
+        held(&mut second).await;
+        assert!(!third.is_finished());
+        std::fs::write(&go[0], "").unwrap();
+        let third = tokio::time::timeout(GENEROUS, third).await.unwrap().unwrap();
+        assert_eq!(fourth.line(Duration::from_millis(300)).await, None, "two hold at once");
+        third.release().await.unwrap();
+        held(&mut fourth).await;
+        std::fs::write(&go[1], "").unwrap();
+        let free = || async { owners(&client, "a").await == (0, 0) };
+        assert!(eventually(GENEROUS, free).await);
+    }
+}
+
+on_servers! {
+    async fn an_etcdctl_that_was_killed_lets_us_in_when_its_lease_ends() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let client = client(&config_of(&server)).await;
+        let mut theirs = lock(&server, "tenure/a", &folder.path().join("go"));
+        held(&mut theirs).await;
+        theirs.kill9().unwrap();
+        let guard = client.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
+        guard.release().await.unwrap();
+        // The command it ran outlives it; this one ends by the file.
+        std::fs::write(folder.path().join("go"), "").unwrap();
+    }
+}
+
+on_servers! {
+    /// Both add to a file that only the lock protects.
+    async fn no_update_of_either_kind_is_lost() {
+        const ROUNDS: usize = 15;
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let file = folder.path().join("count");
+        std::fs::write(&file, "0").unwrap();
+        let path = file.to_str().unwrap();
+        let add = "n=$(cat \"$1\"); sleep 0.01; echo $((n + 1)) > \"$1\"";
+        let words = ["lock", "tenure/a", "--", "sh", "-c", add, "sh", path];
+        let mut theirs: Vec<Process> = Vec::new();
+        let client = client(&config_of(&server)).await;
+        let mutex = client.mutex("a").unwrap();
+        for round in 0..ROUNDS {
+            if round % 3 == 0 {
+                theirs.push(Process::spawn(server.controller(&words)).unwrap());
+            }
+            let guard = mutex.acquire().await.unwrap();
+            let seen: usize = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+            tokio::task::yield_now().await;
+            std::fs::write(&file, (seen + 1).to_string()).unwrap();
+            guard.release().await.unwrap();
+        }
+        let all = theirs.len() + ROUNDS;
+        for mut locker in theirs {
+            assert!(locker.wait(GENEROUS).await.expect("it ends").success());
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), all.to_string());
+    }
+}
+
+on_servers! {
+    /// For etcdctl, whatever is below a name blocks it.
+    async fn our_lock_a_slash_b_does_not_block_etcdctl_on_a() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let client = client(&config_of(&server)).await;
+        let _guard = client.mutex("a/b").unwrap().acquire().await.unwrap();
+        let mut theirs = lock(&server, "tenure/a", &folder.path().join("go"));
+        held(&mut theirs).await;
+        // And where another program nests its names, we are blocked as it is.
+        let mut nested = lock(&server, "tenure/c/d", &folder.path().join("go"));
+        held(&mut nested).await;
+        let error = client.mutex("c").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let names: Vec<String> =
+            client.list("").await.unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["a", "a/b", "c"]);
+    }
+}
+
+on_servers! {
+    async fn without_a_prefix_names_are_those_of_etcdctl() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let folder = temp_dir();
+        let mut config = config_of(&server);
+        config.prefix = String::new();
+        let store = Arc::new(EtcdStore::connect(config).await.unwrap());
+        let client = Client::new(store.clone());
+        let mut theirs = lock(&server, "orders", &folder.path().join("go"));
+        held(&mut theirs).await;
+        let mutex = client.mutex("orders").unwrap();
+        assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
+        // Force takes it away from etcdctl, too.
+        let owner = client.inspect("orders").await.unwrap().holders[0].owner.clone();
+        let (name, reason) = ("orders".parse().unwrap(), "test".to_owned());
+        let order = Eviction { name, owner, by: Origin::here(), reason };
+        assert_eq!(client.store().evict(&order).await.unwrap(), Released::Released);
+        mutex.try_acquire().await.unwrap().release().await.unwrap();
+        let audit = server.control(&["get", "--print-value-only", "%audit/orders"]).unwrap();
+        assert!(audit.starts_with(&format!("{} by ", order.owner)), "{audit}");
+        assert!(audit.ends_with(": test"), "{audit}");
+    }
+}
+
+/// A transaction by `etcdctl`; whether its comparison held.
+fn write_if(server: &EtcdServer, fence: &Fence, key: &str, value: &str) -> bool {
+    let mut command = server.controller(&["txn"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    write!(input, "{fence}\n\nput {key} {value}\n\n\n").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with("SUCCESS") || said.starts_with("FAILURE"), "{said}");
+    said.starts_with("SUCCESS")
+}
+
+on_servers! {
+    async fn a_write_that_names_the_fence_fails_when_the_lock_is_lost() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let options = Options::new().ttl(Duration::from_secs(60));
+        let mutex = client.mutex("a/\"b\"").unwrap().with(options);
+        let guard = mutex.acquire().await.unwrap();
+        let stale = Fence::of("tenure/", &guard).unwrap();
+        assert!(write_if(&server, &stale, "balance", "1"));
+        let order = Eviction::new(guard.name().clone(), guard.owner(), "test");
+        client.store().evict(&order).await.unwrap();
+        let next = mutex.acquire().await.unwrap();
+        // The old one believes that it holds: a renewal is far away.
+        assert!(guard.is_valid());
+        assert!(!write_if(&server, &stale, "balance", "2"));
+        let fence = Fence::of("tenure/", &next).unwrap();
+        assert!(fence.create_revision() > stale.create_revision());
+        assert!(write_if(&server, &fence, "balance", "3"));
+        assert_eq!(server.control(&["get", "--print-value-only", "balance"]).unwrap(), "3");
+        next.release().await.unwrap();
+        assert!(!write_if(&server, &fence, "balance", "4"));
+    }
+}

@@ -1,0 +1,271 @@
+//! Members that die, stop and come back, leases that are revoked, clients that are cut off: nobody
+//! holds beside another, nobody is stuck, and tokens keep rising.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{ELECTION, Turns, client, config, config_of, until_waiting};
+use proxy::Proxy;
+use tenure_core::{Client, ErrorKind, LossReason, Options, now};
+use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
+
+const TTL: Duration = Duration::from_secs(2);
+
+async fn clients(addresses: &str, count: usize) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(client(&config(addresses)).await);
+    }
+    clients
+}
+
+on_servers! {
+    async fn the_death_of_any_member_under_load_costs_no_lock() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let clients = clients(&cluster.addresses(), 3).await;
+        let turns = Arc::new(Turns::default());
+        let tasks = turns.start(&clients, 3);
+        turns.go_on(20).await;
+        for _ in 0..2 {
+            let leader = cluster.leader().unwrap();
+            cluster.members()[leader].kill9().unwrap();
+            turns.go_on(20).await;
+            cluster.members()[leader].restart().unwrap();
+            cluster.until_all_serve().unwrap();
+            turns.go_on(20).await;
+        }
+        // The one that all ask first.
+        cluster.members()[0].kill9().unwrap();
+        turns.go_on(20).await;
+        turns.stop(tasks).await;
+    }
+}
+
+on_servers! {
+    async fn a_member_that_stands_still_under_load_costs_no_lock() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let clients = clients(&cluster.addresses(), 3).await;
+        let turns = Arc::new(Turns::default());
+        let tasks = turns.start(&clients, 3);
+        turns.go_on(20).await;
+        for member in 0..3 {
+            cluster.members()[member].stop().unwrap();
+            turns.go_on(20).await;
+            cluster.members()[member].cont().unwrap();
+            turns.go_on(20).await;
+        }
+        turns.stop(tasks).await;
+    }
+}
+
+on_servers! {
+    async fn a_guard_outlives_the_leader() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let clients = clients(&cluster.addresses(), 2).await;
+        let options = Options::new().ttl(Duration::from_secs(12));
+        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
+        let mutex = clients[1].mutex("a").unwrap().with(options);
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&clients[0], "a", 1).await;
+        let leader = cluster.leader().unwrap();
+        cluster.members()[leader].kill9().unwrap();
+        // Long enough to need several renewals.
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert!(guard.is_valid(), "the lock was lost with the leader");
+        assert!(!waiting.is_finished());
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let client = client(&config(&cluster.addresses())).await;
+        let options = Options::new().ttl(Duration::from_secs(4));
+        let mutex = client.mutex("a").unwrap().with(options);
+        let guard = mutex.acquire().await.unwrap();
+        for member in 0..2 {
+            cluster.members()[member].kill9().unwrap();
+        }
+        tokio::time::timeout(GENEROUS, guard.danger()).await.unwrap();
+        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
+        assert_eq!(reason, LossReason::Expired);
+        let error = mutex.try_acquire().await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        drop(guard);
+        for member in 0..2 {
+            cluster.members()[member].restart().unwrap();
+        }
+        cluster.until_all_serve().unwrap();
+        let again = mutex.acquire_within(ELECTION).await.unwrap();
+        again.release().await.unwrap();
+        client.close().await;
+    }
+}
+
+on_servers! {
+    async fn a_restart_of_the_whole_cluster_keeps_locks_places_and_tokens() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let clients = clients(&cluster.addresses(), 2).await;
+        let options = Options::new().ttl(Duration::from_secs(120));
+        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
+        let mutex = clients[1].mutex("a").unwrap().with(options.clone());
+        let waiting = tokio::spawn(async move {
+            loop {
+                match mutex.acquire().await {
+                    Ok(guard) => return guard,
+                    // The whole store may be away for longer than one attempt lasts.
+                    Err(error) => assert!(error.is_transient(), "{error}"),
+                }
+            }
+        });
+        until_waiting(&clients[0], "a", 1).await;
+        for member in cluster.members() {
+            member.kill9().unwrap();
+        }
+        for member in cluster.members() {
+            member.restart().unwrap();
+        }
+        cluster.until_all_serve().unwrap();
+        assert!(guard.is_valid());
+        let error = clients[0].mutex("a").unwrap().with(options).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_lease_that_is_revoked_by_hand_is_lost_at_once_and_replaced() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
+        for _ in 0..2 {
+            let guard = mutex.acquire().await.unwrap();
+            let leases = server.control(&["lease", "list"]).unwrap();
+            for lease in leases.lines().skip(1) {
+                server.control(&["lease", "revoke", lease]).unwrap();
+            }
+            let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
+            assert_eq!(reason, LossReason::NotHeld);
+            drop(guard);
+        }
+        mutex.acquire_within(GENEROUS).await.unwrap().release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_waiter_whose_lease_is_revoked_joins_the_line_again() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let clients = clients(&format!("127.0.0.1:{}", server.port()), 3).await;
+        let options = Options::new().ttl(Duration::from_secs(60));
+        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
+        let mut waiting = Vec::new();
+        let mut leases = vec![server.control(&["lease", "list"]).unwrap()];
+        for place in 1..=2 {
+            let mutex = clients[place].mutex("a").unwrap().with(options.clone());
+            waiting.push(tokio::spawn(async move { mutex.acquire().await.unwrap() }));
+            until_waiting(&clients[0], "a", place).await;
+            leases.push(server.control(&["lease", "list"]).unwrap());
+        }
+        let owners = || async {
+            let waiters = clients[0].inspect("a").await.unwrap().waiters;
+            waiters.into_iter().map(|waiter| waiter.owner).collect::<Vec<_>>()
+        };
+        let [first, second] = <[String; 2]>::try_from(owners().await).unwrap();
+        for lease in leases[1].lines().filter(|lease| !leases[0].contains(lease)) {
+            // One that another call has replaced meanwhile is gone already.
+            drop(server.control(&["lease", "revoke", lease]));
+        }
+        let behind = || async { owners().await == [second.clone(), first.clone()] };
+        assert!(eventually(GENEROUS, behind).await, "{:?}", owners().await);
+        guard.release().await.unwrap();
+        for waiter in waiting.into_iter().rev() {
+            let next = tokio::time::timeout(GENEROUS, waiter).await.expect("it is stuck").unwrap();
+            next.release().await.unwrap();
+        }
+    }
+}
+
+on_servers! {
+    async fn compaction_does_not_disturb_a_waiter() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        // Nothing but news wakes it.
+        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+        let mutex = client.mutex("a").unwrap().with(deaf);
+        let guard = mutex.acquire().await.unwrap();
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&client, "a", 1).await;
+        for round in 0..10 {
+            server.control(&["put", "other", &round.to_string()]).unwrap();
+        }
+        let revision = server.control(&["get", "other", "--write-out=fields"]).unwrap();
+        let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
+        server.control(&["compaction", revision.unwrap()]).unwrap();
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_client_that_is_cut_off_knows_before_another_holds() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let [cut_off, other] =
+            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
+        let options = Options::new().ttl(TTL);
+        for _ in 0..3 {
+            let mutex = cut_off.mutex("a").unwrap().with(options.clone());
+            let guard = mutex.acquire_within(ELECTION).await.unwrap();
+            proxy.cut(true);
+            let deadline = now() + guard.remaining();
+            let next = other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
+            let valid = guard.is_valid();
+            assert!(!valid, "two were valid at once");
+            assert!(now() >= deadline, "granted before the holder's own deadline");
+            assert_eq!(guard.lost().await, LossReason::Expired);
+            proxy.cut(false);
+            drop(guard);
+            cut_off.close().await;
+            // The late release must not take the lock away from the new holder.
+            let holders = other.inspect("a").await.unwrap().holders;
+            assert_eq!(holders[0].owner, next.owner().to_string());
+            next.release().await.unwrap();
+        }
+    }
+}
+
+on_servers! {
+    async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let [cut_off, other] =
+            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
+        let guard = other.mutex("a").unwrap().acquire().await.unwrap();
+        let mutex = cut_off.mutex("a").unwrap();
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&other, "a", 1).await;
+        proxy.cut(true);
+        // The news of this is lost on the way.
+        guard.release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        proxy.cut(false);
+        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+        next.release().await.unwrap();
+    }
+}

@@ -1,0 +1,149 @@
+//! Claims that share a lease end each for itself, and nothing that arrives late stays.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{claim, config_of, store};
+use tenure_core::{Answer, Patience, Released, Renewal, Store, now};
+use tenure_testkit::{EtcdServer, GENEROUS, eventually};
+
+const TTL: Duration = Duration::from_secs(3);
+
+async fn is_free(store: &dyn Store, name: &str) -> bool {
+    store.inspect(&name.parse().unwrap()).await.unwrap().is_free()
+}
+
+fn leases(server: &EtcdServer) -> Vec<String> {
+    let listed = server.control(&["lease", "list"]).unwrap();
+    listed.lines().skip(1).map(str::to_owned).collect()
+}
+
+on_servers! {
+    async fn a_hold_that_nobody_renews_ends_although_its_lease_lives_on() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let (forgotten, kept) = (claim("forgotten", TTL), claim("kept", TTL));
+        let began = now();
+        for claim in [&forgotten, &kept] {
+            let answer = store.claim(claim, Patience::None).await.unwrap();
+            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        }
+        assert_eq!(leases(&server).len(), 1, "both hang on one lease");
+        let ended = || async {
+            assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+            is_free(&store, "forgotten").await
+        };
+        assert!(eventually(GENEROUS, ended).await, "the lease of another keeps it alive");
+        assert!(now() >= tenure_proto::deadline(began, TTL), "it ended before its time");
+        assert_eq!(store.renew(&forgotten).await.unwrap(), Renewal::Lost);
+        assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+        assert_eq!(leases(&server).len(), 1);
+    }
+}
+
+on_servers! {
+    async fn a_place_that_nobody_asks_for_ends_although_its_lease_lives_on() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let long = Duration::from_secs(60);
+        let [holder, dead, alive] = [(); 3].map(|()| claim("a", long));
+        let patience = Patience::queue(TTL);
+        store.claim(&holder, patience).await.unwrap();
+        store.claim(&dead, patience).await.unwrap();
+        let alone = || async {
+            let answer = store.claim(&alive, patience).await.unwrap();
+            assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+            store.inspect(&holder.name).await.unwrap().waiters.len() == 1
+        };
+        assert!(!alone().await, "both wait");
+        assert!(eventually(GENEROUS, alone).await, "a dead waiter stays in line");
+        assert_eq!(store.release(&holder).await.unwrap(), Released::Released);
+        let granted = || async {
+            matches!(store.claim(&alive, patience).await.unwrap(), Answer::Granted(_))
+        };
+        assert!(eventually(GENEROUS, granted).await);
+    }
+}
+
+on_servers! {
+    /// The server stands still while it is asked for a lock. Nobody waits for the answer, and the
+    /// release comes on another connection: in whichever order they are carried out, nothing stays,
+    /// though the lease that the claim named is kept alive for another lock.
+    async fn a_claim_that_arrives_late_does_not_stay() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let mut config = config_of(&server);
+        config.timeout = Duration::from_millis(500);
+        let store = store(&config).await;
+        let ttl = Duration::from_secs(20);
+        let kept = claim("kept", ttl);
+        store.claim(&kept, Patience::None).await.unwrap();
+        for round in 0..5 {
+            let late = claim("late", ttl);
+            server.stop().unwrap();
+            let error = store.claim(&late, Patience::None).await.unwrap_err();
+            assert!(error.is_transient(), "{error}");
+            let released = store.release(&late);
+            server.cont().unwrap();
+            drop(released.await);
+            // A store's caller repeats a release that failed.
+            let again = || async { store.release(&late).await.is_ok() };
+            assert!(eventually(GENEROUS, again).await);
+            let gone = || async {
+                assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed, "{round}");
+                is_free(&store, "late").await
+            };
+            assert!(eventually(GENEROUS, gone).await, "it stays");
+        }
+    }
+}
+
+on_servers! {
+    /// The same, with the late arrival played by hand: a member wrote the key after the release.
+    async fn a_claim_that_arrives_after_its_release_is_removed() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let mut config = config_of(&server);
+        config.timeout = Duration::from_millis(500);
+        let store = store(&config).await;
+        let (kept, late) = (claim("kept", TTL), claim("late", TTL));
+        store.claim(&kept, Patience::None).await.unwrap();
+        let lease = leases(&server).pop().unwrap();
+        server.stop().unwrap();
+        let unanswered = store.claim(&late, Patience::None).await;
+        server.cont().unwrap();
+        assert!(unanswered.is_err());
+        let renewed = || async { matches!(store.renew(&kept).await, Ok(Renewal::Renewed)) };
+        assert!(eventually(GENEROUS, renewed).await);
+        let released = || async { store.release(&late).await.is_ok() };
+        assert!(eventually(GENEROUS, released).await);
+        let key = format!("tenure/late/{}", late.owner);
+        server.control(&["put", &key, "ghost", &format!("--lease={lease}")]).unwrap();
+        let gone = || async {
+            assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+            is_free(&store, "late").await
+        };
+        assert!(eventually(GENEROUS, gone).await, "it stays");
+        // Nobody moves in where such a key may come.
+        let next = claim("next", TTL);
+        store.claim(&next, Patience::None).await.unwrap();
+        assert_eq!(leases(&server).len(), 2);
+    }
+}
+
+on_servers! {
+    async fn a_ttl_below_the_floor_of_etcd_is_kept_by_the_holder() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let short = claim("short", Duration::from_millis(400));
+        let Answer::Granted(grant) = store.claim(&short, Patience::None).await.unwrap() else {
+            panic!("it is free")
+        };
+        assert!(grant.since.unwrap() <= now());
+        let left = store.inspect(&short.name).await.unwrap().holders[0].expires_in.unwrap();
+        assert!(left <= short.ttl, "{left:?}");
+        let gone = || async { is_free(&store, "short").await };
+        assert!(eventually(GENEROUS, gone).await);
+    }
+}

@@ -1,0 +1,75 @@
+//! From a URL to an etcd store.
+
+use std::sync::Arc;
+
+use tenure_core::{Result, Store};
+use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
+
+use crate::StoreUrl;
+use crate::engine::Engine;
+use crate::servers::{addresses, files, invalid, password};
+
+pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(EtcdStore::connect(configuration(url)?).await?))
+}
+
+fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
+    let servers = url.servers().ok_or_else(|| Engine::Etcd.missing())?;
+    if !servers.path.trim_matches('/').is_empty() {
+        return Err(invalid("nothing goes after the members but options: write ?prefix=…"));
+    }
+    let mut config = EtcdConfig::new(addresses(&servers.hosts, 2379));
+    config.username = servers.user.clone();
+    config.password = password(servers)?;
+    if config.username.is_some() && config.password.is_none() {
+        return Err(invalid("a user needs a password: in the URL, or in TENURE_PASSWORD"));
+    }
+    if config.username.is_none() && servers.password.is_some() {
+        return Err(invalid("a password needs a user: write etcd://user:password@host"));
+    }
+    let (ca, identity) = files(url)?;
+    let tls = Tls { ca, identity };
+    config.tls = match url.scheme() {
+        "etcds" => Some(tls),
+        _ if tls != Tls::default() => return Err(invalid("ca=, cert= and key= need etcds://")),
+        _ => None,
+    };
+    if let Some(prefix) = url.option("prefix") {
+        config.prefix = prefix.into();
+    }
+    if let Some(timeout) = url.timeout() {
+        config.timeout = timeout;
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn config(url: &str) -> Result<EtcdConfig> {
+        configuration(&url.parse()?)
+    }
+
+    #[test]
+    fn a_url_says_where_the_members_are() {
+        let one = config("etcd://app:p%40ss@[::1]:7000,b?prefix=&timeout=500ms").unwrap();
+        assert_eq!(one.members, [("::1".into(), 7000), ("b".into(), 2379)]);
+        assert_eq!(one.username.as_deref(), Some("app"));
+        assert_eq!(one.password.as_deref(), Some("p@ss"));
+        assert_eq!((one.prefix.as_str(), one.timeout.as_millis()), ("", 500));
+        assert!(one.tls.is_none());
+        let secure = config("etcds://h?ca=a.pem&cert=c.pem&key=k.pem").unwrap();
+        assert_eq!(secure.prefix, "tenure/");
+        let identity = Some(("c.pem".into(), "k.pem".into()));
+        assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity }));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for bad in ["etcd://h/locks", "etcd://h?ca=x", "etcds://h?key=x", "etcd://h?fencing=off"] {
+            assert_eq!(config(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! etcd servers of one's own, on free ports of the loopback address.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::process::signal;
+use crate::redis::free_port;
+use crate::{GENEROUS, temp_dir};
+
+/// One member of an etcd cluster, alone or not, killed by its pid when it is dropped, its files with
+/// it.
+#[derive(Debug)]
+pub struct EtcdServer {
+    child: Child,
+    port: u16,
+    arguments: Vec<String>,
+    folder: TempDir,
+}
+
+impl EtcdServer {
+    /// Starts a cluster of one member, with these arguments besides, and waits until it serves.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not serve in time.
+    pub fn start(arguments: &[&str]) -> io::Result<Self> {
+        let mut last = io::Error::other("no port was free");
+        // Another may take a port between our look and the server's: then look again.
+        for _ in 0..5 {
+            let (port, peer) = (free_port()?, free_port()?);
+            let cluster = format!("m0=http://127.0.0.1:{peer}");
+            match Self::spawn("m0", port, peer, &cluster, arguments).and_then(Self::once_it_serves)
+            {
+                Ok(server) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn spawn(
+        name: &str,
+        port: u16,
+        peer: u16,
+        cluster: &str,
+        arguments: &[&str],
+    ) -> io::Result<Self> {
+        let folder = temp_dir();
+        let scheme = match arguments.iter().any(|argument| argument.starts_with("--cert-file")) {
+            true => "https",
+            false => "http",
+        };
+        let (ours, peers) =
+            (format!("{scheme}://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        let mut all: Vec<String> = [
+            ("name", name),
+            ("listen-client-urls", &ours),
+            ("advertise-client-urls", &ours),
+            ("listen-peer-urls", &peers),
+            ("initial-advertise-peer-urls", &peers),
+            ("initial-cluster", cluster),
+            ("initial-cluster-state", "new"),
+            ("log-level", "error"),
+            ("logger", "zap"),
+        ]
+        .map(|(option, value)| format!("--{option}={value}"))
+        .into();
+        all.extend(arguments.iter().map(ToString::to_string));
+        let child = run(folder.path(), &all)?;
+        Ok(Self { child, port, arguments: all, folder })
+    }
+
+    fn once_it_serves(mut self) -> io::Result<Self> {
+        self.until_it_serves()?;
+        Ok(self)
+    }
+
+    /// Waits until it calls itself healthy: then there is a leader.
+    fn until_it_serves(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < GENEROUS {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("etcd ended at once: {status}")));
+            }
+            // One that wants TLS cannot be asked here: that it listens must do.
+            let closed = self.arguments.iter().any(|argument| argument.starts_with("--cert-file"));
+            let serves = match closed {
+                true => TcpStream::connect(("127.0.0.1", self.port)).is_ok(),
+                false => self.page("/health").is_ok_and(|health| health.contains("\"true\"")),
+            };
+            if serves {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Its port for clients on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it with SIGKILL.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn kill9(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn stop(&mut self) -> io::Result<()> {
+        signal(&mut self.child, Signal::STOP)
+    }
+
+    /// Lets a stopped server continue.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cont(&mut self) -> io::Result<()> {
+        signal(&mut self.child, Signal::CONT)
+    }
+
+    /// Starts it again with what it has on disk. A member of several may have to wait for others:
+    /// so this does not.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill9()?;
+        self.child = run(self.folder.path(), &self.arguments)?;
+        Ok(())
+    }
+
+    /// What it answers over HTTP: its health, its metrics.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn page(&self, path: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(GENEROUS))?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page)?;
+        Ok(page)
+    }
+
+    /// What `etcdctl` with these words prints: enough for a test to look or meddle.
+    ///
+    /// # Errors
+    /// If it fails, with what it says.
+    pub fn control(&self, words: &[&str]) -> io::Result<String> {
+        let output = self.controller(words).stdin(Stdio::null()).output()?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
+        }
+    }
+
+    /// An `etcdctl` for this member, to be started by the caller.
+    pub fn controller(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(words);
+        command.env("ETCDCTL_ENDPOINTS", format!("http://127.0.0.1:{}", self.port));
+        command.env("ETCDCTL_COMMAND_TIMEOUT", "5s").env("ETCDCTL_DIAL_TIMEOUT", "5s");
+        command
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn run(folder: &Path, arguments: &[String]) -> io::Result<Child> {
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(folder.join("data")).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    crate::spawn_servant(command)
+}
+
+/// Three members, killed by their pids when it is dropped.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<EtcdServer>,
+}
+
+impl EtcdCluster {
+    /// Starts one, and waits until every member serves.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not serve in time.
+    pub fn start() -> io::Result<Self> {
+        let mut last = io::Error::other("no port was free");
+        for _ in 0..3 {
+            match Self::once() {
+                Ok(cluster) => return Ok(cluster),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn once() -> io::Result<Self> {
+        let peers = (0..3).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
+        let named = peers.iter().enumerate();
+        let named: Vec<_> =
+            named.map(|(place, peer)| format!("m{place}=http://127.0.0.1:{peer}")).collect();
+        let cluster = named.join(",");
+        let member = |(place, peer): (usize, u16)| {
+            EtcdServer::spawn(&format!("m{place}"), free_port()?, peer, &cluster, &[])
+        };
+        let members = peers.into_iter().enumerate().map(member).collect::<io::Result<Vec<_>>>()?;
+        let mut cluster = Self { members };
+        cluster.until_all_serve()?;
+        Ok(cluster)
+    }
+
+    /// Waits until every member serves.
+    ///
+    /// # Errors
+    /// If one does not in time.
+    pub fn until_all_serve(&mut self) -> io::Result<()> {
+        self.members.iter_mut().try_for_each(EtcdServer::until_it_serves)
+    }
+
+    /// Its members.
+    pub fn members(&mut self) -> &mut [EtcdServer] {
+        &mut self.members
+    }
+
+    /// `host:port` of every member, with commas between.
+    pub fn addresses(&self) -> String {
+        let named: Vec<_> =
+            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
+        named.join(",")
+    }
+
+    /// Which member leads, by its place, as one that runs sees it.
+    pub fn leader(&self) -> Option<usize> {
+        self.members.iter().position(|member| {
+            // id, version, size, whether it leads, …
+            let status = member.control(&["endpoint", "status", "--write-out=simple"]);
+            status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"))
+        })
+    }
+}
