@@ -144,12 +144,14 @@ impl Nodes {
             return error.clone();
         }
         let at = now();
-        let troubles: Vec<String> = self
-            .list
-            .iter()
-            .filter_map(|node| Some(format!("{}: {}", node.name, node.trouble(at)?)))
-            .chain(faults.iter().map(ToString::to_string))
-            .collect();
+        let trouble = |node: &Arc<Node>| Some(format!("{}: {}", node.name, node.trouble(at)?));
+        let mut troubles: Vec<String> = self.list.iter().filter_map(trouble).collect();
+        for fault in faults.iter().map(ToString::to_string) {
+            // What is wrong with a node is told once.
+            if !troubles.iter().any(|told| told.contains(&fault)) {
+                troubles.push(fault);
+            }
+        }
         let troubles = match troubles.is_empty() {
             true => "the others did not answer in time".to_owned(),
             false => troubles.join("; "),
