@@ -11,7 +11,7 @@ use quorum::{Load, block, claim, client, config, has, of, ports, start, store, u
 use tenure_core::{
     Answer, ErrorKind, Mode, Options, Patience, Released, Renewal, Severity, Store, now,
 };
-use tenure_redis::{RedlockStore, Topology};
+use tenure_redis::{ACL, ACL_QUORUM, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
 /// A test that needs servers.
@@ -261,6 +261,31 @@ on_servers! {
         }
         let mutex = client.mutex("scripts").unwrap();
         mutex.acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// Also those for a second connection, which cuts off the first.
+    async fn the_documented_rights_are_enough() {
+        let servers = start(3);
+        let rights = format!("{ACL} {ACL_QUORUM}");
+        let mut words = vec!["ACL", "SETUSER", "locker", "on", ">secret", "resetkeys", "-@all"];
+        words.extend(rights.split_whitespace());
+        let mut config = of(&servers);
+        for (server, node) in servers.iter().zip(&mut config.nodes) {
+            assert_eq!(server.command(&words).unwrap(), "OK");
+            (node.username, node.password) = (Some("locker".into()), Some("secret".into()));
+        }
+        let client = client(&config).await;
+        let mutex = client.mutex("rights").unwrap();
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        for server in &servers {
+            server.command(&["CLIENT", "KILL", "USER", "locker"]).unwrap();
+        }
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        config.nodes.iter_mut().for_each(|node| node.password = Some("wrong".into()));
+        let error = RedlockStore::connect(config).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     }
 }
 

@@ -65,7 +65,7 @@ fn a_password_is_never_shown() {
         "redis://:hunter2@cache",
         "redis://app:hunter2@@cache",
         "redis://app:hunter2:hunter2@cache",
-        "etcd://app:hunter2@h1,h2,h3?password=hunter2",
+        "zk://app:hunter2@h1,h2,h3?password=hunter2",
     ] {
         let url = parse(text).unwrap();
         for shown in [url.to_string(), format!("{url:?}")] {

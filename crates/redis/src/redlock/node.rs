@@ -202,7 +202,7 @@ impl Node {
         id: i64,
         run: &Arc<str>,
     ) -> Result<()> {
-        let last = self.state.lock().known_as.replace((id, Arc::clone(run)));
+        let last = self.state.lock().known_as.clone();
         if let Some((last, of_run)) = last
             && of_run == *run
             && last != id
@@ -210,6 +210,7 @@ impl Node {
             let kill = cmd("CLIENT").arg("KILL").arg("ID").arg(last.to_string());
             answer(connection.post(&kill).ok_or_else(gone)?).await?;
         }
+        self.state.lock().known_as = Some((id, Arc::clone(run)));
         Ok(())
     }
 
