@@ -156,7 +156,7 @@ impl<'a> Attempt<'a> {
         let cap = self.options.poll_cap.mul_f64(1.0 - spread);
         let limit = match place.ask_again_in {
             // The store looks after it; that it does is seen to all the same.
-            _ if place.tended => cap * 64,
+            _ if place.tended => (cap * 64).min(Duration::from_secs(60)).max(cap),
             Some(obstacle) => obstacle.min(cap),
             None => cap,
         };

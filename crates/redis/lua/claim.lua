@@ -25,15 +25,19 @@ if token then
   return 'granted ' .. token
 end
 
-local record = redis.call('HGET', W, owner)
+-- Should the line have been lost, by an eviction or by hand, everybody joins anew.
+local record = false
+if redis.call('EXISTS', Q) == 1 then
+  record = redis.call('HGET', W, owner)
+elseif redis.call('HLEN', W) > 0 then
+  redis.call('DEL', W)
+end
 local arrived, seat = number(now), true
 if record and tonumber(words(record, 2)[1]) <= now then
   -- Its place has ended: this is a new claim.
   redis.call('LREM', Q, 0, owner)
 elseif record then
-  arrived = words(record, 3)[2]
-  -- Should the line have been lost, by an eviction or by hand, it joins again.
-  seat = redis.call('EXISTS', Q) == 0
+  arrived, seat = words(record, 3)[2], false
 end
 local lease = patience > 0 and patience or 1000
 redis.call('HSET', W, owner, table.concat({number(now + lease), arrived, kind, ARGV[3],

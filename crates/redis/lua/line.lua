@@ -1,6 +1,14 @@
 -- The line of one server: who is first gets the lock.
 
--- Nobody heard of the grant: its client is dead, or on its way back and will ask before its place
+-- Whether the waiter's client listens here. To publish tells less: a message also goes to whoever
+-- listens at a replica, and is not counted.
+local function listens(w)
+  if w[7] == '-' then return false end
+  local count = PUBLISH == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
+  return redis.call('PUBSUB', count, w[7])[2] > 0
+end
+
+-- Nobody hears of the grant: its client is dead, or on its way back and will ask before its place
 -- would have ended. Until it does, the grant lasts no longer than the place would have.
 local function curb(owner, w)
   local left = math.min(tonumber(w[1]) - now, tonumber(w[6]))
@@ -24,11 +32,12 @@ local function admit(me)
     redis.call('HDEL', W, owner)
     local token = grant(owner, w)
     if owner ~= me then
-      local heard = 0
-      if w[7] ~= '-' then
-        heard = redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
+      if listens(w) then
+        redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
+      else
+        -- And it is not published: whoever hears of a grant may count on its whole term.
+        curb(owner, w)
       end
-      if heard == 0 then curb(owner, w) end
     end
   end
 end

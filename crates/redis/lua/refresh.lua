@@ -9,12 +9,13 @@ local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 local lease = tonumber(ARGV[1])
 local ends = number(now + lease)
-local line = redis.call('EXISTS', Q) == 1
+-- Should the line have been lost, everybody joins anew.
+if redis.call('EXISTS', Q) == 0 and redis.call('HLEN', W) > 0 then redis.call('DEL', W) end
 local fresh, gone = {}, {}
 for i, record in ipairs(redis.call('HMGET', W, unpack(ARGV, 2))) do
   local owner = ARGV[i + 1]
   local at = record and string.find(record, ' ', 1, true)
-  if line and at and tonumber(string.sub(record, 1, at - 1)) > now then
+  if at and tonumber(string.sub(record, 1, at - 1)) > now then
     fresh[#fresh + 1] = owner
     fresh[#fresh + 1] = ends .. string.sub(record, at)
   else

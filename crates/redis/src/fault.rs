@@ -51,6 +51,10 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "LOADING" | "MASTERDOWN" => {
             (ErrorKind::Unreachable, "the server is not ready yet: it loads or replicates")
         }
+        "UNBLOCKED" => (ErrorKind::Unreachable, "this server is no master any more"),
+        "ERR" if said.contains("max number of clients") => {
+            (ErrorKind::Unreachable, "the server has too many clients: raise its maxclients")
+        }
         "BUSY" => (ErrorKind::Unreachable, "a script blocks the server: SCRIPT KILL ends it"),
         "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" => {
             (ErrorKind::Unreachable, "the Cluster is being changed, or a part of it is down")

@@ -60,6 +60,13 @@ struct Waiter {
     bell: Arc<Notify>,
 }
 
+impl Waiter {
+    /// What was granted before the claim was found to wait is over.
+    fn is_over(&self, news: &News) -> bool {
+        self.anchor.is_some_and(|anchor| news.server_ms < anchor.server_us / 1000)
+    }
+}
+
 /// Those of one lock who wait at this moment.
 struct Line {
     owners: HashSet<OwnerId>,
@@ -143,8 +150,7 @@ impl Inbox {
         let Some(waiter) = books.claims.get_mut(&owner) else { return };
         waiter.anchor = Some(anchor);
         waiter.ask_again_in = ask_again_in;
-        // What was granted before the claim was found to wait is over.
-        if waiter.news.is_some_and(|news| news.server_ms < anchor.server_us / 1000) {
+        if waiter.news.is_some_and(|news| waiter.is_over(&news)) {
             waiter.news = None;
         }
     }
@@ -152,6 +158,11 @@ impl Inbox {
     /// Whether the claim is in line, as far as this client knows.
     pub(crate) fn expects(&self, owner: OwnerId) -> bool {
         self.inner.desk.0.lock().claims.get(&owner).is_some_and(|one| one.anchor.is_some())
+    }
+
+    /// Whether the claim may be in line: it was sent there, whatever came of it.
+    pub(crate) fn knows(&self, owner: OwnerId) -> bool {
+        self.inner.desk.0.lock().claims.contains_key(&owner)
     }
 
     /// Whether others of this client wait for the lock.
@@ -332,7 +343,9 @@ impl Hearer for Desk {
             return;
         };
         // Who has given up meanwhile releases what it got.
-        if let Some(waiter) = self.0.lock().claims.get_mut(&owner) {
+        if let Some(waiter) = self.0.lock().claims.get_mut(&owner)
+            && !waiter.is_over(&news)
+        {
             waiter.news = Some(news);
             waiter.bell.notify_one();
         }

@@ -29,9 +29,9 @@
 //! it: its grants are lost, and their guards hear so at the next renewal.
 //!
 //! A Cluster must be of version 7.0 or later, for sharded channels. Each master has a connection of
-//! its own: a dead node holds up only its own slots. While a slot is moved, locks in it wait (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the
-//! nodes name their TLS ports, and each certificate must be good for the address that
-//! `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
+//! its own: a dead node holds up only its own slots. While a slot is moved, locks in it wait
+//! (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the nodes name their TLS ports, and each
+//! certificate must be good for the address that `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
 //!
 //! # Rights
 //!
@@ -41,14 +41,14 @@
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
 //!   +scan +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish
-//!   +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush +hdel +hexists +hget +hlen
-//!   +hmget +hset +zadd +zrange +zrangebyscore +zrem +zscore
+//!   +pubsub|numsub +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush +hdel +hexists
+//!   +hget +hlen +hmget +hset +zadd +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
-//! +spublish`; on a quorum also `+info +client|id +client|kill`; for a database other than 0
-//! `+select`; for `replicas=` `+wait`. The constants [`ACL`], [`ACL_SENTINEL`], [`ACL_CLUSTER`] and
-//! [`ACL_QUORUM`] have the same.
+//! +spublish +pubsub|shardnumsub`; on a quorum also `+info +client|id +client|kill`; for a database
+//! other than 0 `+select`; for `replicas=` `+wait`. The constants [`ACL`], [`ACL_SENTINEL`],
+//! [`ACL_CLUSTER`] and [`ACL_QUORUM`] have the same.
 //!
 //! # What is promised
 //!

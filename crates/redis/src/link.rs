@@ -111,6 +111,7 @@ impl Link {
             let Some(replies) = connection.call_both(first, second).await else { continue };
             let replies = replies.map_err(|loss| lost(operation, &loss))?;
             close_if_demoted(&connection, &replies.0);
+            close_if_demoted(&connection, &replies.1);
             return Ok(replies);
         }
         Err(restless(operation))
@@ -143,7 +144,7 @@ pub(crate) enum Trouble {
 
 /// It was a master, and is a replica now: the next call looks for the master.
 fn close_if_demoted(connection: &Connection, reply: &Value) {
-    if matches!(reply, Value::Refusal(refusal) if refusal.code == "READONLY") {
+    if matches!(reply, Value::Refusal(it) if matches!(&*it.code, "READONLY" | "UNBLOCKED")) {
         connection.close();
     }
 }
@@ -211,8 +212,7 @@ impl Inner {
         service: &str,
     ) -> Result<(Connection, (String, u16))> {
         let mut telling = self.silent();
-        // One that is gone must not take the time that another needs.
-        let limit = self.config.timeout / 3;
+        let limit = self.share_of(sentinels);
         for sentinel in sentinels {
             let attempt = async {
                 let master = self.master(sentinel, service).await?;
@@ -253,6 +253,22 @@ impl Inner {
                 Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
             }
         }
+    }
+
+    /// The master that the first Sentinel to answer names.
+    async fn named(&self, sentinels: &[(String, u16)], service: &str) -> Option<(String, u16)> {
+        for sentinel in sentinels {
+            let asked = self.master(sentinel, service);
+            if let Ok(Ok(master)) = tokio::time::timeout(self.share_of(sentinels), asked).await {
+                return Some(master);
+            }
+        }
+        None
+    }
+
+    /// One that is gone must not take the time that another needs.
+    fn share_of(&self, sentinels: &[(String, u16)]) -> Duration {
+        self.config.timeout / u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX)
     }
 
     fn silent(&self) -> Error {
@@ -303,19 +319,23 @@ async fn follow(link: Weak<Inner>) {
         };
         let (Some(old), Some(server)) = (old.filter(Connection::is_open), server) else { continue };
         let Topology::Sentinel { sentinels, service } = &link.config.topology else { return };
-        let look = async {
-            for sentinel in sentinels {
-                if let Ok(master) = link.master(sentinel, service).await {
-                    return Some(master);
-                }
+        let moved = async {
+            let named = link.named(sentinels, service).await?;
+            if named == server {
+                return None;
             }
-            None
+            // One Sentinel may be behind: what it names has to be a master.
+            let connection = link.dial_server(&named).await.ok()?;
+            check_role(&connection).await.ok()?;
+            Some((connection, named))
         };
-        let named = tokio::time::timeout(link.config.timeout, look).await;
-        if let Ok(Some(named)) = named
-            && named != server
-        {
+        let moved = tokio::time::timeout(link.config.timeout, moved).await;
+        if let Ok(Some((connection, named))) = moved {
             tracing::info!(host = named.0, port = named.1, "the master has moved");
+            let mut state = link.state.lock();
+            state.connection = Some(connection);
+            state.server = Some(named);
+            drop(state);
             old.close();
         }
     }

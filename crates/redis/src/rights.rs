@@ -7,7 +7,7 @@
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan \
-    +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish \
+    +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish +pubsub|numsub \
     +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush \
     +hdel +hexists +hget +hlen +hmget +hset \
     +zadd +zrange +zrangebyscore +zrem +zscore";
@@ -16,7 +16,7 @@ pub const ACL: &str = "\
 pub const ACL_SENTINEL: &str = "+role";
 
 /// Besides [`ACL`], on every node of a Cluster.
-pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +spublish";
+pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +spublish +pubsub|shardnumsub";
 
 /// Besides [`ACL`], on every server of a quorum.
 pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
@@ -66,6 +66,9 @@ mod tests {
             .map(|rest| format!("+{}", rest.split('\'').next().unwrap().to_lowercase()))
             .collect();
         called.insert("+publish".into());
+        // On a Cluster it is another of its subcommands.
+        assert!(called.remove("+pubsub"));
+        called.insert("+pubsub|numsub".into());
         let granted: BTreeSet<String> = of_scripts().split(' ').map(str::to_owned).collect();
         assert_eq!(called, granted);
     }

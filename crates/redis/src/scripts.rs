@@ -40,15 +40,20 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        Ok(Self {
-            take: Script::load(server, include_str!("../lua/take.lua").to_owned()).await?,
-            claim: Script::load(server, compose(include_str!("../lua/claim.lua"))).await?,
-            refresh: Script::load(server, compose(include_str!("../lua/refresh.lua"))).await?,
-            release: Script::load(server, compose(include_str!("../lua/release.lua"))).await?,
-            renew: Script::load(server, compose(include_str!("../lua/renew.lua"))).await?,
-            evict: Script::load(server, compose(include_str!("../lua/evict.lua"))).await?,
-            inspect: Script::load(server, compose(include_str!("../lua/inspect.lua"))).await?,
-        })
+        let [take, claim, refresh, release, renew, evict, inspect] = [
+            include_str!("../lua/take.lua").to_owned(),
+            compose(include_str!("../lua/claim.lua")),
+            compose(include_str!("../lua/refresh.lua")),
+            compose(include_str!("../lua/release.lua")),
+            compose(include_str!("../lua/renew.lua")),
+            compose(include_str!("../lua/evict.lua")),
+            compose(include_str!("../lua/inspect.lua")),
+        ]
+        .map(|source| Script::load(server, source));
+        // All are sent before the first is answered.
+        let (take, claim, refresh, release, renew, evict, inspect) =
+            tokio::try_join!(take, claim, refresh, release, renew, evict, inspect)?;
+        Ok(Self { take, claim, refresh, release, renew, evict, inspect })
     }
 }
 

@@ -63,7 +63,7 @@ impl RedisStore {
     async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
         // One that has a place in line can give it up only in the step in which it is granted.
         let alone = claim.mode == Mode::Exclusive
-            && !self.inbox.expects(claim.owner)
+            && !self.inbox.knows(claim.owner)
             && !self.inbox.has_line(&claim.name);
         match (alone, self.config.fencing) {
             (true, true) => self.take_fenced(claim, keys).await,

@@ -105,3 +105,28 @@ async fn a_claim_whose_place_has_ended_goes_to_the_end_of_the_line() {
     let holders = client.inspect("a").await.unwrap().holders;
     assert_eq!(holders[0].owner, next.owner.to_string());
 }
+
+/// The list of waiters is gone, and their records are not: all of them must come back into it.
+#[tokio::test]
+async fn a_line_that_was_lost_starves_nobody() {
+    let Some(server) = server() else { return };
+    let store = connect(&server).await;
+    let holder = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&holder, Patience::None).await.unwrap(), Answer::Granted(_)));
+    let client = Client::new(Arc::new(connect(&server).await));
+    let waiters: Vec<_> = (0..3)
+        .map(|_| {
+            let mutex = client.mutex("a").unwrap();
+            tokio::spawn(async move { mutex.acquire().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    let queue = "tenure:{tenure:a}:q";
+    let all = || async { server.command(&["LLEN", queue]).unwrap() == "3" };
+    assert!(eventually(GENEROUS, all).await);
+    assert_eq!(server.command(&["DEL", queue]).unwrap(), "1");
+    assert!(eventually(GENEROUS, all).await, "some are not in line any more");
+    store.release(&holder).await.unwrap();
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap(), Released::Released);
+    }
+}

@@ -51,6 +51,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
         |name: &'static str, arguments: &[&str]| (name, cmd(name).arg(key).args(arguments));
     let script = |name: &'static str, body: &str| cmd(name).arg(body).arg("1").arg(key);
     let publish = if cluster { "spublish" } else { "publish" };
+    let count = if cluster { "pubsub|shardnumsub" } else { "pubsub|numsub" };
     let news = match cluster {
         true => cmd("SPUBLISH").arg(channel).arg("probe"),
         false => cmd("PUBLISH").arg(channel).arg("probe"),
@@ -60,6 +61,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
         ("evalsha", script("EVALSHA", "0000000000000000000000000000000000000000")),
         ("scan", cmd("SCAN").arg("0").arg("COUNT").arg("1")),
         ("time", cmd("TIME")),
+        (count, cmd("PUBSUB").arg(&count["pubsub|".len()..]).arg(channel)),
         (publish, news),
         on_key("exists", &[]),
         on_key("incr", &[]),

@@ -98,6 +98,8 @@ struct Input {
 #[derive(Default)]
 struct State {
     outgoing: Vec<u8>,
+    /// Whether the task is in the middle of writing.
+    writing: bool,
     pending: VecDeque<Pending>,
     listening: HashSet<String>,
     /// Whether the task will look after calls that take too long.
@@ -232,7 +234,7 @@ impl Connection {
         if state.ended || state.closed.is_some() {
             return None;
         }
-        let idle = state.pending.is_empty();
+        let idle = state.pending.is_empty() && !state.writing;
         let sent = Instant::now();
         let replies = commands.map(|command| {
             command.write_to(&mut state.outgoing);
@@ -307,7 +309,11 @@ impl Shared {
                     received
                 }
                 Err(Stop::More) => break,
-                Err(Stop::Nonsense) => return Err(NONSENSE),
+                Err(Stop::Nonsense) => {
+                    // What was handed out must not be again, should another look before the end.
+                    input.clear();
+                    return Err(NONSENSE);
+                }
             };
             match received {
                 Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
@@ -428,7 +434,10 @@ impl Task {
             if self.written == self.writing.len() {
                 self.writing.clear();
                 self.written = 0;
-                std::mem::swap(&mut self.writing, &mut self.shared.state.lock().outgoing);
+                let mut state = self.shared.state.lock();
+                std::mem::swap(&mut self.writing, &mut state.outgoing);
+                state.writing = !self.writing.is_empty();
+                drop(state);
                 if self.writing.is_empty() {
                     return self.stream.poll_flush(context);
                 }
