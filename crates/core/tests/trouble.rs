@@ -172,7 +172,8 @@ async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
     assert!(mutex.acquire().await.is_err());
     assert!(mutex.acquire_within(Duration::from_secs(9)).await.is_err());
     assert!(mutex.try_acquire().await.is_err());
-    let place = Patience::queue(Duration::from_secs(17));
+    let (lease, poll) = (Duration::from_secs(17), Duration::from_secs(5));
+    let place = Patience::Queue { lease, poll };
     assert_eq!(*store.1.lock(), [place, place, Patience::None]);
 }
 

@@ -11,7 +11,7 @@ if call('EXISTS', K, KEYS[2]) == 0 then
     call('SET', KEYS[3], floor)
     token = floor
   end
-  token = string.format('%.0f', token)
+  token = string.format('%d', token)
   call('SET', K, ARGV[1] .. ' ' .. token .. ' - ' .. ARGV[3], 'PX', ARGV[2])
   return 'granted ' .. token
 end
