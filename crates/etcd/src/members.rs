@@ -195,9 +195,11 @@ impl Members {
         for _ in &self.members {
             let turn = self.turns();
             let request = AuthenticateRequest { name: name.clone(), password: password.clone() };
-            let ask = |link| {
-                let request = request.clone();
-                async move { AuthClient::new(link).authenticate(request).await }
+            // Without the old ticket: one that the server has forgotten is refused here, too.
+            let channel = self.members[turn % self.members.len()].channel.lock().clone();
+            let ask = |_| {
+                let (request, channel) = (request.clone(), channel.clone());
+                async move { AuthClient::new(channel).authenticate(request).await }
             };
             match self.ask_one(turn, ask).await {
                 Ok(reply) => {
