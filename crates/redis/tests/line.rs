@@ -1,7 +1,9 @@
-//! The line of waiters, where some of them are gone.
+//! The line of waiters, where some of them, or replies to them, are gone.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -129,4 +131,78 @@ async fn a_line_that_was_lost_starves_nobody() {
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap(), Released::Released);
     }
+}
+
+/// A message also goes to whoever listens at a replica, and the server does not count those. Whoever
+/// hears of a grant counts on its whole term, so of one that was cut short nobody may hear.
+#[tokio::test]
+async fn a_grant_that_is_cut_short_is_not_published() {
+    let Some(server) = server() else { return };
+    let master = server.port().to_string();
+    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master]).unwrap();
+    let follows =
+        || async { replica.command(&["INFO", "replication"]).unwrap().contains("link_status:up") };
+    assert!(eventually(GENEROUS, follows).await);
+    let store = connect(&server).await;
+    let first = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&first, Patience::None).await.unwrap(), Answer::Granted(_)));
+    let gone = connect(&server).await;
+    queued(&gone, &claim(Mode::Exclusive), PATIENT).await;
+    let listed = server.command(&["PUBSUB", "CHANNELS", "*inbox*"]).unwrap();
+    let channel = listed.lines().find(|line| line.contains("inbox")).unwrap().trim().to_owned();
+    let mut ear = TcpStream::connect(("127.0.0.1", replica.port())).unwrap();
+    ear.set_read_timeout(Some(GENEROUS)).unwrap();
+    write!(ear, "SUBSCRIBE {channel}\r\n").unwrap();
+    let mut heard = BufReader::new(ear).lines().map(Result::unwrap);
+    assert!(heard.any(|line| line == ":1"), "it listens at the replica");
+    drop(gone);
+    assert!(eventually(GENEROUS, || async { channels(&server) == 0 }).await);
+    store.release(&first).await.unwrap();
+    let left: u64 = server.command(&["PTTL", "tenure:a"]).unwrap().parse().unwrap();
+    assert!(left <= GENEROUS.as_millis() as u64, "it was not cut short: {left}");
+    server.command(&["PUBLISH", &channel, "marker"]).unwrap();
+    // A message is three strings, each with its length before it.
+    let message = heard.nth(6).unwrap();
+    assert_eq!(message, "marker", "it was published");
+}
+
+/// The reply to a claim that got in line was lost. The same claim may hold later only by leaving
+/// the line, or the lock would come to it again after its release.
+#[tokio::test]
+async fn without_fencing_a_claim_whose_reply_was_lost_leaves_no_place_behind() {
+    let Some(server) = server() else { return };
+    let address = ("127.0.0.1".into(), server.port());
+    let mut config = RedisConfig::new(Topology::Single { server: address });
+    config.fencing = false;
+    let store = RedisStore::connect(config).await.unwrap();
+    let waiters = "tenure:{tenure:a}:w";
+    let mut caught = false;
+    for attempt in 0..200 {
+        let late = claim(Mode::Exclusive);
+        let owner = late.owner.to_string();
+        server.command(&["SET", "tenure:a", "theirs", "PX", "60000"]).unwrap();
+        let mut call = store.claim(&late, PATIENT);
+        let mut polls = 0;
+        let done = std::future::poll_fn(|context| {
+            polls += 1;
+            match polls > attempt % 12 {
+                true => std::task::Poll::Ready(false),
+                false => call.as_mut().poll(context).map(|_| true),
+            }
+        });
+        let done = done.await;
+        drop(call);
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        let in_line = server.command(&["HEXISTS", waiters, &owner]).unwrap() == "1";
+        server.command(&["DEL", "tenure:a"]).unwrap();
+        if !done && in_line {
+            caught = true;
+            let again = store.claim(&late, PATIENT).await.unwrap();
+            assert!(matches!(again, Answer::Granted(_)), "{again:?}");
+            assert_eq!(store.release(&late).await.unwrap(), Released::Released);
+            assert_eq!(server.command(&["HEXISTS", waiters, &owner]).unwrap(), "0");
+        }
+        store.release(&late).await.unwrap();
+    }
+    assert!(caught, "no reply was lost at the right moment");
 }
