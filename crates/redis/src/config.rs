@@ -58,6 +58,18 @@ pub struct Tls {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
+impl Topology {
+    /// The servers that it was told of, as `host:port,host:port`.
+    pub(crate) fn servers(&self) -> String {
+        let servers = match self {
+            Self::Single { server } => std::slice::from_ref(server),
+            Self::Sentinel { sentinels: servers, .. } | Self::Cluster { nodes: servers } => servers,
+        };
+        let named: Vec<_> = servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        named.join(",")
+    }
+}
+
 impl RedisConfig {
     /// The defaults for this topology: prefix `tenure:`, fencing on, no replicas, two seconds.
     pub fn new(topology: Topology) -> Self {

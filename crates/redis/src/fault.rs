@@ -4,6 +4,7 @@ use std::io;
 
 use tenure_core::{Error, ErrorKind};
 
+use crate::config::RedisConfig;
 use crate::rights;
 use crate::wire::{Lost, Refusal, is_of_tls};
 
@@ -19,6 +20,13 @@ pub(crate) const fn kind_of(lost: &Lost) -> ErrorKind {
         Lost::Silent(_) | Lost::Broken(_) => ErrorKind::Unreachable,
         Lost::Untrusted(_) => ErrorKind::Denied,
     }
+}
+
+/// Connecting took longer than it may.
+pub(crate) fn silent(config: &RedisConfig) -> Error {
+    let (servers, limit) = (config.topology.servers(), config.timeout);
+    let why = format!("no answer from {servers} within {limit:?}: check host, port and firewall");
+    Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
 /// There is no connection.

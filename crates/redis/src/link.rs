@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
 use crate::config::{RedisConfig, Topology};
-use crate::fault::{CONNECT, fault, kind_of, lost, unmade};
+use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
 use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd, connector};
 
 /// One server, or whichever is the master that Sentinels name. Many share one connection; when it
@@ -155,7 +155,7 @@ fn restless(operation: &'static str) -> Error {
 
 async fn dial(link: Arc<Inner>) -> Result<Connection> {
     let made = tokio::time::timeout(link.config.timeout, link.dial()).await;
-    let made = made.unwrap_or_else(|_| Err(link.silent()));
+    let made = made.unwrap_or_else(|_| Err(silent(&link.config)));
     let mut state = link.state.lock();
     state.dialling = None;
     made.map(|(connection, server)| {
@@ -211,7 +211,7 @@ impl Inner {
         sentinels: &[(String, u16)],
         service: &str,
     ) -> Result<(Connection, (String, u16))> {
-        let mut telling = self.silent();
+        let mut telling = silent(&self.config);
         let limit = self.share_of(sentinels);
         for sentinel in sentinels {
             let attempt = async {
@@ -269,21 +269,6 @@ impl Inner {
     /// One that is gone must not take the time that another needs.
     fn share_of(&self, sentinels: &[(String, u16)]) -> Duration {
         self.config.timeout / u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX)
-    }
-
-    fn silent(&self) -> Error {
-        let servers = match &self.config.topology {
-            Topology::Single { server } => std::slice::from_ref(server),
-            Topology::Sentinel { sentinels: servers, .. } => servers,
-            Topology::Cluster { nodes } => nodes,
-        };
-        let named: Vec<_> = servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let why = format!(
-            "no answer from {} within {:?}: check host, port and firewall",
-            named.join(","),
-            self.config.timeout
-        );
-        Error::new(ErrorKind::Unreachable, CONNECT, why)
     }
 }
 

@@ -14,7 +14,7 @@ use tenure_core::{
 
 use crate::config::{RedisConfig, Topology};
 use crate::examine;
-use crate::fault::{CONNECT, fault};
+use crate::fault::{fault, silent};
 use crate::inbox::{Anchor, Desk, Inbox};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
@@ -44,12 +44,9 @@ impl RedisStore {
     /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         check(&config)?;
-        let limit = config.timeout;
         // Every step has a limit of its own; this is for all of them together.
-        tokio::time::timeout(limit, Self::open(config)).await.unwrap_or_else(|_| {
-            let why = format!("it was not done within {limit:?}: give it more time (timeout=)");
-            Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
-        })
+        let late = silent(&config);
+        tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
     }
 
     async fn open(config: RedisConfig) -> Result<Self> {
