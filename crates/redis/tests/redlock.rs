@@ -14,17 +14,6 @@ use tenure_core::{
 use tenure_redis::{ACL, ACL_QUORUM, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
-/// A test that needs servers.
-macro_rules! on_servers {
-    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
-        $(#[doc = $why])*
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            if !tenure_testkit::lacks("redis-server", stringify!($name)) $body
-        }
-    };
-}
-
 on_servers! {
     async fn killing_two_of_five_under_load_stops_nobody() {
         let mut servers = start(5);
@@ -158,6 +147,7 @@ on_servers! {
         let late = claim("late", Duration::from_secs(60));
         let error = store.claim(&late, Patience::None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains("3 did not answer in time"), "{error}");
         for server in &mut servers[..3] {
             server.cont().unwrap();
         }
@@ -305,6 +295,10 @@ on_servers! {
         alias.nodes[2].topology = Topology::Single { server: ("localhost".into(), b) };
         let error = RedlockStore::connect(alias).await.unwrap_err();
         assert!(error.to_string().contains("2 and 3 lead to one server"), "{error}");
+        let mut slow = config([a, b, c]);
+        slow.node_timeout = Some(slow.max_ttl);
+        let error = RedlockStore::connect(slow).await.unwrap_err();
+        assert!(error.to_string().contains("node-timeout="), "{error}");
         let mut long = claim("long", Duration::from_secs(3600));
         let store = store(&config([a, b, c])).await;
         let error = store.claim(&long, Patience::None).await.unwrap_err();

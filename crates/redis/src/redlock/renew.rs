@@ -49,7 +49,7 @@ impl Quorum {
         let mut faults = Vec::new();
         while polling.renewal.outcome() == Majority::Pending {
             if let Some((node, value)) = polling.hear().await {
-                faults.push(self.nodes.refused("renew", &polling.view, node, &value));
+                faults.push((node, self.nodes.refused("renew", &polling.view, node, &value)));
             }
         }
         match polling.renewal.outcome() {
@@ -64,13 +64,13 @@ impl Quorum {
             Majority::Against => {
                 self.held.remove(claim.owner);
                 let release = self.release(claim, keys, false);
-                for node in 0..self.nodes.list.len() {
-                    polling.view.post(node, &release);
+                for (number, node) in self.nodes.list.iter().enumerate() {
+                    node.owe(&release, polling.view.post(number, &release), sent + claim.ttl);
                 }
                 Ok(Renewal::Lost)
             }
             Majority::Pending | Majority::Unclear => {
-                let error = self.nodes.too_few("renew", polling.answered, faults);
+                let error = self.nodes.too_few("renew", polling.answered, &faults);
                 Err(error.about(&claim.name).with_unknown_effect())
             }
         }

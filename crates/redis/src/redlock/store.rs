@@ -201,7 +201,8 @@ impl Store for RedlockStore {
         self.0.desk.forget(claim.owner);
         let asked = self.0.held.remove(claim.owner).map_or(u32::MAX, |hold| hold.asked);
         let release = self.0.release(claim, &keys, false);
-        let released = self.0.resolve("release", &release, asked, self.0.unhurried()).await;
+        let until = now() + claim.ttl;
+        let released = self.0.give_up(&release, asked, self.0.unhurried(), until).await;
         released.map_err(|error| error.about(&claim.name))
     }
 
@@ -228,7 +229,7 @@ impl Store for RedlockStore {
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
-        let released = self.0.resolve("evict", &evict, u32::MAX, self.0.unhurried()).await;
+        let released = self.0.take_away(&evict, self.0.unhurried()).await;
         released.map_err(|error| error.about(&eviction.name))
     }
 

@@ -1,0 +1,152 @@
+//! Messages of a quorum that are late, lost, or on a connection that has been replaced.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod quorum;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorum::{block, claim, config, counter, has, hold, of, ports, start, store, unblock};
+use tenure_core::{Answer, Patience, Released, Renewal, Store};
+use tenure_redis::RedlockStore;
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// Three servers, the first behind a proxy.
+async fn behind_a_proxy() -> (Vec<RedisServer>, Proxy, Arc<RedlockStore>) {
+    let servers = start(3);
+    let proxy = Proxy::start(servers[0].port()).unwrap();
+    let mut ports = ports(&servers);
+    ports[0] = proxy.port();
+    let mut config = config(ports);
+    config.node_timeout = Some(GENEROUS);
+    let store = store(&config).await;
+    (servers, proxy, store)
+}
+
+on_servers! {
+    /// A lost claim and its release are under way when their connection is replaced. The same owner
+    /// asks again and wins, and only then do they arrive.
+    async fn a_release_on_a_replaced_connection_undoes_no_later_claim() {
+        let (servers, proxy, store) = behind_a_proxy().await;
+        block(&servers[2], "a");
+        let owner = claim("a", TTL);
+        proxy.keep();
+        let asking = { let (store, owner) = (Arc::clone(&store), owner.clone()); async move {
+            store.claim(&owner, Patience::None).await
+        } };
+        let asking = tokio::spawn(asking);
+        assert!(eventually(GENEROUS, || async { has(&servers[1], "a") }).await);
+        // It has not heard of the first server yet: the release of a claim that is given up goes
+        // behind it.
+        asking.abort();
+        let _aborted = asking.await;
+        let release = tokio::time::timeout(Duration::from_secs(1), store.release(&owner));
+        let _unclear = release.await;
+        proxy.cut();
+        hold(&store, &owner).await;
+        assert!(has(&servers[0], "a"));
+        assert!(eventually(GENEROUS, || async { proxy.deliver() }).await, "nothing was late");
+        assert!(has(&servers[0], "a"), "an old release has undone a new claim");
+    }
+}
+
+on_servers! {
+    /// The connection breaks before the release of a lost claim can be sent. When there is another,
+    /// the release goes first: it must not undo what the same owner has won since.
+    async fn a_release_that_could_not_be_sent_undoes_no_later_claim() {
+        let (servers, proxy, store) = behind_a_proxy().await;
+        block(&servers[2], "a");
+        let owner = claim("a", TTL);
+        proxy.keep();
+        let queue = Patience::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
+        let asking = { let (store, owner) = (Arc::clone(&store), owner.clone()); async move {
+            store.claim(&owner, queue).await
+        } };
+        let asking = tokio::spawn(asking);
+        assert!(eventually(GENEROUS, || async { has(&servers[1], "a") }).await);
+        proxy.cut();
+        assert!(matches!(asking.await.unwrap(), Ok(Answer::Queued(_) | Answer::Granted(_))));
+        hold(&store, &owner).await;
+        // Whatever there was to be sent has been by then.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(has(&servers[0], "a") && has(&servers[1], "a"), "a late release took it away");
+    }
+}
+
+on_servers! {
+    /// The server gets the claim late, and the connection is gone by then.
+    async fn a_lost_claim_is_taken_back_when_its_server_can_be_reached_again() {
+        let (mut servers, proxy, store) = behind_a_proxy().await;
+        block(&servers[1], "a");
+        let owner = claim("a", TTL);
+        servers[0].stop().unwrap();
+        let asking = { let (store, owner) = (Arc::clone(&store), owner.clone()); async move {
+            store.claim(&owner, Patience::None).await
+        } };
+        let asking = tokio::spawn(asking);
+        assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await);
+        proxy.cut();
+        assert_eq!(asking.await.unwrap().unwrap(), Answer::Busy);
+        servers[0].cont().unwrap();
+        let gone = || async { !has(&servers[0], "a") && !has(&servers[2], "a") };
+        assert!(eventually(GENEROUS, gone).await, "the claim is left behind");
+    }
+}
+
+on_servers! {
+    async fn a_server_that_missed_a_release_hears_of_it_when_it_is_back() {
+        let (servers, proxy, store) = behind_a_proxy().await;
+        let owner = claim("a", TTL);
+        hold(&store, &owner).await;
+        assert!(eventually(GENEROUS, || async { has(&servers[0], "a") }).await);
+        proxy.keep();
+        assert_eq!(store.release(&owner).await.unwrap(), Released::Released);
+        assert!(has(&servers[0], "a"), "it has not heard of it");
+        proxy.cut();
+        let gone = || async { !has(&servers[0], "a") };
+        assert!(eventually(GENEROUS, gone).await, "the lock is left there for its TTL");
+    }
+}
+
+/// A lock with a token far ahead of all clocks, of which the last server has forgotten everything.
+async fn forgotten_by_the_last() -> (Vec<RedisServer>, Arc<RedlockStore>, tenure_core::Claim, u64) {
+    let servers = start(3);
+    let store = store(&of(&servers)).await;
+    for server in &servers {
+        server.command(&["SET", "tenure:{token}", &(1u64 << 52).to_string()]).unwrap();
+    }
+    let held = claim("a", TTL);
+    let token = hold(&store, &held).await.get();
+    assert!(token > 1 << 52);
+    assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await);
+    unblock(&servers[2], "a");
+    servers[2].command(&["SET", "tenure:{token}", "5"]).unwrap();
+    (servers, store, held, token)
+}
+
+on_servers! {
+    async fn a_repaired_server_counts_on_from_the_holders_token() {
+        let (servers, store, held, token) = forgotten_by_the_last().await;
+        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+        assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await, "it is repaired");
+        assert!(counter(&servers[2]) >= token);
+    }
+}
+
+on_servers! {
+    async fn a_server_that_another_holds_is_neither_raised_nor_repaired() {
+        let (servers, store, held, _) = forgotten_by_the_last().await;
+        block(&servers[2], "a");
+        for _ in 0..3 {
+            assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+        }
+        // The answer of the last server may have come after the others' were enough.
+        store.inspect(&held.name).await.unwrap();
+        assert_eq!(counter(&servers[2]), 5);
+        let holder = servers[2].command(&["GET", "tenure:a"]).unwrap();
+        assert!(holder.contains("foreign"), "{holder}");
+    }
+}
