@@ -28,13 +28,8 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 5] = [
-        ("python3", python),
-        ("python3", older_redis),
-        ("npm", node),
-        ("go", go),
-        ("cargo", rust),
-    ];
+    let makers: [(&str, Maker); 5] =
+        [("python3", python), ("python3", older_redis), ("npm", node), ("go", go), ("cargo", rust)];
     let present = makers.into_iter().filter(|(tool, _)| is_there(tool));
     present.filter_map(|(_, make)| make(&places).err()).collect()
 }
@@ -74,7 +69,10 @@ impl Places {
 fn python(places: &Places) -> Outcome {
     let home = places.target.join("python");
     let mut pip = pip(&home, "redis-py")?;
-    fetch("redis-py", pip.arg("--requirement").arg(places.sources.join("python/requirements.txt")))?;
+    fetch(
+        "redis-py",
+        pip.arg("--requirement").arg(places.sources.join("python/requirements.txt")),
+    )?;
     let driver = places.sources.join("python/hold.py");
     places.launch("redis-py", &[&home.join("bin/python"), &driver])
 }

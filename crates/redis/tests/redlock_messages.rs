@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorum::{block, claim, config, counter, has, hold, of, ports, start, store, unblock};
-use tenure_core::{Answer, Patience, Released, Renewal, Store};
+use tenure_core::{Answer, Claim, Mode, Patience, Released, Renewal, Store};
 use tenure_redis::RedlockStore;
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
@@ -112,13 +112,13 @@ on_servers! {
 }
 
 /// A lock with a token far ahead of all clocks, of which the last server has forgotten everything.
-async fn forgotten_by_the_last() -> (Vec<RedisServer>, Arc<RedlockStore>, tenure_core::Claim, u64) {
+async fn forgotten_by_the_last(mode: Mode) -> (Vec<RedisServer>, Arc<RedlockStore>, Claim, u64) {
     let servers = start(3);
     let store = store(&of(&servers)).await;
     for server in &servers {
         server.command(&["SET", "tenure:{token}", &(1u64 << 52).to_string()]).unwrap();
     }
-    let held = claim("a", TTL);
+    let held = Claim { mode, ..claim("a", TTL) };
     let token = hold(&store, &held).await.get();
     assert!(token > 1 << 52);
     assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await);
@@ -129,16 +129,19 @@ async fn forgotten_by_the_last() -> (Vec<RedisServer>, Arc<RedlockStore>, tenure
 
 on_servers! {
     async fn a_repaired_server_counts_on_from_the_holders_token() {
-        let (servers, store, held, token) = forgotten_by_the_last().await;
-        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
-        assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await, "it is repaired");
-        assert!(counter(&servers[2]) >= token);
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let (servers, store, held, token) = forgotten_by_the_last(mode).await;
+            assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+            let repaired = || async { has(&servers[2], "a") };
+            assert!(eventually(GENEROUS, repaired).await, "it is not repaired");
+            assert!(counter(&servers[2]) >= token, "{mode:?}");
+        }
     }
 }
 
 on_servers! {
     async fn a_server_that_another_holds_is_neither_raised_nor_repaired() {
-        let (servers, store, held, _) = forgotten_by_the_last().await;
+        let (servers, store, held, _) = forgotten_by_the_last(Mode::Exclusive).await;
         block(&servers[2], "a");
         for _ in 0..3 {
             assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
