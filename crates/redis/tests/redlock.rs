@@ -310,6 +310,26 @@ on_servers! {
 }
 
 on_servers! {
+    /// So that rivals who split the votes do not split them again.
+    async fn whoever_got_some_votes_asks_again_after_a_random_pause() {
+        let servers = start(3);
+        let store = store(&of(&servers)).await;
+        servers[1..].iter().for_each(|server| block(server, "a"));
+        let queue = Patience::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
+        let mut pauses = std::collections::HashSet::new();
+        for _ in 0..10 {
+            let rival = claim("a", Duration::from_secs(60));
+            let answer = store.claim(&rival, queue).await.unwrap();
+            let Answer::Queued(place) = answer else { panic!("{answer:?}") };
+            pauses.insert(place.ask_again_in.expect("nobody else would tell it"));
+            store.release(&rival).await.unwrap();
+        }
+        assert!(pauses.len() > 5, "{pauses:?}");
+        assert!(pauses.iter().all(|pause| (1..=1000).contains(&pause.as_millis())), "{pauses:?}");
+    }
+}
+
+on_servers! {
     /// Rivals that ask at the same time split the votes, and nobody has a majority. Each number of
     /// them gets on all the same. `TENURE_LIVELOCK_SECONDS` makes the run longer.
     async fn two_to_fifty_contenders_make_progress() {

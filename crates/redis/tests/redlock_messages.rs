@@ -14,14 +14,17 @@ use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
 const TTL: Duration = Duration::from_secs(60);
 
+/// What a server has to answer where the test waits for it to be late.
+const LIMIT: Duration = Duration::from_millis(500);
+
 /// Three servers, the first behind a proxy.
-async fn behind_a_proxy() -> (Vec<RedisServer>, Proxy, Arc<RedlockStore>) {
+async fn behind_a_proxy(limit: Duration) -> (Vec<RedisServer>, Proxy, Arc<RedlockStore>) {
     let servers = start(3);
     let proxy = Proxy::start(servers[0].port()).unwrap();
     let mut ports = ports(&servers);
     ports[0] = proxy.port();
     let mut config = config(ports);
-    config.node_timeout = Some(GENEROUS);
+    config.node_timeout = Some(limit);
     let store = store(&config).await;
     (servers, proxy, store)
 }
@@ -30,7 +33,7 @@ on_servers! {
     /// A lost claim and its release are under way when their connection is replaced. The same owner
     /// asks again and wins, and only then do they arrive.
     async fn a_release_on_a_replaced_connection_undoes_no_later_claim() {
-        let (servers, proxy, store) = behind_a_proxy().await;
+        let (servers, proxy, store) = behind_a_proxy(GENEROUS).await;
         block(&servers[2], "a");
         let owner = claim("a", TTL);
         proxy.keep();
@@ -57,7 +60,7 @@ on_servers! {
     /// The connection breaks before the release of a lost claim can be sent. When there is another,
     /// the release goes first: it must not undo what the same owner has won since.
     async fn a_release_that_could_not_be_sent_undoes_no_later_claim() {
-        let (servers, proxy, store) = behind_a_proxy().await;
+        let (servers, proxy, store) = behind_a_proxy(GENEROUS).await;
         block(&servers[2], "a");
         let owner = claim("a", TTL);
         proxy.keep();
@@ -79,7 +82,7 @@ on_servers! {
 on_servers! {
     /// The server gets the claim late, and the connection is gone by then.
     async fn a_lost_claim_is_taken_back_when_its_server_can_be_reached_again() {
-        let (mut servers, proxy, store) = behind_a_proxy().await;
+        let (mut servers, proxy, store) = behind_a_proxy(GENEROUS).await;
         block(&servers[1], "a");
         let owner = claim("a", TTL);
         servers[0].stop().unwrap();
@@ -98,7 +101,7 @@ on_servers! {
 
 on_servers! {
     async fn a_server_that_missed_a_release_hears_of_it_when_it_is_back() {
-        let (servers, proxy, store) = behind_a_proxy().await;
+        let (servers, proxy, store) = behind_a_proxy(GENEROUS).await;
         let owner = claim("a", TTL);
         hold(&store, &owner).await;
         assert!(eventually(GENEROUS, || async { has(&servers[0], "a") }).await);
@@ -108,6 +111,28 @@ on_servers! {
         proxy.cut();
         let gone = || async { !has(&servers[0], "a") };
         assert!(eventually(GENEROUS, gone).await, "the lock is left there for its TTL");
+    }
+}
+
+on_servers! {
+    /// A server that owes an answer is not asked for more: it costs neither time nor memory.
+    async fn a_black_hole_is_asked_once() {
+        let (_servers, proxy, store) = behind_a_proxy(LIMIT).await;
+        let pair = async || {
+            let owner = claim("a", TTL);
+            hold(&store, &owner).await;
+            store.release(&owner).await.unwrap();
+        };
+        proxy.turn_black();
+        pair().await;
+        assert!(eventually(GENEROUS, || async { proxy.swallowed() > 0 }).await, "it is asked");
+        // By then it owes the answer for longer than it may take.
+        tokio::time::sleep(LIMIT + Duration::from_millis(50)).await;
+        let before = proxy.swallowed();
+        for _ in 0..100 {
+            pair().await;
+        }
+        assert_eq!(proxy.swallowed(), before, "it is asked again and again");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A TCP proxy on the loopback address. As a black hole, it accepts connections and bytes, and
@@ -18,6 +18,7 @@ pub struct Proxy {
 struct Shared {
     target: AtomicU16,
     black: AtomicBool,
+    swallowed: AtomicUsize,
     keeping: AtomicBool,
     ended: AtomicBool,
     /// Each connection's two ends, of the client and of the server.
@@ -37,6 +38,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target: AtomicU16::new(target),
             black: AtomicBool::new(false),
+            swallowed: AtomicUsize::new(0),
             keeping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
@@ -65,6 +67,11 @@ impl Proxy {
     /// From now on nothing comes back, on connections old and new.
     pub fn turn_black(&self) {
         self.shared.black.store(true, Ordering::SeqCst);
+    }
+
+    /// How many bytes have vanished in it so far.
+    pub fn swallowed(&self) -> usize {
+        self.shared.swallowed.load(Ordering::SeqCst)
     }
 
     /// From now on new connections lead to this port. Those there are end.
@@ -135,9 +142,9 @@ impl Shared {
             while let Ok(length @ 1..) = from.read(&mut chunk) {
                 if there && shared.keeping.load(Ordering::SeqCst) {
                     late.extend_from_slice(&chunk[..length]);
-                } else if !shared.black.load(Ordering::SeqCst)
-                    && to.write_all(&chunk[..length]).is_err()
-                {
+                } else if shared.black.load(Ordering::SeqCst) {
+                    shared.swallowed.fetch_add(length, Ordering::SeqCst);
+                } else if to.write_all(&chunk[..length]).is_err() {
                     break;
                 }
             }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tenure_core::{Error, ErrorKind, Moment, Result, now};
 use tenure_proto::quorum::{Quarantine, majority};
 
+use tokio::time::Instant;
+
 use super::config::RedlockConfig;
 use super::desk::{Desk, Ear};
 use super::node::Node;
@@ -44,7 +46,7 @@ impl Nodes {
             list.push(Node::new(number, node, ear, &scripts, &runs)?);
         }
         let nodes = Self { list, scripts };
-        nodes.greet_all().await?;
+        nodes.greet_all(config).await?;
         if let Err(why) = runs.check() {
             return Err(Error::new(ErrorKind::Invalid, CONNECT, why.to_string()));
         }
@@ -52,7 +54,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    async fn greet_all(&self) -> Result<()> {
+    async fn greet_all(&self, config: &RedlockConfig) -> Result<()> {
         let mut greetings = tokio::task::JoinSet::new();
         for node in &self.list {
             let node = Arc::clone(node);
@@ -67,8 +69,16 @@ impl Nodes {
                 None => return Err(self.too_few(CONNECT, there, &faults)),
             }
         }
-        let rest = async { while greetings.join_next().await.is_some() {} };
-        let _all = tokio::time::timeout(COURTESY, rest).await;
+        let (start, longest) = (Instant::now(), config.nodes.iter().map(|node| node.timeout).max());
+        loop {
+            // An old one among the rest makes a difference as long as all others are new.
+            let new = self.are_new(config.max_ttl);
+            let limit = longest.filter(|_| new).unwrap_or_default().max(COURTESY);
+            let next = tokio::time::timeout_at(start + limit, greetings.join_next()).await;
+            if !matches!(next, Ok(Some(_))) {
+                break;
+            }
+        }
         // Whoever takes longer is greeted all the same.
         greetings.detach_all();
         Ok(())
@@ -77,8 +87,7 @@ impl Nodes {
     /// A server that is younger than the longest TTL may have forgotten its locks. If all that are
     /// there are as young, so is the whole: there was nothing to forget.
     fn judge(&self, max_ttl: Duration) {
-        let settled = max_ttl + max_ttl / 100 + Duration::from_secs(2);
-        let new = self.list.iter().filter_map(|node| node.uptime()).all(|up| up < settled);
+        let new = self.are_new(max_ttl);
         for node in &self.list {
             // One that was not seen now is judged when it is.
             let trusted = new && node.uptime().is_some();
@@ -87,6 +96,11 @@ impl Nodes {
                 false => Quarantine::new(max_ttl),
             });
         }
+    }
+
+    fn are_new(&self, max_ttl: Duration) -> bool {
+        let settled = max_ttl + max_ttl / 100 + Duration::from_secs(2);
+        self.list.iter().filter_map(|node| node.uptime()).all(|up| up < settled)
     }
 
     pub(super) fn majority(&self) -> usize {
