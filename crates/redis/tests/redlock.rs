@@ -134,6 +134,29 @@ on_servers! {
 }
 
 on_servers! {
+    /// Two have restarted empty, and the third, which has not, takes its time to say so.
+    async fn servers_are_not_taken_for_new_before_all_have_had_their_time() {
+        let mut servers = start(3);
+        let mut config = of(&servers);
+        config.max_ttl = Duration::from_secs(2);
+        config.nodes.iter_mut().for_each(|node| node.timeout = GENEROUS);
+        // Long enough that the third is seen to be older than the longest TTL.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        for server in &mut servers[..2] {
+            server.restart().unwrap();
+        }
+        servers[2].stop().unwrap();
+        let connecting = tokio::spawn(async move { RedlockStore::connect(config).await });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        servers[2].cont().unwrap();
+        let store = connecting.await.unwrap().unwrap();
+        let answer = store.claim(&claim("a", Duration::from_secs(1)), Patience::None).await;
+        let error = answer.expect_err("two of three may have forgotten a lock");
+        assert!(error.to_string().contains("restarted, and does not count"), "{error}");
+    }
+}
+
+on_servers! {
     /// The servers stand still with the claim in their buffers. When they go on, the release is
     /// behind it: nothing is left long before the TTL.
     async fn a_claim_that_too_few_answered_is_undone_where_it_arrives_late() {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, Moment, Result, now};
 use tenure_proto::quorum::{Quarantine, majority};
-
 use tokio::time::Instant;
 
 use super::config::RedlockConfig;
