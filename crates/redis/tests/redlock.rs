@@ -138,10 +138,10 @@ on_servers! {
     async fn servers_are_not_taken_for_new_before_all_have_had_their_time() {
         let mut servers = start(3);
         let mut config = of(&servers);
-        config.max_ttl = Duration::from_secs(2);
+        config.max_ttl = Duration::from_secs(6);
         config.nodes.iter_mut().for_each(|node| node.timeout = GENEROUS);
         // Long enough that the third is seen to be older than the longest TTL.
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
         for server in &mut servers[..2] {
             server.restart().unwrap();
         }
