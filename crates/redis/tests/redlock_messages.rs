@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quorum::{block, claim, config, counter, has, hold, of, ports, start, store, unblock};
 use tenure_core::{Answer, Claim, Mode, Patience, Released, Renewal, Store};
-use tenure_redis::RedlockStore;
+use tenure_redis::{RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -19,14 +19,18 @@ const LIMIT: Duration = Duration::from_millis(500);
 
 /// Three servers, the first behind a proxy.
 async fn behind_a_proxy(limit: Duration) -> (Vec<RedisServer>, Proxy, Arc<RedlockStore>) {
+    let (servers, proxy, config) = proxied(limit);
+    (servers, proxy, store(&config).await)
+}
+
+fn proxied(limit: Duration) -> (Vec<RedisServer>, Proxy, RedlockConfig) {
     let servers = start(3);
     let proxy = Proxy::start(servers[0].port()).unwrap();
     let mut ports = ports(&servers);
     ports[0] = proxy.port();
     let mut config = config(ports);
     config.node_timeout = Some(limit);
-    let store = store(&config).await;
-    (servers, proxy, store)
+    (servers, proxy, config)
 }
 
 on_servers! {
@@ -73,6 +77,26 @@ on_servers! {
         proxy.cut();
         assert!(matches!(asking.await.unwrap(), Ok(Answer::Queued(_) | Answer::Granted(_))));
         hold(&store, &owner).await;
+        // Whatever there was to be sent has been by then.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(has(&servers[0], "a") && has(&servers[1], "a"), "a late release took it away");
+    }
+}
+
+on_servers! {
+    /// A server stands still, and goes on too late for its confirmation of a release to count. When
+    /// the connection breaks after the same owner has won there, that release is not sent again.
+    async fn a_release_that_was_confirmed_too_late_undoes_no_later_claim() {
+        let (mut servers, proxy, config) = proxied(LIMIT);
+        block(&servers[2], "a");
+        let store = store(&config).await;
+        let owner = claim("a", TTL);
+        servers[0].stop().unwrap();
+        assert_eq!(store.claim(&owner, Patience::None).await.unwrap(), Answer::Busy);
+        tokio::time::sleep(config.nodes[0].timeout + Duration::from_millis(500)).await;
+        servers[0].cont().unwrap();
+        hold(&store, &owner).await;
+        proxy.cut();
         // Whatever there was to be sent has been by then.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(has(&servers[0], "a") && has(&servers[1], "a"), "a late release took it away");
@@ -133,6 +157,24 @@ on_servers! {
             pair().await;
         }
         assert_eq!(proxy.swallowed(), before, "it is asked again and again");
+    }
+}
+
+on_servers! {
+    /// The last server votes too late, and above the token. Among others next time, its vote would
+    /// be the largest.
+    async fn a_holder_that_asks_again_keeps_its_token() {
+        let mut servers = start(3);
+        let store = store(&of(&servers)).await;
+        let ahead = (1u64 << 52).to_string();
+        servers[2].command(&["SET", "tenure:{token}", &ahead]).unwrap();
+        servers[2].stop().unwrap();
+        let held = claim("a", TTL);
+        let token = hold(&store, &held).await;
+        servers[2].cont().unwrap();
+        assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await);
+        servers[1].stop().unwrap();
+        assert_eq!(hold(&store, &held).await, token);
     }
 }
 

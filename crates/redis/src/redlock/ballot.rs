@@ -6,6 +6,7 @@ use tenure_core::{Claim, Error, ErrorKind, Mode, Moment, Result, Token, now};
 use tenure_proto::quorum::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
 
 use super::Quorum;
+use super::debts::Release;
 use super::nodes::{Fault, View};
 use super::replies::{News, Replies};
 use crate::keys::Keys;
@@ -123,13 +124,16 @@ impl<'a> Ballot<'a> {
     fn carry_out(&mut self) {
         while let Some(order) = self.round.poll_order() {
             match order {
-                Order::Claim { node } => match self.view.post(node, &self.request) {
-                    Some(reply) => {
-                        self.asked |= 1 << node;
-                        self.replies.push(node, Asked::Vote, reply);
+                Order::Claim { node } => {
+                    self.quorum.nodes.list[node].forgive(self.claim.owner);
+                    match self.view.post(node, &self.request) {
+                        Some(reply) => {
+                            self.asked |= 1 << node;
+                            self.replies.push(node, Asked::Vote, reply);
+                        }
+                        None => self.round.handle_vote(node, Vote::Unknown, now()),
                     }
-                    None => self.round.handle_vote(node, Vote::Unknown, now()),
-                },
+                }
                 Order::Raise { node, to } => {
                     let raise = self.quorum.renewal(self.claim, self.keys, to);
                     match self.view.post(node, &raise) {
@@ -137,7 +141,7 @@ impl<'a> Ballot<'a> {
                         None => self.round.handle_raised(node, Raised::Failed, now()),
                     }
                 }
-                Order::Release { node } => match self.view.post(node, &self.release()) {
+                Order::Release { node } => match self.view.post(node, &self.release().command) {
                     Some(reply) if self.free_in[node] == Some(0) => {
                         self.undone.push((node, reply));
                     }
@@ -231,7 +235,7 @@ impl<'a> Ballot<'a> {
         if self.asked == 0 { error } else { error.with_unknown_effect() }
     }
 
-    fn release(&self) -> Command {
+    fn release(&self) -> Release {
         let stay = !self.patience.is_zero();
         self.quorum.release(self.claim, self.keys, stay)
     }
@@ -247,7 +251,7 @@ impl<'a> Ballot<'a> {
                     // It may have lost its scripts, and is given them again.
                     let refusal = Value::Refusal(refusal);
                     self.quorum.nodes.refused("undo a claim", &self.view, node, &refusal);
-                    self.owed.push((node, self.view.post(node, &self.release())));
+                    self.owed.push((node, self.view.post(node, &self.release().command)));
                 }
                 Ok(Ok(_)) => {}
                 _ => self.owed.push((node, None)),

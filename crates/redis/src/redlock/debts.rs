@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use tenure_core::Moment;
+use tenure_core::{Moment, OwnerId};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::wire::{Command, Connection, Reply};
@@ -15,10 +15,17 @@ use crate::wire::{Command, Connection, Reply};
 pub(super) struct Debts(Mutex<VecDeque<Debt>>);
 
 struct Debt {
+    owner: OwnerId,
     release: Command,
     stage: Stage,
     /// By then what it would release has ended by itself.
     until: Moment,
+}
+
+/// What takes a claim back.
+pub(super) struct Release {
+    pub(super) owner: OwnerId,
+    pub(super) command: Command,
 }
 
 enum Stage {
@@ -37,13 +44,21 @@ impl From<Option<Reply>> for Stage {
 const MOST: usize = 4096;
 
 impl Debts {
-    pub(super) fn add(&self, release: &Command, reply: Option<Reply>, until: Moment) {
+    pub(super) fn add(&self, release: &Release, reply: Option<Reply>, until: Moment) {
         let mut debts = self.0.lock();
         // A node answers in order: what is confirmed is in front.
         while debts.front_mut().is_some_and(Debt::is_paid) || debts.len() >= MOST {
             debts.pop_front();
         }
-        debts.push_back(Debt { release: release.clone(), stage: reply.into(), until });
+        let Release { owner, command } = release;
+        let stage = reply.into();
+        debts.push_back(Debt { owner: *owner, release: command.clone(), stage, until });
+    }
+
+    /// The owner asks again, over the connection that its releases went over: they are done before,
+    /// or as lost as what it asks now. Sent again later, they would undo it.
+    pub(super) fn forgive(&self, owner: OwnerId) {
+        self.0.lock().retain(|debt| debt.owner != owner);
     }
 
     /// Sends over a new connection what the last one has left unconfirmed.

@@ -7,6 +7,7 @@ use tenure_core::{LockName, Moment, Released, Result, now};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;
+use super::debts::Release;
 use super::nodes::Fault;
 use super::replies::{News, Replies};
 use crate::list;
@@ -38,13 +39,13 @@ impl Quorum {
     /// is known how it went hear of it again, should their connection break.
     pub(super) async fn give_up(
         &self,
-        release: &Command,
+        release: &Release,
         to: u32,
         limit: Duration,
         until: Moment,
     ) -> Result<Released> {
         let mut errand = Errand::new(limit);
-        let released = self.resolve("release", release, to, &mut errand).await;
+        let released = self.resolve("release", &release.command, to, &mut errand).await;
         for (node, reply) in errand.rest() {
             self.nodes.list[node].owe(release, reply, until);
         }

@@ -9,13 +9,13 @@ use tenure_proto::Backoff;
 use tenure_proto::quorum::{Quarantine, Sighting};
 use tokio::runtime::Handle;
 
-use super::debts::Debts;
+use super::debts::{Debts, Release};
 use super::runs::Runs;
 use super::scripts::Scripts;
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{fault, lost};
 use crate::link::Link;
-use crate::wire::{Command, Connection, Hearer, Reply, Value, cmd};
+use crate::wire::{Connection, Hearer, Reply, Value, cmd};
 
 pub(super) struct Node {
     pub(super) number: usize,
@@ -218,14 +218,19 @@ impl Node {
         Ok(())
     }
 
+    /// A claim of this owner is about to be sent.
+    pub(super) fn forgive(&self, owner: OwnerId) {
+        self.debts.forgive(owner);
+    }
+
     /// Sees to it that the server hears of a release which it has not confirmed on the connection
     /// that was used, or could not be sent there. No later than `until` it is of no use.
-    pub(super) fn owe(self: &Arc<Self>, release: &Command, reply: Option<Reply>, until: Moment) {
+    pub(super) fn owe(self: &Arc<Self>, release: &Release, reply: Option<Reply>, until: Moment) {
         let mut state = self.state.lock();
         let open = state.greeted.as_ref().filter(|connection| connection.is_open());
         let reply = match (reply, open) {
             // There is a new connection, on which the owner has not asked yet.
-            (None, Some(connection)) => connection.post(release),
+            (None, Some(connection)) => connection.post(&release.command),
             (reply, _) => reply,
         };
         self.debts.add(release, reply, until);

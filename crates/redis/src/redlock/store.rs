@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use super::ballot::{Ballot, Decision};
 use super::config::RedlockConfig;
+use super::debts::Release;
 use super::desk::Desk;
 use super::held::{Held, Hold};
 use super::nodes::Nodes;
@@ -77,9 +78,10 @@ impl Quorum {
         )
     }
 
-    pub(super) fn release(&self, claim: &Claim, keys: &Keys, stay: bool) -> Command {
-        let stay = if stay { "stay" } else { "leave" };
-        self.nodes.scripts.release.call(&keys.all(), &[claim.owner.into(), stay.into()])
+    pub(super) fn release(&self, claim: &Claim, keys: &Keys, stay: bool) -> Release {
+        let (owner, stay) = (claim.owner, if stay { "stay" } else { "leave" });
+        let command = self.nodes.scripts.release.call(&keys.all(), &[owner.into(), stay.into()]);
+        Release { owner, command }
     }
 
     fn refuse(&self, claim: &Claim) -> Result<()> {
