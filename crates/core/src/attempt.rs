@@ -51,6 +51,16 @@ struct Attempt<'a> {
     limit: Limit,
     started: Moment,
     undo: Undo<'a>,
+    /// What the store's last answer was.
+    said: Said,
+}
+
+/// What to tell of the store when the time is up.
+enum Said {
+    Nothing,
+    Answer,
+    /// It failed, and has not answered since.
+    Trouble(Error),
 }
 
 /// Gives a claim back when dropped, unless it became a guard or never left.
@@ -71,7 +81,7 @@ impl Drop for Undo<'_> {
 impl<'a> Attempt<'a> {
     fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, limit: Limit) -> Self {
         let undo = Undo { inner, claim, armed: false };
-        Self { inner, options, limit, started: now(), undo }
+        Self { inner, options, limit, started: now(), undo, said: Said::Nothing }
     }
 
     async fn finish(mut self) -> Result<Guard> {
@@ -97,6 +107,7 @@ impl<'a> Attempt<'a> {
         let mut waiting = None;
         loop {
             let sent = now();
+            let mut called = sent;
             let news = match self.ask().await {
                 Ok(Answer::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
@@ -105,8 +116,11 @@ impl<'a> Attempt<'a> {
                 }
                 Ok(Answer::Queued(place)) => {
                     trouble.over();
+                    self.said = Said::Answer;
                     waiting.get_or_insert_with(metric::Waiting::start);
-                    self.await_news(&place).await
+                    let news = self.await_news(&place).await;
+                    called = now();
+                    news
                 }
                 answer => answer,
             };
@@ -122,7 +136,10 @@ impl<'a> Attempt<'a> {
                     let why = "another holds it: try later, or wait";
                     return Err(Error::new(ErrorKind::Busy, "acquire", why));
                 }
-                Err(error) => trouble.pause(error, &self.undo.claim).await?,
+                Err(error) => {
+                    self.said = Said::Trouble(error.clone());
+                    trouble.pause(error, called, &self.undo.claim).await?;
+                }
             }
         }
     }
@@ -198,7 +215,11 @@ impl<'a> Attempt<'a> {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let why = format!("it was not free within {limit:?}: try later, or wait longer");
+        let why = match &self.said {
+            Said::Trouble(error) => return error.clone(),
+            Said::Nothing => format!("the store did not answer within {limit:?}: wait longer"),
+            Said::Answer => format!("it was not free within {limit:?}: try later, or wait longer"),
+        };
         Error::new(ErrorKind::TimedOut, "acquire", why)
     }
 }
@@ -225,9 +246,10 @@ impl Trouble {
         self.patience = self.call_timeout * 5;
     }
 
-    /// Pauses before another try; hands the error back if another try is of no use.
-    async fn pause(&mut self, error: Error, claim: &Claim) -> Result<()> {
-        let began = *self.began.get_or_insert_with(now);
+    /// Pauses before another try; hands the error back if another try is of no use. The trouble
+    /// began with the first call that failed.
+    async fn pause(&mut self, error: Error, called: Moment, claim: &Claim) -> Result<()> {
+        let began = *self.began.get_or_insert(called);
         if !error.is_transient() || now().since(began) >= self.patience {
             return Err(error);
         }

@@ -279,7 +279,7 @@ impl Store for RedisStore {
             arguments: &[claim.owner.into(), millis(claim.ttl).into()],
         };
         let servers = self.renewals.as_ref().unwrap_or(&self.servers);
-        match self.scripts.renew.run(servers, call).await? {
+        match self.scripts.renew.run_or(&self.scripts.alone, servers, call).await? {
             Value::Integer(1) => Ok(Renewal::Renewed),
             Value::Integer(0) => Ok(Renewal::Lost),
             _ => Err(nonsense("renew")),
@@ -295,7 +295,8 @@ impl Store for RedisStore {
             keys: &keys.all(),
             arguments: &[claim.owner.into()],
         };
-        released("release", &self.scripts.release.run(&self.servers, call).await?)
+        let Scripts { release, alone, .. } = &*self.scripts;
+        released("release", &release.run_or(alone, &self.servers, call).await?)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -352,6 +353,9 @@ fn check(config: &RedisConfig) -> Result<()> {
     }
     if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
         return invalid("a Cluster has database 0 only: leave the number away");
+    }
+    if config.username.is_some() && config.password.is_none() {
+        return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
     }
     Ok(())
 }
