@@ -75,6 +75,11 @@ impl Link {
         dialling.await
     }
 
+    /// Where it leads to.
+    pub(crate) fn name(&self) -> String {
+        self.0.config.topology.servers()
+    }
+
     /// The connection, if there is one.
     pub(crate) fn current(&self) -> Option<Connection> {
         self.0.state.lock().connection.clone()

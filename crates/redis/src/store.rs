@@ -247,11 +247,10 @@ impl Store for RedisStore {
         self.inbox.subscribe(&keys).await?;
         self.inbox.enter(claim.owner, lease, poll);
         let answer = self.ask(claim, &keys, lease).await;
-        if let Err(error) = &answer
-            && error.effect() == Effect::None
-            && !self.inbox.expects(claim.owner)
-        {
-            self.inbox.forget(claim.owner);
+        match &answer {
+            Err(error) if error.effect() == Effect::Unknown => self.inbox.doubt(claim.owner),
+            Err(_) if !self.inbox.expects(claim.owner) => self.inbox.forget(claim.owner),
+            _ => {}
         }
         answer
     }
@@ -336,7 +335,7 @@ impl Store for RedisStore {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(self, &self.config, &self.servers.any().await?).await
+        examine::examine(self, &self.config, &self.servers.all().await?).await
     }
 }
 
