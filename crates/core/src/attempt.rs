@@ -107,7 +107,6 @@ impl<'a> Attempt<'a> {
         let mut waiting = None;
         loop {
             let sent = now();
-            let mut called = sent;
             let news = match self.ask().await {
                 Ok(Answer::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
@@ -118,9 +117,7 @@ impl<'a> Attempt<'a> {
                     trouble.over();
                     self.said = Said::Answer;
                     waiting.get_or_insert_with(metric::Waiting::start);
-                    let news = self.await_news(&place).await;
-                    called = now();
-                    news
+                    self.await_news(&place).await
                 }
                 answer => answer,
             };
@@ -138,7 +135,10 @@ impl<'a> Attempt<'a> {
                 }
                 Err(error) => {
                     self.said = Said::Trouble(error.clone());
-                    trouble.pause(error, called, &self.undo.claim).await?;
+                    // Who does not wait for the lock does not wait for the store either: one call's
+                    // time is all there is. Anybody else can afford a lost reply.
+                    let began = if let Limit::Try = self.limit { sent } else { now() };
+                    trouble.pause(error, began, &self.undo.claim).await?;
                 }
             }
         }
@@ -246,10 +246,10 @@ impl Trouble {
         self.patience = self.call_timeout * 5;
     }
 
-    /// Pauses before another try; hands the error back if another try is of no use. The trouble
-    /// began with the first call that failed.
-    async fn pause(&mut self, error: Error, called: Moment, claim: &Claim) -> Result<()> {
-        let began = *self.began.get_or_insert(called);
+    /// Pauses before another try; hands the error back if another try is of no use. The
+    /// trouble began at `began`, unless it lasts for longer.
+    async fn pause(&mut self, error: Error, began: Moment, claim: &Claim) -> Result<()> {
+        let began = *self.began.get_or_insert(began);
         if !error.is_transient() || now().since(began) >= self.patience {
             return Err(error);
         }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::{
-    Answer, Claim, Client, Eviction, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
-    Renewal, Store,
+    Answer, Claim, Client, Effect, ErrorKind, Eviction, LockName, Mode, Origin, OwnerId, Patience,
+    Place, Released, Renewal, Store,
 };
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
 const TTL: Duration = Duration::from_secs(60);
 const PATIENT: Patience = Patience::Queue { lease: GENEROUS, poll: Duration::from_millis(200) };
@@ -107,6 +107,42 @@ async fn a_claim_whose_place_has_ended_goes_to_the_end_of_the_line() {
     store.release(&holder).await.unwrap();
     let holders = client.inspect("a").await.unwrap().holders;
     assert_eq!(holders[0].owner, next.owner.to_string());
+}
+
+/// A connection that carries nothing any more, and does not end: a firewall has forgotten it.
+#[tokio::test]
+async fn a_connection_that_goes_silent_is_replaced_by_one_that_answers() {
+    let Some(server) = server() else { return };
+    let proxy = Proxy::start(server.port()).unwrap();
+    let mut config =
+        RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), proxy.port()) });
+    config.timeout = Duration::from_secs(2);
+    let store = RedisStore::connect(config).await.unwrap();
+    let held = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    proxy.strand();
+    let lost = store.renew(&held).await.unwrap_err();
+    assert_eq!((lost.kind(), lost.effect()), (ErrorKind::Unreachable, Effect::Unknown));
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+}
+
+/// A server that pauses is slow, and not another: its connection is kept, and with it the order.
+#[tokio::test]
+async fn a_server_that_pauses_keeps_its_connection() {
+    let Some(mut server) = server() else { return };
+    let mut config =
+        RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), server.port()) });
+    config.timeout = Duration::from_millis(500);
+    let store = RedisStore::connect(config).await.unwrap();
+    let held = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    server.stop().unwrap();
+    assert_eq!(store.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_eq!(store.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    server.cont().unwrap();
+    let renewed = || async { matches!(store.renew(&held).await, Ok(Renewal::Renewed)) };
+    assert!(eventually(GENEROUS, renewed).await);
+    assert_eq!(store.release(&held).await.unwrap(), Released::Released);
 }
 
 /// The list of waiters is gone, and their records are not: all of them must come back into it.
