@@ -18,6 +18,9 @@ pub struct Proxy {
 struct Shared {
     target: AtomicU16,
     black: AtomicBool,
+    /// Connections before this one are black.
+    first_carried: AtomicUsize,
+    carried: AtomicUsize,
     swallowed: AtomicUsize,
     keeping: AtomicBool,
     ended: AtomicBool,
@@ -38,6 +41,8 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target: AtomicU16::new(target),
             black: AtomicBool::new(false),
+            first_carried: AtomicUsize::new(0),
+            carried: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
             keeping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -67,6 +72,13 @@ impl Proxy {
     /// From now on nothing comes back, on connections old and new.
     pub fn turn_black(&self) {
         self.shared.black.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on nothing comes back on the connections there are. They stay open, and new ones
+    /// are carried.
+    pub fn strand(&self) {
+        let next = self.shared.carried.load(Ordering::SeqCst);
+        self.shared.first_carried.store(next, Ordering::SeqCst);
     }
 
     /// How many bytes have vanished in it so far.
@@ -129,20 +141,25 @@ impl Shared {
         for stream in [&client, &server] {
             stream.set_nodelay(true)?;
         }
+        let number = self.carried.fetch_add(1, Ordering::SeqCst);
         lock(&self.open).push([client.try_clone()?, server.try_clone()?]);
-        self.copy(client.try_clone()?, server.try_clone()?, true);
-        self.copy(server, client, false);
+        self.copy(number, client.try_clone()?, server.try_clone()?, true);
+        self.copy(number, server, client, false);
         Ok(())
     }
 
-    fn copy(self: &Arc<Self>, mut from: TcpStream, mut to: TcpStream, there: bool) {
+    fn is_black(&self, number: usize) -> bool {
+        self.black.load(Ordering::SeqCst) || number < self.first_carried.load(Ordering::SeqCst)
+    }
+
+    fn copy(self: &Arc<Self>, number: usize, mut from: TcpStream, mut to: TcpStream, there: bool) {
         let shared = Arc::clone(self);
         std::thread::spawn(move || {
             let (mut chunk, mut late) = ([0; 16 << 10], Vec::new());
             while let Ok(length @ 1..) = from.read(&mut chunk) {
                 if there && shared.keeping.load(Ordering::SeqCst) {
                     late.extend_from_slice(&chunk[..length]);
-                } else if shared.black.load(Ordering::SeqCst) {
+                } else if shared.is_black(number) {
                     shared.swallowed.fetch_add(length, Ordering::SeqCst);
                 } else if to.write_all(&chunk[..length]).is_err() {
                     break;
