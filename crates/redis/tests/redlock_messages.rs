@@ -144,6 +144,7 @@ on_servers! {
         let mut servers = start(3);
         let mut config = of(&servers);
         config.node_timeout = Some(GENEROUS);
+        config.nodes.iter_mut().for_each(|node| node.timeout = GENEROUS);
         let store = store(&config).await;
         servers[0].stop().unwrap();
         let [owner, rival] = [(); 2].map(|()| claim("a", TTL));
