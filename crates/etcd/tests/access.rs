@@ -143,6 +143,13 @@ on_servers! {
     }
 }
 
+/// How many watches there are.
+fn watchers(server: &EtcdServer) -> u32 {
+    let page = server.page("/metrics").unwrap();
+    let name = "etcd_debugging_mvcc_watcher_total ";
+    page.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+}
+
 on_servers! {
     /// Calls log in again. So must the stream of news, or nobody would be woken, or told of a loss.
     async fn news_are_heard_after_a_login_has_ended() {
@@ -166,6 +173,9 @@ on_servers! {
                 async move { mutex.acquire().await.unwrap() }
             });
             until_waiting(&client, "a", 1).await;
+            // Its own key, the one before it, and what tells of losses.
+            let listens = || async { watchers(&server) == 3 };
+            assert!(eventually(GENEROUS, listens).await, "{} watches", watchers(&server));
             guard.release().await.unwrap();
             let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
             let order = Eviction::new(next.name().clone(), next.owner(), "test");
