@@ -97,7 +97,7 @@ on_servers! {
             let leader = cluster.leader().unwrap();
             cluster.members()[leader].kill9().unwrap();
             let client = client(&config).await;
-            client.mutex("a").unwrap().acquire_within(ELECTION).await.unwrap();
+            drop(client.mutex("a").unwrap().acquire_within(ELECTION).await.unwrap());
             client.close().await;
             cluster.members()[leader].restart().unwrap();
             cluster.until_all_serve().unwrap();
