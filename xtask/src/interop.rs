@@ -28,8 +28,14 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 5] =
-        [("python3", python), ("python3", older_redis), ("npm", node), ("go", go), ("cargo", rust)];
+    let makers: [(&str, Maker); 6] = [
+        ("python3", python),
+        ("python3", older_redis),
+        ("npm", node),
+        ("go", redsync),
+        ("go", etcd),
+        ("cargo", rust),
+    ];
     let present = makers.into_iter().filter(|(tool, _)| is_there(tool));
     present.filter_map(|(_, make)| make(&places).err()).collect()
 }
@@ -116,21 +122,29 @@ fn node(places: &Places) -> Outcome {
     Ok(())
 }
 
-fn go(places: &Places) -> Outcome {
+fn redsync(places: &Places) -> Outcome {
+    go(places, "redsync", "go")
+}
+
+fn etcd(places: &Places) -> Outcome {
+    go(places, "etcd-go", "go-etcd")
+}
+
+fn go(places: &Places, client: &str, folder: &str) -> Outcome {
     let home = places.target.join("go");
     let go = |words: &[&str]| {
         let mut command = Command::new("go");
-        command.args(words).current_dir(places.sources.join("go"));
+        command.args(words).current_dir(places.sources.join(folder));
         // Modules are read-only otherwise, and `cargo clean` could not remove them.
         let flags = std::env::var("GOFLAGS").unwrap_or_default() + " -modcacherw";
         command.env("GOFLAGS", flags.trim_start());
         command.env("GOMODCACHE", home.join("modules")).env("GOCACHE", home.join("cache"));
         command
     };
-    let program = home.join("hold");
-    fetch("redsync", &mut go(&["mod", "download"]))?;
-    build("redsync", go(&["build", "-buildvcs=false", "-o"]).arg(&program))?;
-    places.launch("redsync", &[&program])
+    let program = home.join(client);
+    fetch(client, &mut go(&["mod", "download"]))?;
+    build(client, go(&["build", "-buildvcs=false", "-o"]).arg(&program))?;
+    places.launch(client, &[&program])
 }
 
 fn rust(places: &Places) -> Outcome {
