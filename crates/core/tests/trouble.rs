@@ -4,13 +4,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{
     Answer, Capabilities, Chaos, Claim, Client, Effect, Error, ErrorKind, Eviction, Faults,
-    Finding, LockName, LockState, LossReason, MemoryStore, Options, Patience, Place, Released,
-    Renewal, Result, Store,
+    Finding, Grant, LockName, LockState, LossReason, MemoryStore, Moment, Options, Patience, Place,
+    Released, Renewal, Result, Store,
 };
 
 fn through(store: &MemoryStore, faults: Faults) -> (Arc<Chaos>, Client) {
@@ -248,9 +249,9 @@ async fn a_told_loss_comes_through_when_the_way_is_free() {
     assert!(!guard.is_valid());
 }
 
-/// Says of every renewal that the lock is gone.
+/// Says of every renewal that the lock is gone, and of so many grants that their term is over.
 #[derive(Debug)]
-struct Forgetful(MemoryStore);
+struct Forgetful(MemoryStore, AtomicU32);
 
 #[async_trait]
 impl Store for Forgetful {
@@ -258,7 +259,14 @@ impl Store for Forgetful {
         self.0.capabilities()
     }
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.0.claim(claim, patience).await
+        let answer = self.0.claim(claim, patience).await?;
+        let late = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        match answer {
+            Answer::Granted(grant) if late => {
+                Ok(Answer::Granted(Grant { since: Some(Moment::default()), ..grant }))
+            }
+            answer => Ok(answer),
+        }
     }
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
         self.0.wait(claim, place).await
@@ -284,8 +292,25 @@ impl Store for Forgetful {
 }
 
 #[tokio::test]
+async fn a_grant_of_which_too_little_is_left_is_asked_for_again_a_few_times() {
+    for (late, granted) in [(1, true), (2, true), (3, false)] {
+        let store = MemoryStore::new();
+        let client = Client::new(Arc::new(Forgetful(store.clone(), AtomicU32::new(late))));
+        match client.mutex("a").unwrap().acquire().await {
+            Ok(guard) => assert!(granted && guard.is_valid()),
+            Err(error) => {
+                assert!(!granted, "{error}");
+                assert_eq!(error.kind(), ErrorKind::LeaseTooShort);
+            }
+        }
+        client.close().await;
+        assert!(store.list("").await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_knows_of_the_loss_is_believed_at_once() {
-    let client = Client::new(Arc::new(Forgetful(MemoryStore::new())));
+    let client = Client::new(Arc::new(Forgetful(MemoryStore::new(), AtomicU32::new(0))));
     let options = Options::new().ttl(Duration::from_secs(3));
     let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
     assert_eq!(guard.lost().await, LossReason::NotHeld);
