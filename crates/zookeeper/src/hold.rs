@@ -1,0 +1,88 @@
+//! To go on holding, and to let go.
+
+use std::sync::Arc;
+
+use tenure_core::{Answer, Claim, Patience, Released, Renewal, Result};
+
+use crate::fault::fault;
+use crate::inner::{Inner, line, nodes_of};
+use crate::session::Session;
+use crate::tenants::{Stage, Tenant};
+
+const RELEASE: &str = "release";
+
+impl Inner {
+    /// The nodes must be there, and of this session, and the leader must have said so after this
+    /// began.
+    pub(crate) async fn renew(self: &Arc<Self>, claim: &Claim) -> Result<Renewal> {
+        let Some((tenant, false)) = self.tenants.find(claim.owner) else {
+            return Ok(Renewal::Lost);
+        };
+        if tenant.session.is_over() {
+            return Ok(Renewal::Lost);
+        }
+        tenant.session.ready("renew").await?;
+        let renewed = match tenant.stage {
+            Stage::Holds => self.is_there("renew", &tenant).await?,
+            // It may have been handed the lock, and not have heard of it.
+            Stage::Waits(_) | Stage::Unsure => {
+                let answer = self.claim(claim, Patience::None).await?;
+                matches!(answer, Answer::Granted(_))
+            }
+        };
+        Ok(if renewed { Renewal::Renewed } else { Renewal::Lost })
+    }
+
+    /// Deletes a claim's nodes. Their names are the claim's alone, so nothing of anybody else's can
+    /// be hit.
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released> {
+        let held = match self.tenants.find(claim.owner) {
+            Some((tenant, _)) if matches!(tenant.stage, Stage::Holds) => {
+                self.drop_nodes(RELEASE, &tenant).await?
+            }
+            Some((tenant, _)) => {
+                let session = self.usable(RELEASE, &tenant).await?;
+                self.leave(&session, &tenant).await?
+            }
+            None => {
+                // Another process's, perhaps, or of one that has expired.
+                let session = self.sessions.any(RELEASE).await?;
+                let lock = self.keyring.lock(&claim.name);
+                let stranger = Tenant::new(claim, &lock, &session);
+                self.leave(&session, &stranger).await?
+            }
+        };
+        Ok(if held { Released::Released } else { Released::NotHeld })
+    }
+
+    /// Deletes the nodes of one that may hold without having heard of it, or may have no nodes at
+    /// all. True if it held.
+    async fn leave(&self, session: &Session, tenant: &Tenant) -> Result<bool> {
+        let Tenant { claim, lock, nodes, .. } = tenant;
+        let owner = claim.owner;
+        // In one go with the look at the line, where the node's name is known.
+        let known = nodes.first().filter(|_| nodes.len() == 1);
+        let (synced, listed) = (session.zk.sync(lock), session.zk.list_children(lock));
+        let deleted = known.map(|node| session.zk.delete(node, None));
+        let answers = async {
+            synced.await?;
+            let line = line(listed.await)?;
+            let gone = match deleted {
+                Some(deleted) => deleted.await.map(|()| true),
+                None => Ok(false),
+            };
+            match gone {
+                Err(error) if error != zookeeper_client::Error::NoNode => Err(error),
+                gone => Ok((line, gone.unwrap_or(false))),
+            }
+        };
+        let answers = session.answer(answers).await;
+        let (line, mut gone) = answers.map_err(|error| fault(RELEASE, error))?;
+        let rest = nodes_of(&line, lock, owner);
+        if known.is_none() && !rest.is_empty() {
+            gone = self.delete(session, &rest).await.map_err(|error| fault(RELEASE, error))?;
+        }
+        self.tenants.move_out(owner);
+        Ok(gone && line.find(owner).is_some_and(|at| line.obstacle(at).is_none()))
+    }
+}
