@@ -99,10 +99,13 @@ impl Client {
 
     /// The locks that are held or waited for and begin with `prefix`, sorted.
     ///
+    /// A store reads them page by page, so this may take as long as thirty single calls.
+    ///
     /// # Errors
     /// Faults of the store.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.inner.call("list locks", self.inner.store.list(prefix)).await
+        let limit = self.inner.call_timeout * 30;
+        within(limit, "list locks", self.inner.store.list(prefix)).await
     }
 
     /// Waits until every release that was left to the background is done, or its TTL has passed.
@@ -148,15 +151,19 @@ impl Inner {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        match tokio::time::timeout(self.call_timeout, call).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let why = format!(
-                    "the store did not answer within {:?}: check that it runs and can be reached",
-                    self.call_timeout
-                );
-                Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
-            }
-        }
+        within(self.call_timeout, operation, call).await
     }
+}
+
+async fn within<T>(
+    limit: Duration,
+    operation: &'static str,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+        let why = format!(
+            "the store did not answer within {limit:?}: check that it runs and can be reached"
+        );
+        Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
+    })
 }

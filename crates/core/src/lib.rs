@@ -27,6 +27,7 @@ mod owner;
 mod primitives;
 mod state;
 mod store;
+mod trial;
 
 pub use capabilities::{Capabilities, Fencing};
 pub use chaos::{Chaos, Faults};
@@ -44,3 +45,4 @@ pub use primitives::{Mutex, RwLock, Semaphore};
 pub use state::{Holder, LockState, Waiter};
 pub use store::{Answer, Eviction, Grant, Patience, Place, Released, Renewal, Store};
 pub use tenure_proto::{LossReason, Mode, Moment, Token};
+pub use trial::trial;

@@ -72,11 +72,11 @@ end
 
 -- Takes one out of the pool. True if it was in there.
 local function leave_pool(owner)
+  redis.call('ZREM', E, owner)
   local record = redis.call('HGET', P, owner)
   if not record then return false end
   local kind, taken = room()
   redis.call('HDEL', P, owner)
-  redis.call('ZREM', E, owner)
   if kind == 's' or kind == 'p' then
     save_pool(kind, taken - tonumber(words(record, 9)[4]), 0)
   end
@@ -162,8 +162,10 @@ local function held(owner)
   end
   if string.sub(value, 1, 5) ~= 'pool ' then return nil end
   local ends = redis.call('ZSCORE', E, owner)
-  if ends and tonumber(ends) > now then
-    local record = words(redis.call('HGET', P, owner), 9)
+  -- Should the pool have been lost, by an eviction or by hand, nobody in it holds any more.
+  local record = redis.call('HGET', P, owner)
+  if record and ends and tonumber(ends) > now then
+    record = words(record, 9)
     return record[1], record[2], record[3]
   end
   return nil

@@ -10,7 +10,7 @@ if string.sub(value, 1, 32) == ARGV[1] then
 end
 if string.sub(value, 1, 5) ~= 'pool ' then return 0 end
 local ends = redis.call('ZSCORE', E, ARGV[1])
-if not ends then return 0 end
+if not ends or redis.call('HEXISTS', P, ARGV[1]) == 0 then return 0 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 if tonumber(ends) <= now then return 0 end

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::{
-    Answer, Claim, Client, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Store,
+    Answer, Claim, Client, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Renewal,
+    Store,
 };
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, eventually};
@@ -131,6 +132,27 @@ async fn a_line_that_was_lost_starves_nobody() {
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap(), Released::Released);
     }
+}
+
+/// The records of those who share a lock are gone: they have lost it, and it becomes free.
+#[tokio::test]
+async fn a_pool_that_was_lost_is_held_by_nobody() {
+    let Some(server) = server() else { return };
+    let store = connect(&server).await;
+    let [reader, other, writer] = [Mode::Shared, Mode::Shared, Mode::Exclusive].map(claim);
+    for reader in [&reader, &other] {
+        assert!(matches!(store.claim(reader, Patience::None).await.unwrap(), Answer::Granted(_)));
+    }
+    assert_eq!(server.command(&["DEL", "tenure:{tenure:a}:p"]).unwrap(), "1");
+    assert_eq!(store.renew(&reader).await.unwrap(), Renewal::Lost);
+    assert_eq!(store.release(&other).await.unwrap(), Released::NotHeld);
+    assert_eq!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Busy);
+    // Its term ends: nobody renews it.
+    assert_eq!(server.command(&["PEXPIRE", "tenure:a", "1"]).unwrap(), "1");
+    let free = || async {
+        matches!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Granted(_))
+    };
+    assert!(eventually(GENEROUS, free).await);
 }
 
 /// A message also goes to whoever listens at a replica, and the server does not count those. Whoever

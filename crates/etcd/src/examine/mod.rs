@@ -6,16 +6,18 @@
 
 mod checks;
 mod facts;
-mod trial;
 
-use tenure_core::{Finding, Result, Store};
+use tenure_core::{Finding, Result, Store, trial};
 
 use crate::inner::Inner;
+
+/// What to do where no news of a hand-over comes.
+const SILENCE: &str = "see that no proxy holds watches back";
 
 /// Everything there is to say about the cluster.
 pub(crate) async fn examine(store: &dyn Store, inner: &Inner) -> Result<Vec<Finding>> {
     let facts = facts::collect(inner).await;
     let mut findings = checks::of(&facts);
-    findings.push(trial::trial(store, inner.members.timeout()).await);
+    findings.push(trial(store, inner.members.timeout(), SILENCE).await);
     Ok(findings)
 }

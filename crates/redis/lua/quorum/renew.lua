@@ -21,7 +21,7 @@ if string.sub(value, 1, 32) == owner then
   if better then redis.call('SET', K, better, 'PX', ttl) end
 elseif string.sub(value, 1, 5) == 'pool ' then
   local ends = redis.call('ZSCORE', E, owner)
-  if not ends then return 0 end
+  if not ends or redis.call('HEXISTS', P, owner) == 0 then return 0 end
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   if tonumber(ends) <= now then return 0 end
@@ -31,7 +31,7 @@ elseif string.sub(value, 1, 5) == 'pool ' then
   for _, key in ipairs({P, E}) do
     if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ttl) end
   end
-  local better = raised(redis.call('HGET', P, owner) or '', 1)
+  local better = raised(redis.call('HGET', P, owner), 1)
   if better then redis.call('HSET', P, owner, better) end
 else
   return 0

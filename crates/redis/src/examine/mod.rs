@@ -2,17 +2,17 @@
 //!
 //! What the servers say of themselves is collected first ([`facts`]); each check is then a pure
 //! function over it ([`checks`], [`versions`], [`nodes`]). What no server says, the user's rights
-//! and whether news arrives, is tried out on a lock that nobody else uses ([`probes`], [`trial`]).
+//! and whether news arrives, is tried out on a lock that nobody else uses ([`probes`],
+//! [`trial`]).
 
 mod checks;
 mod facts;
 mod nodes;
 mod probes;
 mod quorum;
-mod trial;
 mod versions;
 
-use tenure_core::{Finding, Result, Severity, Store};
+use tenure_core::{Finding, Result, Severity, Store, trial};
 
 use crate::config::{RedisConfig, Topology};
 use crate::link::Link;
@@ -22,6 +22,8 @@ pub(crate) use quorum::examine as examine_quorum;
 
 /// More servers than this are not looked at one by one.
 const MOST_NODES: usize = 64;
+/// What to do where no news of a hand-over comes.
+const SILENCE: &str = "see that no proxy drops SUBSCRIBE and PUBLISH";
 
 /// Everything there is to say about the servers behind `link`.
 pub(crate) async fn examine(
@@ -42,7 +44,7 @@ pub(crate) async fn examine(
     let missing = probes::missing(config, link, cluster).await?;
     // A trial without the rights for it would only say the same again.
     if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
-        findings.push(trial::trial(store, config.timeout).await);
+        findings.push(trial(store, config.timeout, SILENCE).await);
     }
     findings.extend(missing);
     Ok(findings)

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure_core::{Finding, Result, Severity, Store};
+use tenure_core::{Finding, Result, Severity, Store, trial};
 
 use super::facts::{self, Facts};
-use super::{checks, probes, summary, trial};
+use super::{SILENCE, checks, probes, summary};
 use crate::config::RedisConfig;
 use crate::link::Link;
 
@@ -44,7 +44,7 @@ pub(crate) async fn examine(
     }
     if able {
         let timeout = nodes.iter().map(|(_, _, config)| config.timeout).max();
-        findings.push(trial::trial(store, timeout.unwrap_or_default()).await);
+        findings.push(trial(store, timeout.unwrap_or_default(), SILENCE).await);
     }
     Ok(findings)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{
+use crate::{
     Answer, Claim, Finding, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Renewal,
     Result, Store,
 };
@@ -10,8 +10,10 @@ use tenure_core::{
 /// How long a claim of the trial lasts, should it be left behind.
 const TTL: Duration = Duration::from_secs(10);
 
-/// What came of the trial; news of the hand-over may take so long.
-pub(super) async fn trial(store: &dyn Store, timeout: Duration) -> Finding {
+/// Takes a lock that nobody else uses, hands it over, renews and releases it, and says what came of
+/// it: a part of what [`Store::examine`] tells. News of the hand-over may take as long as `timeout`;
+/// `remedy` is what to do where none come.
+pub async fn trial(store: &dyn Store, timeout: Duration, remedy: &'static str) -> Finding {
     let owners = [OwnerId::random(), OwnerId::random()];
     let claims = LockName::new(&format!("tenure-doctor-{}", owners[0])).map(|name| {
         owners.map(|owner| Claim {
@@ -32,9 +34,26 @@ pub(super) async fn trial(store: &dyn Store, timeout: Duration) -> Finding {
         let _ = store.release(claim).await;
     }
     match outcome {
-        Ok(finding) => finding,
+        Ok(Verdict::HandedOver) => {
+            Finding::fine("a trial lock was taken, handed over, renewed and released")
+        }
+        Ok(Verdict::Unheard) => {
+            let what = format!(
+                "a trial lock was handed over, but news of it did not come within {timeout:?}: \
+                 waiters ask now and then instead"
+            );
+            Finding::advice(what, remedy)
+        }
+        Ok(Verdict::Failed(why)) => failed(why),
         Err(error) => failed(&error.to_string()),
     }
+}
+
+enum Verdict {
+    HandedOver,
+    /// It was, and no news of it came.
+    Unheard,
+    Failed(&'static str),
 }
 
 async fn hand_over(
@@ -42,15 +61,15 @@ async fn hand_over(
     first: &Claim,
     second: &Claim,
     timeout: Duration,
-) -> Result<Finding> {
+) -> Result<Verdict> {
     let Answer::Granted(_) = store.claim(first, Patience::None).await? else {
-        return Ok(failed("a lock that nobody holds was not granted"));
+        return Ok(Verdict::Failed("a lock that nobody holds was not granted"));
     };
     let Answer::Queued(place) = store.claim(second, Patience::queue(TTL)).await? else {
-        return Ok(failed("a lock that is held was granted to another"));
+        return Ok(Verdict::Failed("a lock that is held was granted to another"));
     };
     if store.release(first).await? != Released::Released {
-        return Ok(failed("a lock was gone before it was released"));
+        return Ok(Verdict::Failed("a lock was gone before it was released"));
     }
     let heard = hears(store, second, &place, timeout).await?;
     // Where the lock is not handed over, who hears of it asks.
@@ -58,20 +77,11 @@ async fn hand_over(
         store.claim(second, Patience::queue(TTL)).await?;
     }
     if store.renew(second).await? != Renewal::Renewed {
-        return Ok(failed("a lock was not handed to the one who waited for it"));
+        return Ok(Verdict::Failed("a lock was not handed to the one who waited for it"));
     }
     store.inspect(&second.name).await?;
     store.release(second).await?;
-    Ok(match heard {
-        true => Finding::fine("a trial lock was taken, handed over, renewed and released"),
-        false => Finding::advice(
-            format!(
-                "a trial lock was handed over, but news of it did not come within {timeout:?}: \
-                     waiters ask every second instead"
-            ),
-            "see that no proxy drops SUBSCRIBE and PUBLISH",
-        ),
-    })
+    Ok(if heard { Verdict::HandedOver } else { Verdict::Unheard })
 }
 
 async fn hears(store: &dyn Store, claim: &Claim, place: &Place, limit: Duration) -> Result<bool> {
