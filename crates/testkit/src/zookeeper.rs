@@ -13,8 +13,12 @@ use crate::process::signal;
 use crate::redis::free_port;
 use crate::{Certificates, GENEROUS, lacks, temp_dir};
 
-/// Where Debian has the server; its manifest names what else it needs.
+/// Where Debian has the server. Its manifest names what else it needs,
 const JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// but forgets what only TLS calls for.
+const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
+    /usr/share/java/netty-resolver.jar";
 
 /// A small machine for a small server: what it holds for a test is a few nodes, and it should be
 /// there soon.
@@ -239,7 +243,7 @@ fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
 
 fn run(folder: &Path, options: &[String]) -> io::Result<Child> {
     let mut command = Command::new("java");
-    command.args(MACHINE).args(options).args(["-cp", JAR]);
+    command.args(MACHINE).args(options).args(["-cp", JARS]);
     command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(folder.join("zoo.cfg"));
     command.current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
