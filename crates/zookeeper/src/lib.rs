@@ -3,6 +3,7 @@
 mod claim;
 mod config;
 mod connect;
+mod create;
 mod evict;
 mod examine;
 mod fault;

@@ -114,7 +114,7 @@ impl Sessions {
 
     /// A session for claims of this TTL, connected.
     pub(crate) async fn get(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
-        let session = self.of_length(operation, ttl).await?;
+        let session = self.ready(operation, ttl).await?;
         let longest = session.life().saturating_sub(GRACE);
         if longest < ttl {
             let life = session.life();
@@ -124,17 +124,29 @@ impl Sessions {
             );
             return Err(Error::new(ErrorKind::Invalid, operation, why));
         }
-        session.ready(operation).await?;
         Ok(session)
     }
 
     /// Any session, to look at things, connected.
     pub(crate) async fn any(&self, operation: &'static str) -> Result<Arc<Session>> {
         let alive = self.by_seconds.lock().values().find(|one| !one.is_over()).cloned();
-        let session = match alive {
-            Some(session) => session,
-            None => self.of_length(operation, FIRST).await?,
-        };
+        if let Some(session) = alive {
+            let ready = session.ready(operation).await;
+            if !session.is_over() {
+                return ready.map(|()| session);
+            }
+        }
+        self.ready(operation, FIRST).await
+    }
+
+    /// A session of this length, connected. One that turns out to have ended is replaced.
+    async fn ready(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+        let session = self.of_length(operation, ttl).await?;
+        let ready = session.ready(operation).await;
+        if !session.is_over() {
+            return ready.map(|()| session);
+        }
+        let session = self.of_length(operation, ttl).await?;
         session.ready(operation).await?;
         Ok(session)
     }
