@@ -21,7 +21,7 @@ const ROUNDS: usize = 6;
 
 /// Numbers above this are refused: ZooKeeper's run over soon after, and the order of lines with
 /// them.
-const LAST_NUMBER: i32 = i32::MAX - 1_000_000;
+pub(crate) const LAST_NUMBER: i32 = i32::MAX - 1_000_000;
 
 const ACQUIRE: &str = "acquire";
 

@@ -2,7 +2,7 @@
 
 use futures_util::{StreamExt, stream};
 use tenure_core::{Holder, LockName, LockState, Result, Token, Waiter};
-use zookeeper_client::{Error as Fault, Stat};
+use zookeeper_client::Error as Fault;
 
 use crate::claim::token;
 use crate::fault::fault;
@@ -85,10 +85,4 @@ fn waiter(seen: Seen) -> Waiter {
         age: said.map(Record::age).unwrap_or_default(),
         label: record.map(|record| record.label).unwrap_or_default(),
     }
-}
-
-/// How many numbers a node has given to its children, from what the server says of it: it counts
-/// every child that comes and every one that goes.
-pub(crate) const fn numbers_given(stat: &Stat) -> i64 {
-    (stat.cversion as i64 + stat.num_children as i64) / 2
 }
