@@ -197,7 +197,7 @@ impl Inner {
             Err(Fault::NoNode) if !*made => {
                 self.tenants.move_out(claim.owner);
                 *made = true;
-                self.make(ACQUIRE, &session, &lock, CreateMode::Container).await?;
+                self.make(ACQUIRE, &session, &lock, self.config.neighbours.parent()).await?;
                 return Ok(None);
             }
             Err(Fault::NoNode) => {

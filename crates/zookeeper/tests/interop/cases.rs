@@ -91,11 +91,13 @@ pub(crate) async fn ours_and_theirs_stand_in_one_line(scene: &Scene) {
     scene.assert_free().await;
 }
 
-/// Whoever locked first has made the parent. One of ours vanishes when it is empty, unless they
-/// could not bear that.
+/// Whoever locks first makes the parent. One of ours vanishes when it is empty, unless theirs could
+/// not bear that.
 pub(crate) async fn a_parent_of_ours_that_vanishes_stops_nobody(scene: &Scene) {
-    scene.mutex().acquire().await.unwrap().release().await.unwrap();
+    // They do not see a permit: so they can hold the lock once while our parent is there.
+    let permit = scene.ours.semaphore(NAME, 1).unwrap().acquire().await.unwrap();
     let mut theirs = scene.theirs().await;
+    permit.release().await.unwrap();
     // When this one has vanished, the other has, too, if it can.
     let others = connect(&scene.server, Neighbours::default()).await;
     others.mutex("another").unwrap().acquire().await.unwrap().release().await.unwrap();
