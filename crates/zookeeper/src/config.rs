@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use zookeeper_client::CreateMode;
+
 /// Where a ZooKeeper store is, and how it locks.
 #[derive(Clone)]
 pub struct ZooKeeperConfig {
@@ -44,6 +46,14 @@ pub struct Neighbours {
     pub curator_rw: bool,
     /// kazoo's `Lock`, `ReadLock` and `WriteLock`.
     pub kazoo: bool,
+}
+
+impl Neighbours {
+    /// What a lock's own node is: gone when the lock is not used any more, unless somebody could not
+    /// bear that. A lock of kazoo's makes it once, and fails for ever when it is gone.
+    pub(crate) const fn parent(self) -> CreateMode {
+        if self.kazoo { CreateMode::Persistent } else { CreateMode::Container }
+    }
 }
 
 /// How to trust a server, and how to be trusted by it.

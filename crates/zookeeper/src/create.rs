@@ -64,9 +64,9 @@ impl Inner {
         let Tenant { claim, lock, session, .. } = tenant;
         let names = names(claim, self.config.neighbours);
         let paths: Vec<String> = names.iter().map(|name| format!("{lock}/{name}")).collect();
-        // The server removes it some time after its last child.
-        let container = CreateMode::Container.with_acls(self.acls());
-        let above = (!self.known.has(lock)).then(|| session.zk.create(lock, b"", &container));
+        // The server removes a container some time after its last child.
+        let parent = self.config.neighbours.parent().with_acls(self.acls());
+        let above = (!self.known.has(lock)).then(|| session.zk.create(lock, b"", &parent));
         let created = self.send(tenant, &paths);
         let listed = session.zk.list_children(lock);
         let answers = async {
