@@ -167,6 +167,7 @@ impl Inner {
     /// Comes to the end of the line. `None`: what it is to stand below is not there, or was not.
     async fn arrive(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Option<Answer>> {
         let session = self.sessions.get(ACQUIRE, claim.ttl).await?;
+        self.attend(&session);
         let lock = self.keyring.lock(&claim.name);
         let life = match patience {
             Patience::Queue { lease, .. } => lease.max(claim.ttl),
@@ -189,6 +190,7 @@ impl Inner {
                 // The server removes nodes that have no children any more.
                 if !self.known.forget(&lock) {
                     self.make_folder(ACQUIRE, &session, parent(&lock)).await?;
+                    self.put_canary(&session);
                 }
                 return Ok(None);
             }

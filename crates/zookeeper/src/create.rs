@@ -42,6 +42,9 @@ impl Known {
 
     fn note(&self, lock: &str) {
         let mut known = self.0.lock();
+        if known.contains(lock) {
+            return;
+        }
         if known.len() >= Self::LIMIT {
             known.clear();
         }
@@ -70,13 +73,20 @@ impl Inner {
         let created = self.send(tenant, &paths);
         let listed = session.zk.list_children(lock);
         let answers = async {
-            if let Some(above) = above {
-                match above.await {
-                    Ok(_) | Err(Fault::NodeExists) => self.known.note(lock),
-                    Err(error) => return Err(error),
+            let above = match above {
+                Some(above) => above.await.map(drop),
+                None => Ok(()),
+            };
+            let own = match (created.await, above) {
+                (Ok(own), _) => own,
+                // Whoever may not make it may still use it, if it is there.
+                (Err(Fault::NoNode), Err(error)) if error != Fault::NodeExists => {
+                    return Err(error);
                 }
-            }
-            Ok((created.await?, line(listed.await)?))
+                (Err(error), _) => return Err(error),
+            };
+            self.known.note(lock);
+            Ok((own, line(listed.await)?))
         };
         session.answer(answers).await
     }

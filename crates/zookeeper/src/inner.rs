@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{OwnerId, Result, now};
+use tenure_core::{HoldListeners, OwnerId, Result, now};
 use tokio::task::AbortHandle;
 use zookeeper_client::{Acls, CreateMode, Error as Fault};
 
@@ -21,6 +21,7 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     pub(crate) tenants: Tenants,
     pub(crate) known: Known,
+    pub(crate) listeners: HoldListeners,
 }
 
 impl Inner {
@@ -28,7 +29,8 @@ impl Inner {
         let keyring = Keyring::new(&config)?;
         let sessions = Sessions::connect(config.clone()).await?;
         let (tenants, known) = (Tenants::default(), Known::default());
-        let inner = Arc::new(Self { config, keyring, sessions, tenants, known });
+        let listeners = HoldListeners::default();
+        let inner = Arc::new(Self { config, keyring, sessions, tenants, known, listeners });
         let sweeper = tokio::spawn(sweep(Arc::clone(&inner))).abort_handle();
         Ok((inner, sweeper))
     }

@@ -1,5 +1,6 @@
 //! Locks on ZooKeeper.
 
+mod canary;
 mod claim;
 mod config;
 mod connect;

@@ -46,7 +46,8 @@ on_servers! {
         }
         let watched = || async {
             let figures = server.word("wchs").unwrap();
-            figures.contains(&format!("Total watches:{WAITERS}"))
+            // Each session watches for its losses, too.
+            figures.contains(&format!("Total watches:{}\n", WAITERS + CLIENTS))
         };
         assert!(eventually(GENEROUS, watched).await, "{}", server.word("wchs").unwrap());
         let mut before = events(&server);
