@@ -17,6 +17,7 @@ mod redis_many;
 mod redlock;
 mod table;
 mod waiters;
+mod zookeeper;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -34,6 +35,8 @@ const SCENARIOS: &[Scenario] = &[
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),
     ("redlock-free", redlock::free),
+    ("zk-free", zookeeper::free),
+    ("zk-handoff", zookeeper::handoff),
 ];
 
 fn main() -> ExitCode {

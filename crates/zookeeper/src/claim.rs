@@ -13,6 +13,7 @@ use crate::fault::{fault, is_refusal};
 use crate::inner::{Inner, nodes_of};
 use crate::keys::parent;
 use crate::line::Line;
+use crate::numbers::used_up;
 use crate::place::{Place, Standing};
 use crate::record::{self, Record};
 use crate::session::Session;
@@ -20,10 +21,6 @@ use crate::tenants::{Stage, Tenant};
 
 /// How often a claim begins anew when what it saw is gone by the time it acts on it.
 const ROUNDS: usize = 6;
-
-/// Numbers above this are refused: ZooKeeper's run over soon after, and the order of lines with
-/// them.
-pub(crate) const LAST_NUMBER: i32 = i32::MAX - 1_000_000;
 
 const ACQUIRE: &str = "acquire";
 
@@ -223,9 +220,9 @@ impl Inner {
             return Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why));
         };
         let mut known = Tenant { nodes: own.nodes, token, ..tenant.clone() };
-        if own.number > LAST_NUMBER || line.0.first().is_some_and(|first| first.number < 0) {
+        if self.limits.are_passed(own.number, &line) {
             self.drop_nodes(ACQUIRE, &known).await?;
-            return Err(used_up(lock));
+            return Err(used_up(ACQUIRE, lock));
         }
         let waits = line.obstacle(at).is_some();
         match patience {
@@ -267,6 +264,7 @@ impl Inner {
             [] => false,
             _ => self.delete(&session, &nodes).await.map_err(|error| fault(operation, error))?,
         };
+        self.begin_anew(&session, lock, &nodes);
         self.tenants.move_out(claim.owner);
         Ok(there)
     }
@@ -290,12 +288,4 @@ impl Inner {
 
 fn granted(token: Option<Token>, since: Moment) -> Answer {
     Answer::Granted(Grant { token, since: Some(since) })
-}
-
-fn used_up(lock: &str) -> Error {
-    let why = format!(
-        "ZooKeeper's numbers below {lock} are nearly used up: when nobody holds or waits, delete \
-         that node, and they begin anew"
-    );
-    Error::new(ErrorKind::Full, ACQUIRE, why)
 }

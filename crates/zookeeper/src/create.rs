@@ -10,7 +10,7 @@ use tenure_core::Token;
 use zookeeper_client::{CreateMode, Error as Fault, MultiWriteResult, Stat};
 
 use crate::inner::{Inner, line};
-use crate::line::{Line, names};
+use crate::line::{Line, names, number};
 use crate::record::{Record, Stage};
 use crate::tenants::Tenant;
 
@@ -120,8 +120,7 @@ impl Inner {
             let Some(first) = nodes.first() else { return Err(Fault::NoNode) };
             // Servers leave out what they know of nodes that are created together.
             let Some(stat) = zk.check_stat(first).await? else { return Err(Fault::NoNode) };
-            let name = first.rsplit('/').next().unwrap_or_default().to_owned();
-            let number = Line::read(&[name]).0.first().map_or(i32::MAX, |entry| entry.number);
+            let number = number(first).unwrap_or(i32::MAX);
             Ok(Own { nodes, number, stat })
         })
     }

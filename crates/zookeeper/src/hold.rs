@@ -27,8 +27,10 @@ impl Inner {
             Stage::Holds => self.is_there("renew", &tenant).await?,
             // It may have been handed the lock, and not have heard of it.
             Stage::Waits(_) | Stage::Unsure => {
-                let answer = self.claim(claim, Patience::None).await?;
-                matches!(answer, Answer::Granted(_))
+                let line = self.see_now("renew", &tenant.session, &tenant.lock).await?;
+                let at = line.find(claim.owner);
+                at.is_some_and(|at| line.obstacle(at).is_none())
+                    && matches!(self.claim(claim, Patience::None).await?, Answer::Granted(_))
             }
         };
         Ok(if renewed { Renewal::Renewed } else { Renewal::Lost })
@@ -87,6 +89,7 @@ impl Inner {
         if known.is_none() && !rest.is_empty() {
             gone = self.delete(session, &rest).await.map_err(|error| fault(RELEASE, error))?;
         }
+        self.begin_anew(session, lock, &rest);
         self.tenants.move_out(owner);
         let held = line.find(owner).is_some_and(|at| line.obstacle(at).is_none());
         Ok(if gone && held { Released::Released } else { Released::NotHeld })

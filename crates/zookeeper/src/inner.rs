@@ -12,6 +12,7 @@ use crate::create::Known;
 use crate::fault::fault;
 use crate::keys::Keyring;
 use crate::line::Line;
+use crate::numbers::Limits;
 use crate::session::{Session, Sessions};
 use crate::tenants::{Overdue, Tenant, Tenants};
 
@@ -22,15 +23,19 @@ pub(crate) struct Inner {
     pub(crate) tenants: Tenants,
     pub(crate) known: Known,
     pub(crate) listeners: HoldListeners,
+    pub(crate) limits: Limits,
 }
 
 impl Inner {
-    pub(crate) async fn connect(config: ZooKeeperConfig) -> Result<(Arc<Self>, AbortHandle)> {
+    pub(crate) async fn connect(
+        config: ZooKeeperConfig,
+        limits: Limits,
+    ) -> Result<(Arc<Self>, AbortHandle)> {
         let keyring = Keyring::new(&config)?;
         let sessions = Sessions::connect(config.clone()).await?;
         let (tenants, known) = (Tenants::default(), Known::default());
         let listeners = HoldListeners::default();
-        let inner = Arc::new(Self { config, keyring, sessions, tenants, known, listeners });
+        let inner = Arc::new(Self { config, keyring, sessions, tenants, known, listeners, limits });
         let sweeper = tokio::spawn(sweep(Arc::clone(&inner))).abort_handle();
         Ok((inner, sweeper))
     }

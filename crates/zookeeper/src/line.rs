@@ -44,18 +44,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// `None` for a node that stands in no line.
     fn read(name: &str) -> Option<Self> {
-        let (rest, digits) = name.split_at_checked(name.len().checked_sub(10)?)?;
-        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        // Numbers that ran over are negative.
-        let minus = rest.ends_with("--") || rest.ends_with("__-");
-        let rest = if minus { &rest[..rest.len() - 1] } else { rest };
-        let mut number: i64 = digits.parse().ok()?;
-        if minus {
-            number = -number;
-        }
-        let number = i32::try_from(number).ok()?;
+        let (rest, number) = split(name)?;
         let is_one_of = |kinds: &[&str]| kinds.iter().any(|kind| rest.ends_with(kind));
         let mode = if is_one_of(&["lock-", "__lock__", "__WRIT__"]) {
             Mode::Exclusive
@@ -114,6 +103,23 @@ impl Line {
         let modes: Vec<Mode> = self.0.iter().map(|entry| entry.mode).collect();
         obstacle(&modes, mode).is_none()
     }
+}
+
+/// The number at the end of a node's name or path.
+pub(crate) fn number(name: &str) -> Option<i32> {
+    split(name).map(|(_, number)| number)
+}
+
+/// What stands before the number, and the number. One that ran over is negative.
+fn split(name: &str) -> Option<(&str, i32)> {
+    let (rest, digits) = name.split_at_checked(name.len().checked_sub(10)?)?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let minus = rest.ends_with("--") || rest.ends_with("__-");
+    let rest = if minus { &rest[..rest.len() - 1] } else { rest };
+    let size: i64 = digits.parse().ok()?;
+    Some((rest, i32::try_from(if minus { -size } else { size }).ok()?))
 }
 
 fn permits(rest: &str) -> Option<Mode> {

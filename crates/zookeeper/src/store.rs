@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use crate::config::ZooKeeperConfig;
 use crate::examine;
 use crate::inner::Inner;
+use crate::numbers::Limits;
 use crate::place::Standing;
 use crate::tenants::Stage;
 
@@ -31,7 +32,7 @@ impl ZooKeeperStore {
     /// [`Denied`](tenure_core::ErrorKind::Denied) for credentials or certificates it does not take,
     /// and [`Invalid`](tenure_core::ErrorKind::Invalid) for a configuration that makes no sense.
     pub async fn connect(config: ZooKeeperConfig) -> Result<Self> {
-        let (inner, sweeper) = Inner::connect(config).await?;
+        let (inner, sweeper) = Inner::connect(config, Limits::default()).await?;
         Ok(Self { inner, sweeper })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::{Finding, Options};
 
 use super::facts::{Answer, Facts};
-use crate::claim::LAST_NUMBER;
+use crate::numbers::Limits;
 use crate::session::GRACE;
 
 pub(crate) fn of(facts: &Facts) -> Vec<Finding> {
@@ -158,7 +158,7 @@ fn access(facts: &Facts) -> Finding {
 
 fn numbers(facts: &Facts) -> Option<Finding> {
     let (lock, given) = facts.numbers.as_ref()?;
-    let limit = i64::from(LAST_NUMBER);
+    let limit = i64::from(Limits::default().last);
     let share = given.saturating_mul(100) / limit;
     let remedy = "when nobody holds or waits, delete the lock's node: numbers begin anew";
     Some(if *given >= limit {
