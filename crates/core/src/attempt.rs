@@ -51,6 +51,16 @@ struct Attempt<'a> {
     limit: Limit,
     started: Moment,
     undo: Undo<'a>,
+    /// What the store's last answer was.
+    said: Said,
+}
+
+/// What to tell of the store when the time is up.
+enum Said {
+    Nothing,
+    Answer,
+    /// It failed, and has not answered since.
+    Trouble(Error),
 }
 
 /// Gives a claim back when dropped, unless it became a guard or never left.
@@ -71,7 +81,7 @@ impl Drop for Undo<'_> {
 impl<'a> Attempt<'a> {
     fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, limit: Limit) -> Self {
         let undo = Undo { inner, claim, armed: false };
-        Self { inner, options, limit, started: now(), undo }
+        Self { inner, options, limit, started: now(), undo, said: Said::Nothing }
     }
 
     async fn finish(mut self) -> Result<Guard> {
@@ -105,6 +115,7 @@ impl<'a> Attempt<'a> {
                 }
                 Ok(Answer::Queued(place)) => {
                     trouble.over();
+                    self.said = Said::Answer;
                     waiting.get_or_insert_with(metric::Waiting::start);
                     self.await_news(&place).await
                 }
@@ -122,7 +133,13 @@ impl<'a> Attempt<'a> {
                     let why = "another holds it: try later, or wait";
                     return Err(Error::new(ErrorKind::Busy, "acquire", why));
                 }
-                Err(error) => trouble.pause(error, &self.undo.claim).await?,
+                Err(error) => {
+                    self.said = Said::Trouble(error.clone());
+                    // Who does not wait for the lock does not wait for the store either: one call's
+                    // time is all there is. Anybody else can afford a lost reply.
+                    let began = if let Limit::Try = self.limit { sent } else { now() };
+                    trouble.pause(error, began, &self.undo.claim).await?;
+                }
             }
         }
     }
@@ -198,7 +215,11 @@ impl<'a> Attempt<'a> {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let why = format!("it was not free within {limit:?}: try later, or wait longer");
+        let why = match &self.said {
+            Said::Trouble(error) => return error.clone(),
+            Said::Nothing => format!("the store did not answer within {limit:?}: wait longer"),
+            Said::Answer => format!("it was not free within {limit:?}: try later, or wait longer"),
+        };
         Error::new(ErrorKind::TimedOut, "acquire", why)
     }
 }
@@ -225,9 +246,10 @@ impl Trouble {
         self.patience = self.call_timeout * 5;
     }
 
-    /// Pauses before another try; hands the error back if another try is of no use.
-    async fn pause(&mut self, error: Error, claim: &Claim) -> Result<()> {
-        let began = *self.began.get_or_insert_with(now);
+    /// Pauses before another try; hands the error back if another try is of no use. The
+    /// trouble began at `began`, unless it lasts for longer.
+    async fn pause(&mut self, error: Error, began: Moment, claim: &Claim) -> Result<()> {
+        let began = *self.began.get_or_insert(began);
         if !error.is_transient() || now().since(began) >= self.patience {
             return Err(error);
         }

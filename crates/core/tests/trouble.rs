@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,6 +52,15 @@ async fn a_store_that_never_answers_is_unreachable_with_unknown_effect_and_in_bo
 }
 
 #[tokio::test]
+async fn when_time_is_up_in_trouble_the_trouble_is_told() {
+    let store = MemoryStore::new();
+    let (_, client) = through(&store, Faults::new(1).lose_requests(1.0));
+    let limit = Duration::from_millis(150);
+    let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+#[tokio::test]
 async fn a_time_limit_holds_though_the_store_hangs() {
     let store = MemoryStore::new();
     let (chaos, client) = through(&store, Faults::new(1));
@@ -92,9 +102,14 @@ async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
     assert!(store.list("").await.unwrap().is_empty());
 }
 
-/// A store that refuses everything, and counts what it was asked.
+/// A store that refuses everything, or leaves claims without an answer, and counts what it was
+/// asked.
 #[derive(Debug, Default)]
-struct Refusing(parking_lot::Mutex<Vec<&'static str>>, parking_lot::Mutex<Vec<Patience>>);
+struct Refusing(
+    parking_lot::Mutex<Vec<&'static str>>,
+    parking_lot::Mutex<Vec<Patience>>,
+    AtomicBool,
+);
 
 impl Refusing {
     fn refuse<T>(&self, what: &'static str) -> Result<T> {
@@ -110,6 +125,9 @@ impl Store for Refusing {
     }
     async fn claim(&self, _: &Claim, patience: Patience) -> Result<Answer> {
         self.1.lock().push(patience);
+        if self.2.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
         self.refuse("claim")
     }
     async fn wait(&self, _: &Claim, _: &Place) -> Result<Answer> {
@@ -143,6 +161,19 @@ async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
     assert_eq!(error.kind(), ErrorKind::Denied);
     client.close().await;
     assert_eq!(*store.0.lock(), ["claim"]);
+}
+
+#[tokio::test]
+async fn who_does_not_wait_gives_a_hanging_store_one_call() {
+    let store = Arc::new(Refusing::default());
+    store.2.store(true, Ordering::Relaxed);
+    let client = Client::new(store.clone()).with_call_timeout(Duration::from_millis(100));
+    let mutex = client.mutex("a").unwrap();
+    assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_eq!(store.1.lock().len(), 1);
+    // Whoever waits can afford a lost reply.
+    assert_eq!(mutex.acquire().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert!(store.1.lock().len() > 2);
 }
 
 #[tokio::test]

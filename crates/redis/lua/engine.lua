@@ -49,9 +49,9 @@ end
 local function room()
   local value = redis.call('GET', K)
   if not value then return '-', 0 end
-  if string.sub(value, 1, 5) ~= 'pool ' then return 'x', 0 end
-  local pool = words(value, 3)
-  return pool[2], tonumber(pool[3])
+  local kind, taken = string.match(value, '^pool ([sp]) (%d+)$')
+  if not kind then return 'x', 0 end
+  return kind, tonumber(taken)
 end
 
 local function keep(key, ms)
@@ -70,11 +70,27 @@ local function save_pool(kind, taken, ttl)
   keep(E, left)
 end
 
+-- Records were lost, by an eviction or by hand, and with them how much was taken: it is what the
+-- others have, once no term without a record is left.
+local function recount()
+  local kind, taken = room(), 0
+  if kind == '-' or kind == 'x' then return end
+  for _, owner in ipairs(redis.call('ZRANGE', E, 0, -1)) do
+    local record = redis.call('HGET', P, owner)
+    if not record then return end
+    taken = taken + tonumber(words(record, 9)[4])
+  end
+  save_pool(kind, taken, 0)
+end
+
 -- Takes one out of the pool. True if it was in there.
 local function leave_pool(owner)
-  redis.call('ZREM', E, owner)
+  local ended = redis.call('ZREM', E, owner) == 1
   local record = redis.call('HGET', P, owner)
-  if not record then return false end
+  if not record then
+    if ended then recount() end
+    return false
+  end
   local kind, taken = room()
   redis.call('HDEL', P, owner)
   if kind == 's' or kind == 'p' then
@@ -162,7 +178,7 @@ local function held(owner)
   end
   if string.sub(value, 1, 5) ~= 'pool ' then return nil end
   local ends = redis.call('ZSCORE', E, owner)
-  -- Should the pool have been lost, by an eviction or by hand, nobody in it holds any more.
+  -- Whose record was lost does not hold any more.
   local record = redis.call('HGET', P, owner)
   if record and ends and tonumber(ends) > now then
     record = words(record, 9)

@@ -11,7 +11,8 @@ local owner = ARGV[1]
 local value = redis.call('GET', K)
 local mine = value and (value == owner or value == ARGV[3] or (#owner == 32 and string.sub(value, 1, 32) == owner))
 local released = 0
-if mine and string.sub(value, 1, 5) ~= 'pool ' then
+-- A pool without records has nobody in it who could leave.
+if mine and (room() == 'x' or redis.call('EXISTS', P) == 0) then
   redis.call('DEL', K)
   released = 1
 elseif held(owner) then

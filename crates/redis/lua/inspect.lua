@@ -1,13 +1,13 @@
 -- A snapshot of one lock.
 -- KEYS  K, Q, W, P, E
--- Returns {server ms, value of K or '', its PTTL, {owner, end, record, ...} of the pool,
+-- Returns {server ms, value of K or nil, its PTTL, {owner, end, record, ...} of the pool,
 --          {owner, record, ...} of the line, in order}. Ghosts and the ended are left out.
 local K, Q, W, P, E = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local value = redis.call('GET', K)
 local pool, line = {}, {}
-if value then
+if value and string.find(value, '^pool [sp] %d+$') then
   local ends = redis.call('ZRANGE', E, 0, -1, 'WITHSCORES')
   for i = 1, #ends, 2 do
     local record = redis.call('HGET', P, ends[i])
@@ -22,4 +22,4 @@ for _, owner in ipairs(redis.call('LRANGE', Q, 0, -1)) do
     line[#line + 1], line[#line + 2] = owner, record
   end
 end
-return {string.format('%.0f', now), value or '', redis.call('PTTL', K), pool, line}
+return {string.format('%.0f', now), value, redis.call('PTTL', K), pool, line}

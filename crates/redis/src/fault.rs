@@ -48,9 +48,10 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         }
         "NOPERM" => (ErrorKind::Denied, "the user lacks rights (the README has the ACL)"),
         "DENIED" => (ErrorKind::Denied, "the server takes only local clients, or wants a password"),
-        "WRONGTYPE" => {
-            (ErrorKind::Damaged, "a key of another type has the lock's name: rename one of them")
-        }
+        "WRONGTYPE" => (
+            ErrorKind::Damaged,
+            "a key of another type has the name of one of the lock's keys: rename it",
+        ),
         "OOM" => (ErrorKind::Full, "the server is out of memory: give it more"),
         "MISCONF" => (ErrorKind::Full, "the server cannot save its data: look at its disk"),
         "READONLY" => {
@@ -72,7 +73,20 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         }
         _ if said.contains("The user executing the script") => {
             let why = format!("the user lacks rights: grant {} ({said})", rights::of_scripts());
-            return Error::new(ErrorKind::Denied, operation, why);
+            return Error::new(ErrorKind::Denied, operation, why).with_unknown_effect();
+        }
+        "CROSSSLOT" => (ErrorKind::Invalid, "this is a node of a Cluster: use redis+cluster://"),
+        "ERR" if said.contains("cluster support disabled") => {
+            (ErrorKind::Invalid, "this server is no node of a Cluster: use redis://")
+        }
+        "ERR" if said.contains("'SENTINEL'") => {
+            (ErrorKind::Invalid, "this server is no Sentinel: name the Sentinels, or use redis://")
+        }
+        "ERR" if said.contains("'EVALSHA'") || said.contains("'SCRIPT'") => {
+            (ErrorKind::Invalid, "this server runs no scripts: is it a Sentinel?")
+        }
+        "ERR" if said.contains("not an integer") || said.contains("would overflow") => {
+            (ErrorKind::Damaged, "the key of the last token holds no token: delete it")
         }
         "ERR" if said.contains("AUTH") => {
             (ErrorKind::Denied, "the user name or password is wrong, or the server wants none")
@@ -88,5 +102,9 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
     };
     let error = Error::new(kind, operation, format!("{why} ({refusal})"));
     // A script that fails has done what comes before the failure.
-    if said.contains("script:") { error.with_unknown_effect() } else { error }
+    if said.contains("script:") || said.starts_with("Error running script") {
+        error.with_unknown_effect()
+    } else {
+        error
+    }
 }

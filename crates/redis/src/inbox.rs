@@ -53,7 +53,9 @@ struct Books {
 struct Waiter {
     lease: Duration,
     poll: Duration,
-    /// Known once it is in line.
+    /// Whether it may be in line.
+    in_line: bool,
+    /// Of the server that said that it is in line; another may serve the lock by now.
     anchor: Option<Anchor>,
     ask_again_in: Option<Duration>,
     news: Option<News>,
@@ -136,6 +138,7 @@ impl Inbox {
         let waiter = books.claims.entry(owner).or_insert_with(|| Waiter {
             lease,
             poll,
+            in_line: false,
             anchor: None,
             ask_again_in: None,
             news: None,
@@ -148,16 +151,23 @@ impl Inbox {
     pub(crate) fn queued(&self, owner: OwnerId, anchor: Anchor, ask_again_in: Option<Duration>) {
         let mut books = self.inner.desk.0.lock();
         let Some(waiter) = books.claims.get_mut(&owner) else { return };
-        waiter.anchor = Some(anchor);
+        (waiter.in_line, waiter.anchor) = (true, Some(anchor));
         waiter.ask_again_in = ask_again_in;
         if waiter.news.is_some_and(|news| waiter.is_over(&news)) {
             waiter.news = None;
         }
     }
 
-    /// Whether the claim is in line, as far as this client knows.
+    /// No reply says whether a claim is in line.
+    pub(crate) fn doubt(&self, owner: OwnerId) {
+        if let Some(waiter) = self.inner.desk.0.lock().claims.get_mut(&owner) {
+            waiter.in_line = true;
+        }
+    }
+
+    /// Whether the claim is in line, for all that this client knows.
     pub(crate) fn expects(&self, owner: OwnerId) -> bool {
-        self.inner.desk.0.lock().claims.get(&owner).is_some_and(|one| one.anchor.is_some())
+        self.inner.desk.0.lock().claims.get(&owner).is_some_and(|one| one.in_line)
     }
 
     /// Whether the claim may be in line: it was sent there, whatever came of it.
@@ -352,9 +362,14 @@ impl Hearer for Desk {
     }
 
     fn miss(&self) {
-        for line in self.0.lock().lines.values_mut() {
+        let books = &mut *self.0.lock();
+        for line in books.lines.values_mut() {
             line.due = Instant::now();
             line.bell.notify_one();
+        }
+        // What comes next may be dated by another server's clock.
+        for waiter in books.claims.values_mut() {
+            waiter.anchor = None;
         }
     }
 }

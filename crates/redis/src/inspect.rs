@@ -23,12 +23,15 @@ fn parse(name: &LockName, reply: Value) -> Option<LockState> {
         Value::Integer(left) => u64::try_from(left).ok().map(Duration::from_millis),
         _ => return None,
     };
-    let Value::Text(value) = value else { return None };
-    let value = spell(&value);
+    let value = match value {
+        Value::Null => None,
+        Value::Text(value) => Some(spell(&value)),
+        _ => return None,
+    };
     let pool = pool.texts()?;
     let mut holders: Vec<Holder> =
         pool.chunks_exact(3).filter_map(|holder| pooled(now, holder)).collect();
-    if holders.is_empty() && !value.is_empty() && !value.starts_with("pool ") {
+    if let Some(value) = value.filter(|_| holders.is_empty()) {
         holders.push(alone(now, &value, left));
     }
     let line = line.texts()?;
@@ -111,7 +114,7 @@ fn age(now: u64, since: &str) -> Option<Duration> {
 /// shown and typed.
 fn spell(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => text.to_owned(),
         _ => {
             let digits = value.iter().map(|byte| format!("{byte:02x}"));
             std::iter::once("0x".to_owned()).chain(digits).collect()
@@ -136,7 +139,7 @@ mod tests {
     #[test]
     fn a_value_that_is_no_text_is_spelled_in_digits_and_read_back() {
         assert_eq!(spell(b"some token"), "some token");
-        for value in [&b"\xff\x00\x80"[..], b"a\nb"] {
+        for value in [&b"\xff\x00\x80"[..], b"a\nb", b""] {
             assert_eq!(unspell(&spell(value)).as_deref(), Some(value));
         }
         for other in ["abc", "0xabc", "0xgg", "0x\u{e4}"] {

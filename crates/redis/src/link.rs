@@ -15,7 +15,7 @@ use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
 use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd, connector};
 
 /// One server, or whichever is the master that Sentinels name. Many share one connection; when it
-/// breaks, the next call makes another.
+/// breaks, or has owed an answer for longer than a call may take, the next call makes another.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
@@ -33,6 +33,14 @@ struct State {
     /// Where that leads to.
     server: Option<(String, u16)>,
     dialling: Option<Shared<BoxFuture<'static, Result<Connection>>>>,
+}
+
+impl State {
+    /// The connection, unless it is closed or stuck.
+    fn at_hand(&self, limit: Duration) -> Option<&Connection> {
+        let answers = |connection: &&Connection| connection.owes() < Some(limit);
+        self.connection.as_ref().filter(|connection| connection.is_open()).filter(answers)
+    }
 }
 
 /// How often Sentinels are asked who is master.
@@ -54,9 +62,7 @@ impl Link {
     pub(crate) async fn connection(&self) -> Result<Connection> {
         let dialling = {
             let mut state = self.0.state.lock();
-            if let Some(connection) = &state.connection
-                && connection.is_open()
-            {
+            if let Some(connection) = state.at_hand(self.0.config.timeout) {
                 return Ok(connection.clone());
             }
             let dial = || {
@@ -67,6 +73,11 @@ impl Link {
             state.dialling.get_or_insert_with(dial).clone()
         };
         dialling.await
+    }
+
+    /// Where it leads to.
+    pub(crate) fn name(&self) -> String {
+        self.0.config.topology.servers()
     }
 
     /// The connection, if there is one.
@@ -158,11 +169,18 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
     let made = made.unwrap_or_else(|_| Err(silent(&link.config)));
     let mut state = link.state.lock();
     state.dialling = None;
-    made.map(|(connection, server)| {
-        state.connection = Some(connection.clone());
-        state.server = Some(server);
-        connection
-    })
+    let (connection, server) = made?;
+    // The server was slow, and goes on.
+    if let Some(old) = state.at_hand(link.config.timeout) {
+        return Ok(old.clone());
+    }
+    // What is still on its way over the old one has arrived, or never will: the server has answered
+    // here, and what a dead connection holds back is thrown away.
+    if let Some(stuck) = state.connection.replace(connection.clone()) {
+        stuck.close();
+    }
+    state.server = Some(server);
+    Ok(connection)
 }
 
 impl Inner {
@@ -197,7 +215,7 @@ impl Inner {
     }
 
     async fn greet(&self, server: &(String, u16), hello: &Command) -> Result<Connection> {
-        let stream = Stream::open(server, self.tls.as_ref()).await;
+        let stream = Stream::open(server, self.config.timeout, self.tls.as_ref()).await;
         let stream = stream.map_err(|error| unmade(server, &error))?;
         let limit = self.config.timeout;
         let connection = Connection::start(stream, limit, self.hearer.clone(), &self.home);

@@ -15,6 +15,8 @@ pub(crate) struct Scripts {
     pub(crate) refresh: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
+    /// Renews or releases with one key only.
+    pub(crate) alone: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
 }
@@ -40,20 +42,21 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, evict, inspect] = [
+        let [take, claim, refresh, release, renew, alone, evict, inspect] = [
             include_str!("../lua/take.lua").to_owned(),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
             compose(include_str!("../lua/release.lua")),
             compose(include_str!("../lua/renew.lua")),
+            include_str!("../lua/alone.lua").to_owned(),
             compose(include_str!("../lua/evict.lua")),
             compose(include_str!("../lua/inspect.lua")),
         ]
         .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, evict, inspect) =
-            tokio::try_join!(take, claim, refresh, release, renew, evict, inspect)?;
-        Ok(Self { take, claim, refresh, release, renew, evict, inspect })
+        let (take, claim, refresh, release, renew, alone, evict, inspect) =
+            tokio::try_join!(take, claim, refresh, release, renew, alone, evict, inspect)?;
+        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect })
     }
 }
 
@@ -76,14 +79,38 @@ impl Script {
     /// Runs it by digest; a server that does not know it, after a restart, a flush or a failover,
     /// is sent the whole.
     pub(crate) async fn run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
-        let Call { operation, slot, .. } = call;
-        let value = match servers.try_send(operation, slot, &self.by_digest(&call)).await? {
-            value if is_unknown(&value) => {
-                servers.try_send(operation, slot, &self.whole(&call)).await?
+        let operation = call.operation;
+        refused(operation, self.try_run(servers, call).await?)
+    }
+
+    /// As [`run`](Self::run); but while the slot moves, and not all keys are at one place, `meanwhile`
+    /// is run with the first key and the same arguments, as far as that is for it to say.
+    pub(crate) async fn run_or(
+        &self,
+        meanwhile: &Script,
+        servers: &Servers,
+        call: Call<'_>,
+    ) -> Result<Value> {
+        let Call { operation, slot, keys, arguments } = call;
+        let value = self.try_run(servers, call).await?;
+        if matches!(&value, Value::Refusal(refusal) if refusal.code == "TRYAGAIN") {
+            let call = Call { operation, slot, keys: &keys[..1], arguments };
+            match meanwhile.run(servers, call).await? {
+                Value::Integer(-1) => {}
+                value => return Ok(value),
             }
-            value => value,
-        };
+        }
         refused(operation, value)
+    }
+
+    async fn try_run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
+        let Call { operation, slot, .. } = call;
+        match servers.try_send(operation, slot, &self.by_digest(&call)).await? {
+            value if is_unknown(&value) => {
+                servers.try_send(operation, slot, &self.whole(&call)).await
+            }
+            value => Ok(value),
+        }
     }
 
     /// As [`run`](Self::run), with a `WAIT` behind it on the same connection: then it covers what

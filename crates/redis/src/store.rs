@@ -247,11 +247,10 @@ impl Store for RedisStore {
         self.inbox.subscribe(&keys).await?;
         self.inbox.enter(claim.owner, lease, poll);
         let answer = self.ask(claim, &keys, lease).await;
-        if let Err(error) = &answer
-            && error.effect() == Effect::None
-            && !self.inbox.expects(claim.owner)
-        {
-            self.inbox.forget(claim.owner);
+        match &answer {
+            Err(error) if error.effect() == Effect::Unknown => self.inbox.doubt(claim.owner),
+            Err(_) if !self.inbox.expects(claim.owner) => self.inbox.forget(claim.owner),
+            _ => {}
         }
         answer
     }
@@ -279,7 +278,7 @@ impl Store for RedisStore {
             arguments: &[claim.owner.into(), millis(claim.ttl).into()],
         };
         let servers = self.renewals.as_ref().unwrap_or(&self.servers);
-        match self.scripts.renew.run(servers, call).await? {
+        match self.scripts.renew.run_or(&self.scripts.alone, servers, call).await? {
             Value::Integer(1) => Ok(Renewal::Renewed),
             Value::Integer(0) => Ok(Renewal::Lost),
             _ => Err(nonsense("renew")),
@@ -295,7 +294,8 @@ impl Store for RedisStore {
             keys: &keys.all(),
             arguments: &[claim.owner.into()],
         };
-        released("release", &self.scripts.release.run(&self.servers, call).await?)
+        let Scripts { release, alone, .. } = &*self.scripts;
+        released("release", &release.run_or(alone, &self.servers, call).await?)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -335,7 +335,7 @@ impl Store for RedisStore {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(self, &self.config, &self.servers.any().await?).await
+        examine::examine(self, &self.config, &self.servers.all().await?).await
     }
 }
 
@@ -352,6 +352,9 @@ fn check(config: &RedisConfig) -> Result<()> {
     }
     if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
         return invalid("a Cluster has database 0 only: leave the number away");
+    }
+    if config.username.is_some() && config.password.is_none() {
+        return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use servers::{Load, addresses, client, hand_over_by_push, insist, refusal, said};
 use tenure_core::{
-    Answer, Claim, ErrorKind, LockName, Mode, Options, Origin, OwnerId, Patience, Store,
+    Answer, Claim, ErrorKind, LockName, Mode, Options, Origin, OwnerId, Patience, Released,
+    Renewal, Store,
 };
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, eventually};
@@ -144,6 +145,26 @@ on_servers! {
         moving.finish().await;
         let answer = late.claim(&self::claim("moving"), Patience::None).await.unwrap();
         assert_eq!(answer, Answer::Busy);
+    }
+}
+
+on_servers! {
+    async fn a_holder_renews_and_releases_while_its_slot_moves() {
+        let cluster = RedisCluster::start().unwrap();
+        let store = RedisStore::connect(config(&cluster)).await.unwrap();
+        for moved in [false, true] {
+            let (held, other) = (claim("moving"), claim("moving"));
+            let answer = store.claim(&held, Patience::None).await.unwrap();
+            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            let moving = Moving::start(&cluster, "tenure:moving");
+            assert_eq!(moved, moved && moving.left_behind() > 0);
+            assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+            assert_eq!(store.renew(&other).await.unwrap(), Renewal::Lost);
+            // Whether it stands in line cannot be seen.
+            assert!(store.release(&other).await.unwrap_err().is_transient());
+            assert_eq!(store.release(&held).await.unwrap(), Released::Released);
+            moving.finish().await;
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tenure_core::{ErrorKind, Finding, Severity, Store};
-use tenure_redis::{ACL, RedisConfig, RedisStore, Topology};
+use tenure_redis::{ACL, ACL_CLUSTER, RedisConfig, RedisStore, Topology};
 use tenure_testkit::{
     GENEROUS, RedisCluster, RedisSentinel, RedisServer, eventually, is_installed,
 };
@@ -137,6 +137,7 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
     for (change, remedy) in [
         ("-zadd", "ACL SETUSER joe +zadd"),
         ("-publish", "ACL SETUSER joe +publish"),
+        ("-subscribe", "ACL SETUSER joe +subscribe"),
         ("-set", "ACL SETUSER joe +set"),
         ("-del", "ACL SETUSER joe +del"),
         ("resetkeys ~other:*", "ACL SETUSER joe ~tenure:*"),
@@ -146,19 +147,16 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
         let bad: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Unsafe).collect();
         assert_eq!(bad.len(), 1, "{change}: {findings:?}");
         assert_eq!(bad[0].remedy, remedy);
+        assert_eq!(severity(&findings, "all rights that locks need"), None);
     }
+    let mut replicated = limited(&server, ACL);
+    replicated.replicas = 1;
+    let findings = examined(replicated).await;
+    assert!(findings.iter().any(|finding| finding.remedy == "ACL SETUSER joe +wait"));
     let findings = examined(limited(&server, &format!("{ACL} -scan -ltrim"))).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "may not run SCAN"), Some(Severity::Advice));
     assert_eq!(severity(&findings, "may not run LTRIM"), Some(Severity::Advice));
-}
-
-#[tokio::test]
-async fn who_may_not_subscribe_is_found_out_by_a_trial_that_cleans_up_all_the_same() {
-    let Some(server) = start(&FIT) else { return };
-    let findings = examined(limited(&server, &format!("{ACL} -subscribe"))).await;
-    assert_eq!(severity(&findings, "a trial lock failed"), Some(Severity::Unsafe));
-    assert_eq!(server.command(&["KEYS", "*doctor*"]).unwrap(), "");
 }
 
 #[tokio::test]
@@ -208,6 +206,20 @@ async fn a_cluster_is_looked_at_node_by_node_and_told_of_when_a_replica_is_missi
     for (_, port) in &nodes {
         assert!(kept.what.contains(&format!(":{port}")), "{kept:?}");
     }
+    // A right that a single node withholds is found, and the node is named.
+    let rights = format!("{ACL} {ACL_CLUSTER}");
+    for node in cluster.nodes() {
+        limited(node, &rights);
+    }
+    let miser = &cluster.nodes()[1];
+    limited(miser, &format!("{rights} -asking"));
+    let mut joe = config();
+    (joe.username, joe.password) = (Some("joe".into()), Some("secret".into()));
+    let findings = examined(joe).await;
+    let bad: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Unsafe).collect();
+    assert_eq!(bad.len(), 1, "{findings:?}");
+    assert_eq!(bad[0].remedy, "ACL SETUSER joe +asking");
+    assert!(bad[0].what.contains(&format!(":{}", miser.port())), "{bad:?}");
     let replica = nodes.len() - 1;
     let id = cluster.id_of(replica).unwrap();
     cluster.kill9(replica).unwrap();

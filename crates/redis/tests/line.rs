@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::{
-    Answer, Claim, Client, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Renewal,
-    Store,
+    Answer, Claim, Client, Effect, ErrorKind, Eviction, LockName, Mode, Origin, OwnerId, Patience,
+    Place, Released, Renewal, Store,
 };
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
 const TTL: Duration = Duration::from_secs(60);
 const PATIENT: Patience = Patience::Queue { lease: GENEROUS, poll: Duration::from_millis(200) };
@@ -109,6 +109,42 @@ async fn a_claim_whose_place_has_ended_goes_to_the_end_of_the_line() {
     assert_eq!(holders[0].owner, next.owner.to_string());
 }
 
+/// A connection that carries nothing any more, and does not end: a firewall has forgotten it.
+#[tokio::test]
+async fn a_connection_that_goes_silent_is_replaced_by_one_that_answers() {
+    let Some(server) = server() else { return };
+    let proxy = Proxy::start(server.port()).unwrap();
+    let mut config =
+        RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), proxy.port()) });
+    config.timeout = Duration::from_secs(2);
+    let store = RedisStore::connect(config).await.unwrap();
+    let held = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    proxy.strand();
+    let lost = store.renew(&held).await.unwrap_err();
+    assert_eq!((lost.kind(), lost.effect()), (ErrorKind::Unreachable, Effect::Unknown));
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+}
+
+/// A server that pauses is slow, and not another: its connection is kept, and with it the order.
+#[tokio::test]
+async fn a_server_that_pauses_keeps_its_connection() {
+    let Some(mut server) = server() else { return };
+    let mut config =
+        RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), server.port()) });
+    config.timeout = Duration::from_millis(500);
+    let store = RedisStore::connect(config).await.unwrap();
+    let held = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    server.stop().unwrap();
+    assert_eq!(store.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_eq!(store.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
+    server.cont().unwrap();
+    let renewed = || async { matches!(store.renew(&held).await, Ok(Renewal::Renewed)) };
+    assert!(eventually(GENEROUS, renewed).await);
+    assert_eq!(store.release(&held).await.unwrap(), Released::Released);
+}
+
 /// The list of waiters is gone, and their records are not: all of them must come back into it.
 #[tokio::test]
 async fn a_line_that_was_lost_starves_nobody() {
@@ -153,6 +189,56 @@ async fn a_pool_that_was_lost_is_held_by_nobody() {
         matches!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Granted(_))
     };
     assert!(eventually(GENEROUS, free).await);
+}
+
+/// What was taken by those whose records are gone comes back when their terms have ended.
+#[tokio::test]
+async fn permits_whose_record_was_lost_come_back() {
+    let Some(server) = server() else { return };
+    let store = connect(&server).await;
+    let [lost, kept, next] = [(); 3].map(|()| claim(Mode::Permits { take: 1, of: 2 }));
+    assert!(matches!(store.claim(&lost, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert_eq!(server.command(&["DEL", "tenure:{tenure:a}:p"]).unwrap(), "1");
+    assert!(matches!(store.claim(&kept, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert_eq!(store.claim(&next, Patience::None).await.unwrap(), Answer::Busy);
+    // Its term ends.
+    let owner = lost.owner.to_string();
+    assert_eq!(server.command(&["ZADD", "tenure:{tenure:a}:e", "1", &owner]).unwrap(), "0");
+    assert!(matches!(store.claim(&next, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+}
+
+/// Whatever keeps others out is shown, and can be taken away by force.
+#[tokio::test]
+async fn every_value_that_keeps_others_out_is_shown_and_can_be_evicted() {
+    let Some(server) = server() else { return };
+    let store = connect(&server).await;
+    let name = LockName::new("a").unwrap();
+    for value in ["", "pool foo", "pool s 2", "somebody"] {
+        assert_eq!(server.command(&["SET", "tenure:a", value]).unwrap(), "OK");
+        assert_eq!(
+            store.claim(&claim(Mode::Exclusive), Patience::None).await.unwrap(),
+            Answer::Busy
+        );
+        let holders = store.inspect(&name).await.unwrap().holders;
+        assert_eq!(holders.len(), 1, "{value:?}");
+        let eviction = Eviction {
+            name: name.clone(),
+            owner: holders[0].owner.clone(),
+            by: Origin::here(),
+            reason: "test".into(),
+        };
+        assert_eq!(store.evict(&eviction).await.unwrap(), Released::Released, "{value:?}");
+        assert_eq!(server.command(&["EXISTS", "tenure:a"]).unwrap(), "0", "{value:?}");
+    }
+    // A pool that lost its key is none: only who holds now is shown.
+    let [reader, writer] = [Mode::Shared, Mode::Exclusive].map(claim);
+    assert!(matches!(store.claim(&reader, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert_eq!(server.command(&["DEL", "tenure:a"]).unwrap(), "1");
+    assert!(matches!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Granted(_)));
+    let holders = store.inspect(&name).await.unwrap().holders;
+    assert_eq!(holders.len(), 1);
+    assert_eq!(holders[0].owner, writer.owner.to_string());
 }
 
 /// A message also goes to whoever listens at a replica, and the server does not count those. Whoever

@@ -14,17 +14,6 @@ use tenure_core::{
 use tenure_redis::{ACL, ACL_QUORUM, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
-/// A test that needs servers.
-macro_rules! on_servers {
-    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
-        $(#[doc = $why])*
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            if !tenure_testkit::lacks("redis-server", stringify!($name)) $body
-        }
-    };
-}
-
 on_servers! {
     async fn killing_two_of_five_under_load_stops_nobody() {
         let mut servers = start(5);
@@ -145,6 +134,29 @@ on_servers! {
 }
 
 on_servers! {
+    /// Two have restarted empty, and the third, which has not, takes its time to say so.
+    async fn servers_are_not_taken_for_new_before_all_have_had_their_time() {
+        let mut servers = start(3);
+        let mut config = of(&servers);
+        config.max_ttl = Duration::from_secs(6);
+        config.nodes.iter_mut().for_each(|node| node.timeout = GENEROUS);
+        // Long enough that the third is seen to be older than the longest TTL.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        for server in &mut servers[..2] {
+            server.restart().unwrap();
+        }
+        servers[2].stop().unwrap();
+        let connecting = tokio::spawn(async move { RedlockStore::connect(config).await });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        servers[2].cont().unwrap();
+        let store = connecting.await.unwrap().unwrap();
+        let answer = store.claim(&claim("a", Duration::from_secs(1)), Patience::None).await;
+        let error = answer.expect_err("two of three may have forgotten a lock");
+        assert!(error.to_string().contains("restarted, and does not count"), "{error}");
+    }
+}
+
+on_servers! {
     /// The servers stand still with the claim in their buffers. When they go on, the release is
     /// behind it: nothing is left long before the TTL.
     async fn a_claim_that_too_few_answered_is_undone_where_it_arrives_late() {
@@ -158,6 +170,7 @@ on_servers! {
         let late = claim("late", Duration::from_secs(60));
         let error = store.claim(&late, Patience::None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains("3 did not answer in time"), "{error}");
         for server in &mut servers[..3] {
             server.cont().unwrap();
         }
@@ -305,6 +318,10 @@ on_servers! {
         alias.nodes[2].topology = Topology::Single { server: ("localhost".into(), b) };
         let error = RedlockStore::connect(alias).await.unwrap_err();
         assert!(error.to_string().contains("2 and 3 lead to one server"), "{error}");
+        let mut slow = config([a, b, c]);
+        slow.node_timeout = Some(slow.max_ttl);
+        let error = RedlockStore::connect(slow).await.unwrap_err();
+        assert!(error.to_string().contains("node-timeout="), "{error}");
         let mut long = claim("long", Duration::from_secs(3600));
         let store = store(&config([a, b, c])).await;
         let error = store.claim(&long, Patience::None).await.unwrap_err();
@@ -312,6 +329,33 @@ on_servers! {
         long.mode = Mode::Permits { take: 1, of: 2 };
         let error = store.claim(&long, Patience::None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    }
+}
+
+on_servers! {
+    /// So that rivals who split the votes do not split them again.
+    async fn whoever_got_some_votes_asks_again_after_a_random_pause() {
+        let servers = start(3);
+        let store = store(&of(&servers)).await;
+        servers[1..].iter().for_each(|server| block(server, "a"));
+        let queue = Patience::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
+        let mut pauses = Vec::new();
+        for _ in 0..1000 {
+            let rival = claim("a", Duration::from_secs(60));
+            let answer = store.claim(&rival, queue).await.unwrap();
+            let Answer::Queued(place) = answer else { panic!("{answer:?}") };
+            // Without a pause, the others' votes were enough to know.
+            pauses.extend(place.ask_again_in);
+            store.release(&rival).await.unwrap();
+            if pauses.len() == 10 {
+                break;
+            }
+        }
+        assert_eq!(pauses.len(), 10, "a vote is never among the first");
+        assert!(pauses.iter().all(|pause| (1..=1000).contains(&pause.as_millis())), "{pauses:?}");
+        pauses.sort_unstable();
+        pauses.dedup();
+        assert!(pauses.len() > 5, "{pauses:?}");
     }
 }
 

@@ -1,12 +1,13 @@
-//! A way to a server that can stop carrying anything.
+//! A way to a server that can stop carrying anything, carry it late, or lead elsewhere.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A TCP proxy on the loopback address. As a black hole, it accepts connections and bytes, and
-/// nothing ever comes back.
+/// nothing ever comes back. It can also keep what is sent, and hand it over after its sender has
+/// gone.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -15,10 +16,18 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct Shared {
-    target: u16,
+    target: AtomicU16,
     black: AtomicBool,
+    /// Connections before this one are black.
+    first_carried: AtomicUsize,
+    carried: AtomicUsize,
+    swallowed: AtomicUsize,
+    keeping: AtomicBool,
     ended: AtomicBool,
-    open: Mutex<Vec<TcpStream>>,
+    /// Each connection's two ends, of the client and of the server.
+    open: Mutex<Vec<[TcpStream; 2]>>,
+    /// What was sent on the way to these servers.
+    kept: Mutex<Vec<(TcpStream, Vec<u8>)>>,
 }
 
 impl Proxy {
@@ -29,8 +38,17 @@ impl Proxy {
     pub fn start(target: u16) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
-        let (black, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Arc::new(Shared { target, black, ended, open: Mutex::default() });
+        let shared = Arc::new(Shared {
+            target: AtomicU16::new(target),
+            black: AtomicBool::new(false),
+            first_carried: AtomicUsize::new(0),
+            carried: AtomicUsize::new(0),
+            swallowed: AtomicUsize::new(0),
+            keeping: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            open: Mutex::default(),
+            kept: Mutex::default(),
+        });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -56,6 +74,51 @@ impl Proxy {
         self.shared.black.store(true, Ordering::SeqCst);
     }
 
+    /// From now on nothing comes back on the connections there are. They stay open, and new ones
+    /// are carried.
+    pub fn strand(&self) {
+        let next = self.shared.carried.load(Ordering::SeqCst);
+        self.shared.first_carried.store(next, Ordering::SeqCst);
+    }
+
+    /// How many bytes have vanished in it so far.
+    pub fn swallowed(&self) -> usize {
+        self.shared.swallowed.load(Ordering::SeqCst)
+    }
+
+    /// From now on new connections lead to this port. Those there are end.
+    pub fn lead_to(&self, target: u16) {
+        self.shared.target.store(target, Ordering::SeqCst);
+        self.shared.close_all();
+    }
+
+    /// From now on what is sent does not arrive, but is kept.
+    pub fn keep(&self) {
+        self.shared.keeping.store(true, Ordering::SeqCst);
+    }
+
+    /// Closes all connections on the client's side alone, and carries new ones.
+    pub fn cut(&self) {
+        self.shared.keeping.store(false, Ordering::SeqCst);
+        for [client, _] in lock(&self.shared.open).drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Hands over what was kept, late as it is, and returns when the servers have dealt with it.
+    /// True if there was anything.
+    pub fn deliver(&self) -> bool {
+        let kept = std::mem::take(&mut *lock(&self.shared.kept));
+        for (mut server, bytes) in
+            kept.iter().filter_map(|(it, bytes)| Some((it.try_clone().ok()?, bytes)))
+        {
+            // A server that has closed its end refuses it.
+            let _ = server.write_all(bytes).and_then(|()| server.shutdown(Shutdown::Write));
+            let _ = io::copy(&mut server, &mut io::sink());
+        }
+        !kept.is_empty()
+    }
+
     /// From now on new connections are carried again. Those there are have lost bytes, and end.
     pub fn heal(&self) {
         self.shared.black.store(false, Ordering::SeqCst);
@@ -74,34 +137,48 @@ impl Drop for Proxy {
 
 impl Shared {
     fn carry(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
-        let server = TcpStream::connect(("127.0.0.1", self.target))?;
+        let server = TcpStream::connect(("127.0.0.1", self.target.load(Ordering::SeqCst)))?;
         for stream in [&client, &server] {
             stream.set_nodelay(true)?;
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.push(stream.try_clone()?);
         }
-        self.copy(client.try_clone()?, server.try_clone()?);
-        self.copy(server, client);
+        let number = self.carried.fetch_add(1, Ordering::SeqCst);
+        lock(&self.open).push([client.try_clone()?, server.try_clone()?]);
+        self.copy(number, client.try_clone()?, server.try_clone()?, true);
+        self.copy(number, server, client, false);
         Ok(())
     }
 
-    fn copy(self: &Arc<Self>, mut from: TcpStream, mut to: TcpStream) {
+    fn is_black(&self, number: usize) -> bool {
+        self.black.load(Ordering::SeqCst) || number < self.first_carried.load(Ordering::SeqCst)
+    }
+
+    fn copy(self: &Arc<Self>, number: usize, mut from: TcpStream, mut to: TcpStream, there: bool) {
         let shared = Arc::clone(self);
         std::thread::spawn(move || {
-            let mut chunk = [0; 16 << 10];
+            let (mut chunk, mut late) = ([0; 16 << 10], Vec::new());
             while let Ok(length @ 1..) = from.read(&mut chunk) {
-                let black = shared.black.load(Ordering::SeqCst);
-                if !black && to.write_all(&chunk[..length]).is_err() {
+                if there && shared.keeping.load(Ordering::SeqCst) {
+                    late.extend_from_slice(&chunk[..length]);
+                } else if shared.is_black(number) {
+                    shared.swallowed.fetch_add(length, Ordering::SeqCst);
+                } else if to.write_all(&chunk[..length]).is_err() {
                     break;
                 }
             }
-            let _ = to.shutdown(Shutdown::Both);
+            match late.is_empty() {
+                true => drop(to.shutdown(Shutdown::Both)),
+                false => lock(&shared.kept).push((to, late)),
+            }
         });
     }
 
     fn close_all(&self) {
-        for stream in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for stream in lock(&self.open).drain(..).flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub struct RedisServer {
     arguments: Vec<String>,
     /// A library to load before all others, and its settings.
     environment: Vec<(String, String)>,
+    /// A shell script that starts another server than the one that is installed.
+    launcher: Option<PathBuf>,
     folder: TempDir,
 }
 
@@ -30,7 +32,15 @@ impl RedisServer {
     /// # Errors
     /// If it cannot be started, or does not answer in time.
     pub fn start(arguments: &[&str]) -> io::Result<Self> {
-        Self::start_in(arguments, Vec::new())
+        Self::start_in(arguments, Vec::new(), None)
+    }
+
+    /// As [`start`](Self::start), but of the version that this shell script starts.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_by(launcher: &Path, arguments: &[&str]) -> io::Result<Self> {
+        Self::start_in(arguments, Vec::new(), Some(launcher.to_owned()))
     }
 
     /// As [`start`](Self::start), with a clock that can be set.
@@ -38,19 +48,31 @@ impl RedisServer {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_on_clock(arguments: &[&str], clock: &FalseClock) -> io::Result<Self> {
-        Self::start_in(arguments, clock.environment())
+        Self::start_in(arguments, clock.environment(), None)
     }
 
-    fn start_in(arguments: &[&str], environment: Vec<(String, String)>) -> io::Result<Self> {
+    fn start_in(
+        arguments: &[&str],
+        environment: Vec<(String, String)>,
+        launcher: Option<PathBuf>,
+    ) -> io::Result<Self> {
         let folder = temp_dir();
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         // Another may take the port between our look and the server's: then look again.
         let mut last = io::Error::other("no port was free");
         for _ in 0..5 {
             let port = free_port()?;
-            let mut child = spawn(port, folder.path(), &arguments, &environment)?;
+            let plan = Plan {
+                arguments: &arguments,
+                environment: &environment,
+                launcher: launcher.as_deref(),
+                folder: folder.path(),
+            };
+            let mut child = plan.spawn(port)?;
             match answers(port, &mut child) {
-                Ok(()) => return Ok(Self { child, port, arguments, environment, folder }),
+                Ok(()) => {
+                    return Ok(Self { child, port, arguments, environment, launcher, folder });
+                }
                 Err(error) => {
                     last = error;
                     let _ = child.kill();
@@ -107,7 +129,13 @@ impl RedisServer {
     /// As [`start`](Self::start).
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill9()?;
-        self.child = spawn(self.port, self.folder.path(), &self.arguments, &self.environment)?;
+        let plan = Plan {
+            arguments: &self.arguments,
+            environment: &self.environment,
+            launcher: self.launcher.as_deref(),
+            folder: self.folder.path(),
+        };
+        self.child = plan.spawn(self.port)?;
         answers(self.port, &mut self.child)
     }
 
@@ -128,19 +156,29 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(
-    port: u16,
-    folder: &Path,
-    arguments: &[String],
-    environment: &[(String, String)],
-) -> io::Result<Child> {
-    let mut command = Command::new("redis-server");
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
-    command.args(["--enable-debug-command", "yes"]).arg("--dir").arg(folder).args(arguments);
-    command.envs(environment.iter().cloned());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    spawn_servant(command)
+/// How a server is started.
+struct Plan<'a> {
+    arguments: &'a [String],
+    environment: &'a [(String, String)],
+    launcher: Option<&'a Path>,
+    folder: &'a Path,
+}
+
+impl Plan<'_> {
+    fn spawn(&self, port: u16) -> io::Result<Child> {
+        let mut command = Command::new(if self.launcher.is_some() { "sh" } else { "redis-server" });
+        command.args(self.launcher);
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
+        if self.launcher.is_none() {
+            // Older ones do not know it.
+            command.args(["--enable-debug-command", "yes"]);
+        }
+        command.arg("--dir").arg(self.folder).args(self.arguments);
+        command.envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        spawn_servant(command)
+    }
 }
 
 fn answers(port: u16, child: &mut Child) -> io::Result<()> {

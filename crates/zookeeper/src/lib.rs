@@ -71,6 +71,8 @@ mod numbers;
 mod place;
 mod record;
 mod session;
+#[cfg(test)]
+mod session_tests;
 mod store;
 mod tenants;
 

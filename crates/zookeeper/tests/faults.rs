@@ -115,6 +115,31 @@ on_servers! {
 }
 
 on_servers! {
+    /// A server that lost the leader answers reads for a long time, while the leader ends the
+    /// sessions of its clients: what it says keeps no lock.
+    async fn a_server_that_lost_the_leader_keeps_nobody_in_the_belief_that_it_holds() {
+        let mut ensemble = ZooKeeperEnsemble::start(&["syncLimit=1000"]).unwrap();
+        let leader = ensemble.leader().unwrap();
+        let alone = (leader + 1) % 3;
+        let address = format!("127.0.0.1:{}", ensemble.members()[alone].port());
+        let client = client(&config(&address)).await;
+        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
+        let guard = mutex.acquire().await.unwrap();
+        for member in (0..3).filter(|member| *member != alone) {
+            ensemble.members()[member].stop().unwrap();
+        }
+        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it goes on");
+        assert_eq!(reason, LossReason::Expired);
+        let state = ensemble.members()[alone].word("srvr").unwrap();
+        assert!(state.contains("Mode: follower"), "it did not answer all the time: {state}");
+        drop(guard);
+        for member in (0..3).filter(|member| *member != alone) {
+            ensemble.members()[member].cont().unwrap();
+        }
+    }
+}
+
+on_servers! {
     async fn a_restart_of_the_whole_ensemble_keeps_locks_places_and_tokens() {
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
         let clients = clients(&ensemble.addresses(), 2).await;

@@ -27,7 +27,6 @@ pub(super) fn of(facts: &Facts, topology: &Topology) -> Vec<Finding> {
 
 /// All checks of one server of a quorum, which need not keep its data by itself.
 pub(super) fn of_node(facts: &Facts) -> Vec<Finding> {
-    let alone = Topology::Single { server: (String::new(), 0) };
     let checks = [
         hidden(facts),
         versions::age(facts, false),
@@ -35,7 +34,7 @@ pub(super) fn of_node(facts: &Facts) -> Vec<Finding> {
         eviction(facts),
         super::quorum::persistence(facts),
         saving(facts),
-        replication(facts, &alone),
+        super::quorum::replication(facts),
         clock(facts),
     ];
     checks.into_iter().flatten().collect()
@@ -81,12 +80,17 @@ fn eviction(facts: &Facts) -> Option<Finding> {
     })
 }
 
+/// Whether changes are logged on disk, if it is known.
+pub(super) fn keeps_a_log(facts: &Facts) -> Option<bool> {
+    match facts.setting("appendonly") {
+        Some(setting) => Some(setting == "yes"),
+        None => Some(facts.info("aof_enabled")? == "1"),
+    }
+}
+
 /// What a restart forgets.
 pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
-    let log = match facts.setting("appendonly") {
-        Some(setting) => setting == "yes",
-        None => facts.info("aof_enabled")? == "1",
-    };
+    let log = keeps_a_log(facts)?;
     let remedy = "CONFIG SET appendonly yes, in redis.conf too (with appendfsync always, a power \
                   cut forgets nothing)";
     if !log {

@@ -25,12 +25,13 @@ const MOST_NODES: usize = 64;
 /// What to do where no news of a hand-over comes.
 const SILENCE: &str = "see that no proxy drops SUBSCRIBE and PUBLISH";
 
-/// Everything there is to say about the servers behind `link`.
+/// Everything there is to say about the servers behind these links: the one, or a Cluster's masters.
 pub(crate) async fn examine(
     store: &dyn Store,
     config: &RedisConfig,
-    link: &Link,
+    links: &[Link],
 ) -> Result<Vec<Finding>> {
+    let Some(link) = links.first() else { return Ok(Vec::new()) };
     let (servers, mut findings) = match &config.topology {
         Topology::Single { server: (host, port) } => {
             (vec![facts::collect(link, format!("{host}:{port}")).await?], Vec::new())
@@ -41,7 +42,20 @@ pub(crate) async fn examine(
     let cluster = matches!(config.topology, Topology::Cluster { .. });
     findings.extend(summary(&servers, |facts| checks::of(facts, &config.topology)));
     findings.extend(checks::clocks_apart(&servers));
-    let missing = probes::missing(config, link, cluster).await?;
+    let mut missing = Vec::new();
+    for link in links.iter().take(MOST_NODES) {
+        let found = probes::missing(config, link, cluster).await?;
+        missing.extend(found.into_iter().map(|mut finding| {
+            if cluster && finding.severity != Severity::Fine {
+                finding.what = format!("{}: {}", link.name(), finding.what);
+            }
+            finding
+        }));
+    }
+    // What all servers grant is said once, and not where one does not.
+    let fine = missing.iter().all(|finding| finding.severity == Severity::Fine);
+    missing.retain(|finding| fine || finding.severity != Severity::Fine);
+    missing.dedup();
     // A trial without the rights for it would only say the same again.
     if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
         findings.push(trial(store, config.timeout, SILENCE).await);

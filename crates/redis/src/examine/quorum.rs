@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure_core::{Finding, Result, Severity, Store, trial};
+use tenure_core::{Error, ErrorKind, Finding, Result, Severity, Store, trial};
 
 use super::facts::{self, Facts};
 use super::{SILENCE, checks, probes, summary};
@@ -16,7 +16,11 @@ pub(crate) async fn examine(
     nodes: &[(&str, &Link, &RedisConfig)],
     longest: Duration,
 ) -> Result<Vec<Finding>> {
-    let looks = nodes.iter().map(|(name, link, _)| facts::collect(link, (*name).to_owned()));
+    let looks = nodes.iter().map(|(name, link, _)| async move {
+        // One that lets nobody in is not taken for one that hides a few things.
+        link.connection().await?;
+        facts::collect(link, (*name).to_owned()).await
+    });
     let (mut servers, mut findings, mut there) = (Vec::new(), Vec::new(), Vec::new());
     for (looked, node) in futures_util::future::join_all(looks).await.into_iter().zip(nodes) {
         match looked {
@@ -24,10 +28,7 @@ pub(crate) async fn examine(
                 servers.push(facts);
                 there.push(node);
             }
-            Err(error) => findings.push(Finding::advice(
-                format!("{} could not be looked at: {error}", node.0),
-                "see whether it runs, and whether this machine reaches it",
-            )),
+            Err(error) => findings.push(unseen(node.0, &error)),
         }
     }
     findings.insert(0, size(nodes.len(), servers.len()));
@@ -36,10 +37,15 @@ pub(crate) async fn examine(
     findings.extend(versions(&servers));
     let mut able = true;
     for (name, link, config) in there {
-        let mut missing = probes::missing(config, link, false).await?;
+        let mut missing = match probes::missing(config, link, false).await {
+            Ok(missing) => missing,
+            Err(error) => vec![unseen(name, &error)],
+        };
         missing.retain(|finding| finding.severity != Severity::Fine);
         able &= missing.iter().all(|finding| finding.severity != Severity::Unsafe);
-        missing.iter_mut().for_each(|finding| finding.what = format!("{}: {}", name, finding.what));
+        for finding in missing.iter_mut().filter(|finding| !finding.what.starts_with(name)) {
+            finding.what = format!("{name}: {}", finding.what);
+        }
         findings.extend(missing);
     }
     if able {
@@ -47,6 +53,15 @@ pub(crate) async fn examine(
         findings.push(trial(store, timeout.unwrap_or_default(), SILENCE).await);
     }
     Ok(findings)
+}
+
+/// A server that does not answer, or does not let us in.
+fn unseen(name: &str, error: &Error) -> Finding {
+    let remedy = match error.kind() {
+        ErrorKind::Denied => "give it the users, passwords and certificates of the others",
+        _ => "see whether it runs, and whether this machine reaches it",
+    };
+    Finding::advice(format!("{name} could not be looked at: {error}"), remedy)
 }
 
 fn size(nodes: usize, there: usize) -> Finding {
@@ -75,7 +90,7 @@ pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     let alone = checks::persistence(facts)?;
     Some(match alone.severity {
         Severity::Fine => alone,
-        _ if facts.setting("appendonly") == Some("yes") => Finding::fine(
+        _ if checks::keeps_a_log(facts) == Some(true) => Finding::fine(
             "a crash forgets no lock (appendonly yes); a power cut may, and every restart is \
              followed by a wait of the longest TTL",
         ),
@@ -86,6 +101,22 @@ pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
             "CONFIG SET appendonly yes and appendfsync always, in redis.conf too, on a majority \
              of the servers; or see to it that they never restart together, and fence",
         ),
+    })
+}
+
+/// Whether the server takes claims, and what its replicas are good for.
+pub(super) fn replication(facts: &Facts) -> Option<Finding> {
+    if facts.info("role")? != "master" {
+        return Some(Finding::danger(
+            "this server is a replica: it takes no claims, and counts as one that has failed",
+            "name a server that stands by itself; a replica of another one here would fail with it",
+        ));
+    }
+    (facts.number("connected_slaves")? > 0).then(|| {
+        Finding::fine(
+            "its replicas may lack the last locks: should one take its place, clients leave it out \
+             until the longest TTL has passed",
+        )
     })
 }
 
@@ -159,6 +190,16 @@ mod tests {
         assert_eq!(severity("no", "everysec"), Advice);
         assert_eq!(severity("yes", "everysec"), Fine);
         assert_eq!(severity("yes", "always"), Fine);
+        let hidden = Facts::new("a", "aof_enabled:1\r\n", &[]);
+        assert_eq!(persistence(&hidden).unwrap().severity, Fine, "also if CONFIG is not allowed");
+    }
+
+    #[test]
+    fn a_replica_is_no_member_and_replicas_are_fine() {
+        let severity = |info: &str| replication(&Facts::new("a", info, &[])).map(|it| it.severity);
+        assert_eq!(severity("role:slave\r\n"), Some(Unsafe));
+        assert_eq!(severity("role:master\r\nconnected_slaves:1\r\n"), Some(Fine));
+        assert_eq!(severity("role:master\r\nconnected_slaves:0\r\n"), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use tenure_core::{Claim, Error, ErrorKind, Mode, Moment, Result, Token, now};
 use tenure_proto::quorum::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
 
 use super::Quorum;
-use super::nodes::View;
+use super::debts::Release;
+use super::nodes::{Fault, View};
 use super::replies::{News, Replies};
 use crate::keys::Keys;
 use crate::store::{millis, who};
@@ -41,11 +42,11 @@ pub(super) struct Ballot<'a> {
     asked: u32,
     /// What each node said: in how many milliseconds it is free, at once if it is ours.
     free_in: Vec<Option<u64>>,
-    faults: Vec<Error>,
-    /// Nodes that granted are waited for when the claim is undone.
-    undone: Vec<Reply>,
-    /// Nodes of which the claim could not be taken back yet.
-    left: Vec<usize>,
+    faults: Vec<Fault>,
+    /// Releases on their way to nodes that granted: they are waited for.
+    undone: Vec<(usize, Reply)>,
+    /// Those to the other nodes, if they could be sent.
+    owed: Vec<(usize, Option<Reply>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl<'a> Ballot<'a> {
             free_in: vec![None; view.eligible.len()],
             faults: Vec::new(),
             undone: Vec::new(),
-            left: Vec::new(),
+            owed: Vec::new(),
             quorum,
             claim,
             keys,
@@ -123,13 +124,16 @@ impl<'a> Ballot<'a> {
     fn carry_out(&mut self) {
         while let Some(order) = self.round.poll_order() {
             match order {
-                Order::Claim { node } => match self.view.post(node, &self.request) {
-                    Some(reply) => {
-                        self.asked |= 1 << node;
-                        self.replies.push(node, Asked::Vote, reply);
+                Order::Claim { node } => {
+                    self.quorum.nodes.list[node].forgive(self.claim.owner);
+                    match self.view.post(node, &self.request) {
+                        Some(reply) => {
+                            self.asked |= 1 << node;
+                            self.replies.push(node, Asked::Vote, reply);
+                        }
+                        None => self.round.handle_vote(node, Vote::Unknown, now()),
                     }
-                    None => self.round.handle_vote(node, Vote::Unknown, now()),
-                },
+                }
                 Order::Raise { node, to } => {
                     let raise = self.quorum.renewal(self.claim, self.keys, to);
                     match self.view.post(node, &raise) {
@@ -137,15 +141,12 @@ impl<'a> Ballot<'a> {
                         None => self.round.handle_raised(node, Raised::Failed, now()),
                     }
                 }
-                Order::Release { node } => {
-                    let stay = !self.patience.is_zero();
-                    let release = self.quorum.release(self.claim, self.keys, stay);
-                    match self.view.post(node, &release) {
-                        Some(reply) if self.free_in[node] == Some(0) => self.undone.push(reply),
-                        Some(_) => {}
-                        None => self.left.push(node),
+                Order::Release { node } => match self.view.post(node, &self.release().command) {
+                    Some(reply) if self.free_in[node] == Some(0) => {
+                        self.undone.push((node, reply));
                     }
-                }
+                    reply => self.owed.push((node, reply)),
+                },
             }
         }
     }
@@ -154,7 +155,7 @@ impl<'a> Ballot<'a> {
         let value = match outcome {
             Ok(value) => value,
             Err(lost) => {
-                self.faults.push(crate::fault::lost("acquire", &lost));
+                self.faults.push((node, crate::fault::lost("acquire", &lost)));
                 return self.miss(node, asked);
             }
         };
@@ -163,20 +164,24 @@ impl<'a> Ballot<'a> {
                 Value::Integer(1) => Raised::Acknowledged,
                 Value::Integer(0) => Raised::NotMine,
                 other => {
-                    self.faults
-                        .push(self.quorum.nodes.refused("acquire", &self.view, node, &other));
+                    self.refused(node, &other);
                     Raised::Failed
                 }
             };
             return self.round.handle_raised(node, raised, now());
         }
         let Some((vote, free_in, clock_us)) = read(&value) else {
-            self.faults.push(self.quorum.nodes.refused("acquire", &self.view, node, &value));
+            self.refused(node, &value);
             return self.miss(node, asked);
         };
         self.free_in[node] = free_in;
         self.quorum.forecast.lock().handle_clock(node, clock_us, self.sent);
         self.round.handle_vote(node, vote, now());
+    }
+
+    fn refused(&mut self, node: usize, value: &Value) {
+        let error = self.quorum.nodes.refused("acquire", &self.view, node, value);
+        self.faults.push((node, error));
     }
 
     fn miss(&mut self, node: usize, asked: Asked) {
@@ -199,18 +204,10 @@ impl<'a> Ballot<'a> {
         let took = now().since(self.sent);
         self.stop_waiting();
         self.carry_out();
-        let undone = std::mem::take(&mut self.undone);
-        let confirmed = async {
-            for reply in undone {
-                let _confirmed = reply.await;
-            }
-        };
-        let _in_time = tokio::time::timeout(self.limit, confirmed).await;
+        let _in_time = tokio::time::timeout(self.limit, self.confirm()).await;
+        self.owe();
         match why {
             Defeat::Contended => {
-                if self.patience.is_zero() {
-                    self.release_the_rest();
-                }
                 let split = self.free_in.contains(&Some(0));
                 Ok(Decision::Contended { split, took, again: self.again() })
             }
@@ -227,8 +224,7 @@ impl<'a> Ballot<'a> {
                 let there = self.view.eligible.iter().filter(|&&there| there).count();
                 let answered = self.free_in.iter().flatten().count();
                 let answered = if self.asked == 0 { there } else { answered };
-                let faults = std::mem::take(&mut self.faults);
-                Err(self.error(self.quorum.nodes.too_few("acquire", answered, faults)))
+                Err(self.error(self.quorum.nodes.too_few("acquire", answered, &self.faults)))
             }
         }
     }
@@ -239,23 +235,40 @@ impl<'a> Ballot<'a> {
         if self.asked == 0 { error } else { error.with_unknown_effect() }
     }
 
-    /// Takes the claim back where the connection broke, once there is another.
-    fn release_the_rest(&mut self) {
-        let until = self.sent + self.claim.ttl;
-        for node in std::mem::take(&mut self.left) {
-            let release = self.quorum.release(self.claim, self.keys, false);
-            let node = std::sync::Arc::clone(&self.quorum.nodes.list[node]);
-            tokio::spawn(async move {
-                while now() < until {
-                    let posted = node.connection(now()).and_then(|(it, _)| it.post(&release));
-                    if let Some(reply) = posted
-                        && matches!(reply.await, Ok(Ok(_)))
-                    {
-                        return;
-                    }
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+    fn release(&self) -> Release {
+        let stay = !self.patience.is_zero();
+        self.quorum.release(self.claim, self.keys, stay)
+    }
+
+    /// Returns when the nodes that granted have let go.
+    async fn confirm(&mut self) {
+        while let Some((node, reply)) = self.undone.last_mut() {
+            let node = *node;
+            let outcome = reply.await;
+            self.undone.pop();
+            match outcome {
+                Ok(Ok(Value::Refusal(refusal))) => {
+                    // It may have lost its scripts, and is given them again.
+                    let refusal = Value::Refusal(refusal);
+                    self.quorum.nodes.refused("undo a claim", &self.view, node, &refusal);
+                    self.owed.push((node, self.view.post(node, &self.release().command)));
                 }
-            });
+                Ok(Ok(_)) => {}
+                _ => self.owed.push((node, None)),
+            }
+        }
+    }
+
+    /// Whoever has not confirmed that it let go hears of it again, should its connection break.
+    fn owe(&mut self) {
+        let undone = self.undone.drain(..).map(|(node, reply)| (node, Some(reply)));
+        let owed: Vec<_> = self.owed.drain(..).chain(undone).collect();
+        if owed.is_empty() {
+            return;
+        }
+        let (release, until) = (self.release(), now() + self.claim.ttl);
+        for (node, reply) in owed {
+            self.quorum.nodes.list[node].owe(&release, reply, until);
         }
     }
 

@@ -50,6 +50,14 @@ impl RedlockConfig {
         if self.max_ttl.is_zero() || self.node_timeout.is_some_and(|limit| limit.is_zero()) {
             return invalid("the longest TTL and a server's time to answer are above zero");
         }
+        // Tokens run ahead of the clocks by as much; a server that lost its data must catch up
+        // with them while it is not counted.
+        if self.node_timeout.is_some_and(|limit| limit > self.max_ttl / 2) {
+            return invalid(
+                "a server's time to answer is at most half of the longest TTL: shorten \
+                 node-timeout=, or set max-ttl= to the longest in use",
+            );
+        }
         Ok(())
     }
 }

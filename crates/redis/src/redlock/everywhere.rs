@@ -3,32 +3,80 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::{Error, LockName, Released, Result, now};
+use tenure_core::{LockName, Moment, Released, Result, now};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;
+use super::debts::Release;
+use super::nodes::Fault;
 use super::replies::{News, Replies};
 use crate::list;
-use crate::wire::{Command, Value};
+use crate::wire::{self, Command, Value};
+
+/// What is on its way while a majority is asked to do something.
+struct Errand {
+    limit: Duration,
+    replies: Replies<()>,
+    /// A bit for each node that it could not be sent to, or whose connection broke.
+    lost: u32,
+}
+
+impl Errand {
+    const fn new(limit: Duration) -> Self {
+        Self { limit, replies: Replies::new(limit), lost: 0 }
+    }
+
+    /// The nodes that have not answered, each with the reply, if it can still come.
+    fn rest(self) -> impl Iterator<Item = (usize, Option<wire::Reply>)> {
+        let lost = (0..u32::BITS as usize).filter(move |node| self.lost & 1 << node != 0);
+        let awaited = self.replies.rest().map(|(node, reply)| (node, Some(reply)));
+        lost.map(|node| (node, None)).chain(awaited)
+    }
+}
 
 impl Quorum {
+    /// Releases a claim on the nodes with a bit in `to`. Those that have not confirmed it when it
+    /// is known how it went hear of it again, should their connection break.
+    pub(super) async fn give_up(
+        &self,
+        release: &Release,
+        to: u32,
+        limit: Duration,
+        until: Moment,
+    ) -> Result<Released> {
+        let mut errand = Errand::new(limit);
+        let released = self.resolve("release", &release.command, to, &mut errand).await;
+        for (node, reply) in errand.rest() {
+            self.nodes.list[node].owe(release, reply, until);
+        }
+        released
+    }
+
+    /// Takes a lock away on all nodes.
+    pub(super) async fn take_away(&self, evict: &Command, limit: Duration) -> Result<Released> {
+        self.resolve("evict", evict, u32::MAX, &mut Errand::new(limit)).await
+    }
+
     /// Sends what a majority must do, to the nodes with a bit in `to`: nodes answer 1 if they did.
-    pub(super) async fn resolve(
+    async fn resolve(
         &self,
         operation: &'static str,
         command: &Command,
         to: u32,
-        limit: Duration,
+        errand: &mut Errand,
     ) -> Result<Released> {
-        let view = self.nodes.view(now(), limit);
+        let view = self.nodes.view(now(), errand.limit);
         let nodes = self.nodes.list.len();
-        let (mut tally, mut replies) = (Tally::new(nodes), Replies::new(limit));
+        let mut tally = Tally::new(nodes);
         let (mut answered, mut faults) = (0, Vec::new());
         for node in 0..nodes {
-            let wanted = to & 1 << node != 0;
-            match wanted.then(|| view.post(node, command)).flatten() {
-                Some(reply) => replies.push(node, (), reply),
-                None => drop(tally.handle_reply(node, Reply::Silent)),
+            let wanted = to & 1 << node;
+            match (wanted != 0).then(|| view.post(node, command)).flatten() {
+                Some(reply) => errand.replies.push(node, (), reply),
+                None => {
+                    errand.lost |= wanted;
+                    tally.handle_reply(node, Reply::Silent);
+                }
             }
         }
         loop {
@@ -36,27 +84,30 @@ impl Quorum {
                 Majority::For => return Ok(Released::Released),
                 Majority::Against => return Ok(Released::NotHeld),
                 Majority::Unclear => {
-                    let error = self.nodes.too_few(operation, answered, faults);
+                    let error = self.nodes.too_few(operation, answered, &faults);
                     return Err(error.with_unknown_effect());
                 }
                 Majority::Pending => {}
             }
-            match replies.next().await {
+            match errand.replies.next().await {
                 News::Said(node, (), outcome) => {
                     let reply = match outcome {
                         Ok(Value::Integer(1)) => Reply::Yes,
                         Ok(Value::Integer(0)) => Reply::No,
                         Ok(odd) => {
-                            faults.push(self.nodes.refused(operation, &view, node, &odd));
+                            faults.push((node, self.nodes.refused(operation, &view, node, &odd)));
                             Reply::Silent
                         }
-                        Err(_) => Reply::Silent,
+                        Err(_) => {
+                            errand.lost |= 1 << node;
+                            Reply::Silent
+                        }
                     };
                     answered += usize::from(reply != Reply::Silent);
                     tally.handle_reply(node, reply);
                 }
                 News::Late => {
-                    for (node, ()) in replies.give_up() {
+                    for node in errand.replies.awaited() {
                         tally.handle_reply(node, Reply::Silent);
                     }
                 }
@@ -81,14 +132,14 @@ impl Quorum {
         while let News::Said(node, (), outcome) = replies.next().await {
             match outcome {
                 Ok(refusal @ Value::Refusal(_)) => {
-                    faults.push(self.nodes.refused(operation, &view, node, &refusal));
+                    faults.push((node, self.nodes.refused(operation, &view, node, &refusal)));
                 }
                 Ok(value) => said.push(value),
-                Err(lost) => faults.push(crate::fault::lost(operation, &lost)),
+                Err(lost) => faults.push((node, crate::fault::lost(operation, &lost))),
             }
         }
         match said.len() < self.nodes.majority() {
-            true => Err(self.nodes.too_few(operation, said.len(), faults)),
+            true => Err(self.nodes.too_few(operation, said.len(), &faults)),
             false => Ok(said),
         }
     }
@@ -109,17 +160,17 @@ impl Quorum {
             let scanned = tokio::time::timeout(limit, scan).await.ok()?;
             names.sort();
             names.dedup();
-            Some(scanned.map(|()| names))
+            Some(scanned.map(|()| names).map_err(|error| (node.number, error)))
         });
-        let (mut pages, mut faults): (Vec<Vec<LockName>>, Vec<Error>) = (Vec::new(), Vec::new());
+        let (mut pages, mut faults): (Vec<Vec<LockName>>, Vec<Fault>) = (Vec::new(), Vec::new());
         for scanned in join_all(scans).await.into_iter().flatten() {
             match scanned {
                 Ok(names) => pages.push(names),
-                Err(error) => faults.push(error),
+                Err(fault) => faults.push(fault),
             }
         }
         if pages.len() < self.nodes.majority() {
-            return Err(self.nodes.too_few("list locks", pages.len(), faults));
+            return Err(self.nodes.too_few("list locks", pages.len(), &faults));
         }
         let enough = self.enough(pages.len());
         let mut names = pages.concat();

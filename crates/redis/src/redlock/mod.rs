@@ -7,6 +7,7 @@
 
 mod ballot;
 mod config;
+mod debts;
 mod desk;
 mod everywhere;
 mod examine;
@@ -16,6 +17,7 @@ mod nodes;
 mod picture;
 mod renew;
 mod replies;
+mod runs;
 mod scripts;
 mod store;
 

@@ -1,30 +1,30 @@
 //! One server of the quorum: whether it can be asked, and whether it counts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Moment, OwnerId, Result, now};
 use tenure_proto::Backoff;
-use tenure_proto::quorum::{Quarantine, Sighting, check_nodes};
+use tenure_proto::quorum::{Quarantine, Sighting};
 use tokio::runtime::Handle;
 
+use super::debts::{Debts, Release};
+use super::runs::Runs;
 use super::scripts::Scripts;
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{fault, lost};
 use crate::link::Link;
 use crate::wire::{Connection, Hearer, Reply, Value, cmd};
 
-/// The run id of each server, where it is known.
-pub(super) type Runs = Arc<Mutex<Vec<Option<Arc<str>>>>>;
-
 pub(super) struct Node {
-    number: usize,
+    pub(super) number: usize,
     /// Host and port.
     pub(super) name: String,
     pub(super) link: Link,
     scripts: Arc<Scripts>,
-    runs: Runs,
+    runs: Arc<Runs>,
+    debts: Debts,
     home: Handle,
     state: Mutex<State>,
 }
@@ -35,9 +35,9 @@ struct State {
     /// The server's number for it, and the run it was made in.
     known_as: Option<(i64, Arc<str>)>,
     standing: Standing,
-    /// Whether it is the same server as another.
-    twin: bool,
     greeting: bool,
+    /// Whether a connection is looked for until there is one, for the sake of the debts.
+    chased: bool,
     backoff: Backoff,
     next_greeting: Moment,
     trouble: Option<String>,
@@ -57,7 +57,7 @@ impl Node {
         config: &RedisConfig,
         hearer: Arc<dyn Hearer>,
         scripts: &Arc<Scripts>,
-        runs: &Runs,
+        runs: &Arc<Runs>,
     ) -> Result<Arc<Self>> {
         let name = match &config.topology {
             Topology::Single { server: (host, port) } => format!("{host}:{port}"),
@@ -67,8 +67,8 @@ impl Node {
             greeted: None,
             known_as: None,
             standing: Standing::Open(None),
-            twin: false,
             greeting: false,
+            chased: false,
             backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
             next_greeting: Moment::default(),
             trouble: None,
@@ -79,6 +79,7 @@ impl Node {
             link: Link::new(config, Some(hearer))?,
             scripts: Arc::clone(scripts),
             runs: Arc::clone(runs),
+            debts: Debts::default(),
             home: Handle::current(),
             state: Mutex::new(state),
         }))
@@ -93,7 +94,7 @@ impl Node {
             && connection.is_open()
         {
             let judged = matches!(&state.standing, Standing::Judged(q) if q.is_over(at));
-            return Some((connection.clone(), judged && !state.twin));
+            return Some((connection.clone(), judged && !self.runs.is_twin(self.number)));
         }
         state.greeted = None;
         if !state.greeting && at >= state.next_greeting {
@@ -107,8 +108,8 @@ impl Node {
     /// Why it does not answer or count, for a message.
     pub(super) fn trouble(&self, now: Moment) -> Option<String> {
         let state = self.state.lock();
-        if state.twin {
-            return Some("the same server as another".into());
+        if self.runs.is_twin(self.number) {
+            return Some("the same server as another, which has only one vote".into());
         }
         if state.greeted.as_ref().is_none_or(|connection| !connection.is_open()) {
             return Some(state.trouble.clone().unwrap_or_else(|| "no connection".into()));
@@ -148,6 +149,7 @@ impl Node {
         state.greeting = false;
         match greeted {
             Ok(connection) => {
+                self.debts.send_over(&connection, now());
                 state.greeted = Some(connection);
                 state.trouble = None;
                 state.backoff.reset();
@@ -184,9 +186,11 @@ impl Node {
         }
         self.cut_off_the_last(&connection, id, &run).await?;
         let sighting = Sighting { run: Arc::clone(&run), uptime: Duration::from_secs(uptime), at };
-        let twin = self.is_twin(run);
+        self.runs.handle_run(self.number, &run);
+        if self.runs.is_twin(self.number) {
+            tracing::error!(server = self.name, "the same server as another: it is not counted");
+        }
         let mut state = self.state.lock();
-        state.twin = twin;
         match &mut state.standing {
             Standing::Open(seen) => *seen = Some(sighting),
             Standing::Judged(quarantine) => quarantine.handle_sighting(sighting),
@@ -214,15 +218,40 @@ impl Node {
         Ok(())
     }
 
-    fn is_twin(&self, run: Arc<str>) -> bool {
-        let mut runs = self.runs.lock();
-        runs[self.number] = Some(run);
-        let before: Vec<_> = runs[..self.number].to_vec();
-        let twin = before.contains(&runs[self.number]);
-        if twin && let Err(why) = check_nodes(&runs) {
-            tracing::error!(server = self.name, "{why}; it is not counted");
+    /// A claim of this owner is about to be sent.
+    pub(super) fn forgive(&self, owner: OwnerId) {
+        self.debts.forgive(owner);
+    }
+
+    /// Sees to it that the server hears of a release which it has not confirmed on the connection
+    /// that was used, or could not be sent there. No later than `until` it is of no use.
+    pub(super) fn owe(self: &Arc<Self>, release: &Release, reply: Option<Reply>, until: Moment) {
+        let mut state = self.state.lock();
+        let open = state.greeted.as_ref().filter(|connection| connection.is_open());
+        let reply = match (reply, open) {
+            // There is a new connection, on which the owner has not asked yet.
+            (None, Some(connection)) => connection.post(&release.command),
+            (reply, _) => reply,
+        };
+        self.debts.add(release, reply, until);
+        if !std::mem::replace(&mut state.chased, true) {
+            self.home.spawn(chase(Arc::downgrade(self)));
         }
-        twin
+    }
+}
+
+/// Looks for a connection as long as there are debts, also while nobody asks for anything.
+async fn chase(node: Weak<Node>) {
+    while let Some(node) = node.upgrade() {
+        node.connection(now());
+        let mut state = node.state.lock();
+        if !node.debts.are_open(now()) {
+            state.chased = false;
+            return;
+        }
+        drop(state);
+        drop(node);
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Moment, Result, now};
-use tenure_proto::quorum::{Quarantine, check_nodes, majority};
+use tenure_proto::quorum::{Quarantine, majority};
+use tokio::time::Instant;
 
 use super::config::RedlockConfig;
 use super::desk::{Desk, Ear};
-use super::node::{Node, Runs};
+use super::node::Node;
+use super::runs::Runs;
 use super::scripts::Scripts;
 use crate::wire::{Command, Connection, Reply, Value};
 
@@ -17,6 +18,9 @@ pub(super) struct Nodes {
     pub(super) list: Vec<Arc<Node>>,
     pub(super) scripts: Arc<Scripts>,
 }
+
+/// What a node answered a call with, or why it did not.
+pub(super) type Fault = (usize, Error);
 
 /// The nodes as they stand when a call begins. All of the call goes over these connections.
 pub(super) struct View {
@@ -34,26 +38,26 @@ impl Nodes {
     /// Greets all servers, and decides which to trust.
     pub(super) async fn connect(config: &RedlockConfig, desk: &Arc<Desk>) -> Result<Self> {
         let scripts = Arc::new(Scripts::new());
-        let runs: Runs = Arc::new(Mutex::new(vec![None; config.nodes.len()]));
+        let runs = Arc::new(Runs::new(config.nodes.len()));
         let mut list = Vec::new();
         for (number, node) in config.nodes.iter().enumerate() {
             let ear = Arc::new(Ear { desk: Arc::clone(desk), node: number });
             list.push(Node::new(number, node, ear, &scripts, &runs)?);
         }
         let nodes = Self { list, scripts };
-        nodes.greet_all().await?;
-        if let Err(why) = check_nodes(&runs.lock()) {
+        nodes.greet_all(config).await?;
+        if let Err(why) = runs.check() {
             return Err(Error::new(ErrorKind::Invalid, CONNECT, why.to_string()));
         }
         nodes.judge(config.max_ttl);
         Ok(nodes)
     }
 
-    async fn greet_all(&self) -> Result<()> {
+    async fn greet_all(&self, config: &RedlockConfig) -> Result<()> {
         let mut greetings = tokio::task::JoinSet::new();
         for node in &self.list {
             let node = Arc::clone(node);
-            greetings.spawn(async move { node.greet().await });
+            greetings.spawn(async move { Some((node.number, node.greet().await?)) });
         }
         let (mut there, mut faults) = (0, Vec::new());
         while there < majority(self.list.len()) {
@@ -61,11 +65,19 @@ impl Nodes {
                 Some(Ok(None)) => there += 1,
                 Some(Ok(Some(fault))) => faults.push(fault),
                 Some(Err(_)) => {}
-                None => return Err(self.too_few(CONNECT, there, faults)),
+                None => return Err(self.too_few(CONNECT, there, &faults)),
             }
         }
-        let rest = async { while greetings.join_next().await.is_some() {} };
-        let _all = tokio::time::timeout(COURTESY, rest).await;
+        let (start, longest) = (Instant::now(), config.nodes.iter().map(|node| node.timeout).max());
+        loop {
+            // An old one among the rest makes a difference as long as all others are new.
+            let new = self.are_new(config.max_ttl);
+            let limit = longest.filter(|_| new).unwrap_or_default().max(COURTESY);
+            let next = tokio::time::timeout_at(start + limit, greetings.join_next()).await;
+            if !matches!(next, Ok(Some(_))) {
+                break;
+            }
+        }
         // Whoever takes longer is greeted all the same.
         greetings.detach_all();
         Ok(())
@@ -74,8 +86,7 @@ impl Nodes {
     /// A server that is younger than the longest TTL may have forgotten its locks. If all that are
     /// there are as young, so is the whole: there was nothing to forget.
     fn judge(&self, max_ttl: Duration) {
-        let settled = max_ttl + max_ttl / 100 + Duration::from_secs(2);
-        let new = self.list.iter().filter_map(|node| node.uptime()).all(|up| up < settled);
+        let new = self.are_new(max_ttl);
         for node in &self.list {
             // One that was not seen now is judged when it is.
             let trusted = new && node.uptime().is_some();
@@ -84,6 +95,11 @@ impl Nodes {
                 false => Quarantine::new(max_ttl),
             });
         }
+    }
+
+    fn are_new(&self, max_ttl: Duration) -> bool {
+        let settled = max_ttl + max_ttl / 100 + Duration::from_secs(2);
+        self.list.iter().filter_map(|node| node.uptime()).all(|up| up < settled)
     }
 
     pub(super) fn majority(&self) -> usize {
@@ -134,30 +150,32 @@ impl Nodes {
         &self,
         operation: &'static str,
         answered: usize,
-        faults: Vec<Error>,
+        faults: &[Fault],
     ) -> Error {
         let (nodes, needed) = (self.list.len(), self.majority());
-        let telling = |error: &&Error| !error.is_transient();
-        if nodes - faults.iter().filter(telling).count() < needed
-            && let Some(error) = faults.iter().find(telling)
+        let telling = || faults.iter().map(|(_, error)| error).filter(|it| !it.is_transient());
+        if nodes - telling().count() < needed
+            && let Some(error) = telling().next()
         {
             return error.clone();
         }
         let at = now();
-        let trouble = |node: &Arc<Node>| Some(format!("{}: {}", node.name, node.trouble(at)?));
-        let mut troubles: Vec<String> = self.list.iter().filter_map(trouble).collect();
-        for fault in faults.iter().map(ToString::to_string) {
-            // What is wrong with a node is told once.
-            if !troubles.iter().any(|told| told.contains(&fault)) {
-                troubles.push(fault);
-            }
-        }
-        let troubles = match troubles.is_empty() {
-            true => "the others did not answer in time".to_owned(),
-            false => troubles.join("; "),
+        // What is wrong with a node is told once.
+        let trouble = |node: &Arc<Node>| {
+            let fault = || faults.iter().find(|(number, _)| *number == node.number);
+            let trouble = node.trouble(at).or_else(|| Some(fault()?.1.to_string()))?;
+            let named = trouble.contains(&node.name);
+            Some(if named { trouble } else { format!("{}: {trouble}", node.name) })
         };
+        let mut troubles: Vec<String> = self.list.iter().filter_map(trouble).collect();
+        let slow = nodes.saturating_sub(answered + troubles.len());
+        if slow > 0 {
+            let told = "did not answer in time: check that they run, or raise node-timeout=";
+            troubles.push(format!("{slow} {told}"));
+        }
         let why = format!(
-            "quorum lost: {answered} of {nodes} servers answer, {needed} are needed ({troubles})"
+            "quorum lost: {answered} of {nodes} servers answer, {needed} are needed ({})",
+            troubles.join("; ")
         );
         Error::new(ErrorKind::QuorumLost, operation, why)
     }

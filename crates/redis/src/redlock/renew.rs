@@ -8,6 +8,7 @@ use tenure_proto::quorum::{self, Majority, RenewalVote};
 use super::Quorum;
 use super::ballot::request;
 use super::held::Held;
+use super::node::Node;
 use super::nodes::View;
 use super::replies::{News, Replies};
 use crate::keys::Keys;
@@ -17,6 +18,7 @@ use crate::wire::{Command, Outcome, Value};
 struct Polling {
     renewal: quorum::Renewal,
     replies: Replies<()>,
+    nodes: Vec<Arc<Node>>,
     view: View,
     repair: Command,
     held: Arc<Held>,
@@ -33,6 +35,7 @@ impl Quorum {
         let mut polling = Polling {
             renewal: quorum::Renewal::new(&view.eligible, token),
             replies: Replies::new(limit),
+            nodes: self.nodes.list.clone(),
             repair: request(self, claim, keys, token, std::time::Duration::ZERO),
             held: Arc::clone(&self.held),
             owner: claim.owner,
@@ -49,7 +52,7 @@ impl Quorum {
         let mut faults = Vec::new();
         while polling.renewal.outcome() == Majority::Pending {
             if let Some((node, value)) = polling.hear().await {
-                faults.push(self.nodes.refused("renew", &polling.view, node, &value));
+                faults.push((node, self.nodes.refused("renew", &polling.view, node, &value)));
             }
         }
         match polling.renewal.outcome() {
@@ -64,13 +67,14 @@ impl Quorum {
             Majority::Against => {
                 self.held.remove(claim.owner);
                 let release = self.release(claim, keys, false);
-                for node in 0..self.nodes.list.len() {
-                    polling.view.post(node, &release);
+                for (number, node) in self.nodes.list.iter().enumerate() {
+                    let reply = polling.view.post(number, &release.command);
+                    node.owe(&release, reply, sent + claim.ttl);
                 }
                 Ok(Renewal::Lost)
             }
             Majority::Pending | Majority::Unclear => {
-                let error = self.nodes.too_few("renew", polling.answered, faults);
+                let error = self.nodes.too_few("renew", polling.answered, &faults);
                 Err(error.about(&claim.name).with_unknown_effect())
             }
         }
@@ -99,8 +103,9 @@ impl Polling {
     /// Claims nodes anew that lost the claim. False if no answer is awaited any more.
     fn repair(&mut self) -> bool {
         while let Some(repair) = self.renewal.poll_repair() {
-            let (view, request) = (&self.view, &self.repair);
+            let (nodes, view, request) = (&self.nodes, &self.view, &self.repair);
             self.held.while_held(self.owner, repair.node, || {
+                nodes[repair.node].forgive(self.owner);
                 view.post(repair.node, request);
             });
         }

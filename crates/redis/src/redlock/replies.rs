@@ -43,6 +43,16 @@ impl<T> Replies<T> {
         self.waiting.is_empty()
     }
 
+    /// The nodes that are still awaited.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = usize> {
+        self.waiting.iter().map(|(node, ..)| *node)
+    }
+
+    /// What has not come yet.
+    pub(super) fn rest(self) -> impl Iterator<Item = (usize, Reply)> {
+        self.waiting.into_iter().map(|(node, _, reply)| (node, reply))
+    }
+
     /// Those that are still awaited. They are not awaited any more.
     pub(super) fn give_up(&mut self) -> impl Iterator<Item = (usize, T)> {
         std::mem::take(&mut self.waiting).into_iter().map(|(node, what, _)| (node, what))

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use super::ballot::{Ballot, Decision};
 use super::config::RedlockConfig;
+use super::debts::Release;
 use super::desk::Desk;
 use super::held::{Held, Hold};
 use super::nodes::Nodes;
@@ -77,9 +78,10 @@ impl Quorum {
         )
     }
 
-    pub(super) fn release(&self, claim: &Claim, keys: &Keys, stay: bool) -> Command {
-        let stay = if stay { "stay" } else { "leave" };
-        self.nodes.scripts.release.call(&keys.all(), &[claim.owner.into(), stay.into()])
+    pub(super) fn release(&self, claim: &Claim, keys: &Keys, stay: bool) -> Release {
+        let (owner, stay) = (claim.owner, if stay { "stay" } else { "leave" });
+        let command = self.nodes.scripts.release.call(&keys.all(), &[owner.into(), stay.into()]);
+        Release { owner, command }
     }
 
     fn refuse(&self, claim: &Claim) -> Result<()> {
@@ -201,7 +203,8 @@ impl Store for RedlockStore {
         self.0.desk.forget(claim.owner);
         let asked = self.0.held.remove(claim.owner).map_or(u32::MAX, |hold| hold.asked);
         let release = self.0.release(claim, &keys, false);
-        let released = self.0.resolve("release", &release, asked, self.0.unhurried()).await;
+        let until = now() + claim.ttl;
+        let released = self.0.give_up(&release, asked, self.0.unhurried(), until).await;
         released.map_err(|error| error.about(&claim.name))
     }
 
@@ -228,7 +231,7 @@ impl Store for RedlockStore {
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
-        let released = self.0.resolve("evict", &evict, u32::MAX, self.0.unhurried()).await;
+        let released = self.0.take_away(&evict, self.0.unhurried()).await;
         released.map_err(|error| error.about(&eviction.name))
     }
 

@@ -5,7 +5,11 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
+};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tenure_core::{Error, ErrorKind, Result};
@@ -17,6 +21,9 @@ use tokio_rustls::client::TlsStream;
 
 use crate::config::Tls;
 
+/// After so long without traffic, the server's machine is asked whether it is there.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
 /// A way to a server.
 pub(crate) enum Stream {
     /// The writing half is shared with those who call.
@@ -25,12 +32,20 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// What the server's machine does not acknowledge within `limit` is thrown away, and the stream
+    /// ends: it must not arrive when nobody expects it any more.
     pub(crate) async fn open(
         (host, port): &(String, u16),
+        limit: Duration,
         tls: Option<&TlsConnector>,
     ) -> io::Result<Self> {
         let socket = TcpStream::connect((host.as_str(), *port)).await?;
         socket.set_nodelay(true)?;
+        set_tcp_user_timeout(&socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
+        // A connection that only listens notices that it is cut.
+        set_socket_keepalive(&socket, true)?;
+        set_tcp_keepidle(&socket, KEEPALIVE)?;
+        set_tcp_keepintvl(&socket, KEEPALIVE)?;
         let Some(tls) = tls else {
             let (reader, writer) = socket.into_split();
             return Ok(Self::Plain(reader, Arc::new(writer)));

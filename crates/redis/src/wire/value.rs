@@ -195,6 +195,7 @@ impl Refusal {
     fn read(line: &[u8]) -> Self {
         let line = String::from_utf8_lossy(line);
         let (code, words) = line.split_once(' ').unwrap_or((&line, ""));
+        let code = in_script(words).filter(|_| code == "ERR").unwrap_or(code);
         Self { code: code.to_owned(), words: words.to_owned() }
     }
 
@@ -203,6 +204,16 @@ impl Refusal {
         let (host, port) = self.words.split_once(' ')?.1.rsplit_once(':')?;
         Some((host.to_owned(), port.parse().ok()?))
     }
+}
+
+/// Before 7.0, what a command said against its call by a script came as the words of an `ERR`:
+/// `Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't …`.
+fn in_script(words: &str) -> Option<&str> {
+    let (_, said) = words.strip_prefix("Error running script")?.rsplit_once("@user_script:")?;
+    let (_line, said) = said.split_once(": ")?;
+    let code = said.trim_start_matches('-').split(' ').next()?;
+    let is_code = code.len() > 1 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_code.then_some(code)
 }
 
 impl fmt::Display for Refusal {
@@ -214,6 +225,22 @@ impl fmt::Display for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_command_said_to_a_script_is_found_whatever_the_servers_version() {
+        let begin = "-ERR Error running script (call to f_0123): @user_script:";
+        for (line, code) in [
+            (format!("{begin}9: @user_script: 9: -READONLY You can't write\r\n"), "READONLY"),
+            (format!("{begin}9: @user_script: 9: -NOREPLICAS Not enough\r\n"), "NOREPLICAS"),
+            (format!("{begin}12: WRONGTYPE Operation against a key\r\n"), "WRONGTYPE"),
+            (format!("{begin}3: @user_script: 3: Unknown Redis command\r\n"), "ERR"),
+            (format!("{begin}3: attempt to index a nil value\r\n"), "ERR"),
+            ("-OOM command not allowed script: 0123, on @user_script:1.\r\n".to_owned(), "OOM"),
+        ] {
+            let Value::Refusal(refusal) = reply(&line) else { panic!("{line}") };
+            assert_eq!(refusal.code, code, "{line}");
+        }
+    }
 
     fn reply(input: &str) -> Value {
         match frame(input.as_bytes()) {

@@ -4,12 +4,26 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
+use tenure_core::{
+    Answer, Claim, Client, LockName, Mode, Options, Origin, OwnerId, Patience, Store, Token,
+};
 use tenure_redis::{RedisConfig, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, eventually};
 use tokio::task::JoinHandle;
+
+/// A test that needs servers.
+#[macro_export]
+macro_rules! on_servers {
+    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
+        $(#[doc = $why])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if !tenure_testkit::lacks("redis-server", stringify!($name)) $body
+        }
+    };
+}
 
 pub(crate) fn start(count: usize) -> Vec<RedisServer> {
     (0..count).map(|_| RedisServer::start(&[]).unwrap()).collect()
@@ -49,6 +63,25 @@ pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
         origin: Origin::here(),
         label: "".into(),
     }
+}
+
+/// Asks again and again, until the claim holds the lock.
+pub(crate) async fn hold(store: &RedlockStore, claim: &Claim) -> Token {
+    let start = Instant::now();
+    while start.elapsed() < GENEROUS {
+        if let Ok(Answer::Granted(grant)) = store.claim(claim, Patience::None).await {
+            return grant.token.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the lock cannot be had");
+}
+
+/// What a single server would count on from.
+pub(crate) fn counter(server: &RedisServer) -> u64 {
+    let said = server.command(&["GET", "tenure:{token}"]).unwrap();
+    let digits: Vec<_> = said.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    digits.last().copied().unwrap_or_else(|| panic!("no number: {said}"))
 }
 
 /// Somebody else's lock on a single server, until it is taken away.

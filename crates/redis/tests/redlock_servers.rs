@@ -1,0 +1,169 @@
+//! Servers of a quorum that differ, or are not what they should be.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod quorum;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorum::{Load, claim, client, config, hold, of, ports, start, store};
+use tenure_core::{Answer, ErrorKind, Finding, Patience, Severity, Store};
+use tenure_redis::{RedlockConfig, RedlockStore, Tls};
+use tenure_testkit::{Certificates, GENEROUS, Proxy, RedisServer, eventually};
+
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// Written by `cargo xtask clients` (and `test`) when it could be fetched.
+fn older() -> Option<RedisServer> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let launcher = target.join("interop/launch/redis-server-6.2");
+    launcher.is_file().then(|| RedisServer::start_by(&launcher, &[]).unwrap())
+}
+
+fn said(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| format!("{:?} {}\n", finding.severity, finding.what)).collect()
+}
+
+/// Two clients with tasks that wait for each other.
+async fn carries_a_load(config: &RedlockConfig) {
+    let clients = [client(config).await, client(config).await];
+    let load = Arc::new(Load::default());
+    let tasks = load.start(&clients, 4);
+    load.goes_on(50).await;
+    load.end(tasks).await;
+}
+
+on_servers! {
+    /// One keeps everything on disk, one is of an older version: any two of them are a quorum.
+    async fn servers_of_different_versions_and_persistence_are_one_quorum() {
+        let Some(older) = older() else {
+            let why = "there is no other Redis here: `cargo xtask clients` fetches one";
+            return tenure_testkit::skip("servers of different versions", why);
+        };
+        let mut servers = [RedisServer::start(&DURABLE).unwrap(), older, start(1).remove(0)];
+        let config = of(&servers);
+        carries_a_load(&config).await;
+        let store = store(&config).await;
+        let findings = store.examine().await.unwrap();
+        let words = said(&findings);
+        assert!(words.contains("versions differ (6.2."), "{words}");
+        assert!(words.contains("every lock is on disk"), "{words}");
+        assert!(words.contains("forgets its locks"), "{words}");
+        assert!(findings.iter().all(|it| it.severity != Severity::Unsafe), "{words}");
+        servers[2].kill9().unwrap();
+        let first = hold(&store, &claim("a", Duration::from_secs(1))).await;
+        let next = claim("a", Duration::from_secs(30));
+        assert!(hold(&store, &next).await > first, "when the first one's term is over");
+        // What the one keeps outlives its restart; the older one has never forgotten it.
+        servers[0].restart().unwrap();
+        let renewed = || async { store.renew(&next).await.is_ok_and(|it| it == tenure_core::Renewal::Renewed) };
+        assert!(eventually(GENEROUS, renewed).await, "a restart with all data loses no lock");
+    }
+}
+
+on_servers! {
+    async fn an_encrypted_quorum_is_verified() {
+        let files = Certificates::make().unwrap();
+        let (certificate, key) = files.of("server");
+        let path = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+        let (ca, certificate, key) = (path(files.ca()), path(certificate), path(key));
+        let encrypted: Vec<(RedisServer, u16)> = (0..3).map(|_| {
+            let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+            let number = port.to_string();
+            let server = RedisServer::start(&[
+                "--tls-port", &number, "--tls-auth-clients", "no", "--tls-ca-cert-file", &ca,
+                "--tls-cert-file", &certificate, "--tls-key-file", &key,
+            ]);
+            (server.unwrap(), port)
+        }).collect();
+        let mut config = config(encrypted.iter().map(|(_, port)| *port));
+        let mut trust = |tls: &Tls| {
+            config.nodes.iter_mut().for_each(|node| node.tls = Some(tls.clone()));
+            config.clone()
+        };
+        carries_a_load(&trust(&Tls { ca: Some(files.ca()), identity: None })).await;
+        // The public authorities know nothing of it.
+        let error = RedlockStore::connect(trust(&Tls::default())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("check `ca`"), "{error}");
+    }
+}
+
+on_servers! {
+    /// An address comes to lead to a server that has a vote already, and the third server dies.
+    async fn a_server_that_is_reached_under_two_addresses_has_one_vote() {
+        let mut servers = start(3);
+        let proxy = Proxy::start(servers[0].port()).unwrap();
+        let mut behind = ports(&servers);
+        behind[0] = proxy.port();
+        let mut config = config(behind);
+        config.max_ttl = Duration::from_secs(2);
+        let store = store(&config).await;
+        hold(&store, &claim("before", Duration::from_secs(1))).await;
+        proxy.lead_to(servers[1].port());
+        servers[2].kill9().unwrap();
+        let lost = claim("a", Duration::from_secs(1));
+        // By the end of this, a server that had just restarted would count again.
+        let end = std::time::Instant::now() + Duration::from_secs(5);
+        while std::time::Instant::now() < end {
+            let answer = store.claim(&lost, Patience::None).await;
+            assert!(!matches!(answer, Ok(Answer::Granted(_))), "one server is no majority of three");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let error = store.claim(&lost, Patience::None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains("the same server as another"), "{error}");
+    }
+}
+
+on_servers! {
+    /// Locks go on without it, and whoever asks is told.
+    async fn one_server_with_another_password_is_left_out_and_named() {
+        let mut servers = start(3);
+        servers[2].command(&["CONFIG", "SET", "requirepass", "other"]).unwrap();
+        let store = store(&of(&servers)).await;
+        let held = claim("a", Duration::from_secs(60));
+        hold(&store, &held).await;
+        store.release(&held).await.unwrap();
+        let words = said(&store.examine().await.unwrap());
+        let name = format!("127.0.0.1:{}", servers[2].port());
+        assert!(words.contains(&format!("Advice {name} could not be looked at")), "{words}");
+        servers[0].kill9().unwrap();
+        let mut told = None;
+        let lost = eventually(GENEROUS, || { let refused = store.claim(&held, Patience::None); async { refused.await.is_err() } }).await;
+        if lost {
+            told = store.claim(&held, Patience::None).await.err();
+        }
+        let error = told.expect("one of three is no majority");
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains(&name), "{error}");
+        assert!(error.to_string().contains("password is wrong"), "{error}");
+    }
+}
+
+on_servers! {
+    /// A replica takes no claims. Two servers without it are enough; without one of them, it is
+    /// said what is wrong with the replica.
+    async fn a_replica_among_the_servers_is_left_out_and_named() {
+        let mut servers = start(3);
+        let master = servers[0].port().to_string();
+        servers[2].command(&["REPLICAOF", "127.0.0.1", &master]).unwrap();
+        let store = store(&of(&servers)).await;
+        let held = claim("a", Duration::from_secs(60));
+        hold(&store, &held).await;
+        store.release(&held).await.unwrap();
+        let findings = store.examine().await.unwrap();
+        let words = said(&findings);
+        let name = format!("127.0.0.1:{}", servers[2].port());
+        let named = findings.iter().find(|it| it.what.contains("replica") && it.what.contains(&name));
+        assert!(named.is_some_and(|it| it.severity != Severity::Fine), "{words}");
+        servers[1].kill9().unwrap();
+        let error = store.claim(&claim("b", Duration::from_secs(60)), Patience::None).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains("replica"), "{error}");
+    }
+}
