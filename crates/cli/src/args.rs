@@ -182,8 +182,8 @@ pub(crate) struct Watch {
 /// the lock away from everybody who holds it now; the token advances, and the store keeps a record
 /// with the reason. Exits with 1 if nobody held it.
 ///
-/// Another can have the lock at once. Whoever lost it hears of it when it next renews, within a
-/// third of its TTL: until then only the token protects what both write to.
+/// Another can have the lock at once. Whoever lost it hears of it at the latest when it next renews,
+/// within a third of its TTL: until then only the token protects what both write to.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("whose").required(true))]
 pub(crate) struct Release {

@@ -21,6 +21,7 @@ macro_rules! suite {
             cancel::an_acquire_dropped_on_a_free_lock_leaves_no_trace,
             cancel::an_acquire_dropped_on_a_held_lock_leaves_no_trace,
             eviction::an_evicted_guard_hears_of_its_loss,
+            eviction::an_evicted_guard_is_told_at_once_as_promised,
             eviction::an_evicted_waiter_loses_its_place,
             eviction::an_eviction_hits_the_owner_seen_only,
             exclusion::one_holds_at_a_time_under_parallel_load,

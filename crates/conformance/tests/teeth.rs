@@ -82,6 +82,8 @@ teeth! {
         line::a_grant_that_nobody_picks_up_expires,
     ], WaitersStay fails [
         line::a_waiter_that_never_asks_again_is_skipped,
+    ], TellsNobody fails [
+        eviction::an_evicted_guard_is_told_at_once_as_promised,
     ], EvictsNobody fails [
         eviction::an_evicted_guard_hears_of_its_loss,
         eviction::an_evicted_waiter_loses_its_place,

@@ -17,6 +17,8 @@ pub struct Capabilities {
     pub permits: bool,
     /// The death of a holder's process frees its locks at once, not only when the lease ends.
     pub detects_death: bool,
+    /// A holder hears at once that its lock was taken by force; without it, at its next renewal.
+    pub tells_losses: bool,
     /// Other processes can use the same store.
     pub cross_process: bool,
     /// [`Holder::age`](crate::Holder::age) is known for tenure's own holders.
@@ -33,6 +35,7 @@ impl Capabilities {
             shared: true,
             permits: true,
             detects_death: true,
+            tells_losses: true,
             cross_process: true,
             ages: true,
         }

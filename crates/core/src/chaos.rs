@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Finding, LockName, LockState,
-    Patience, Place, Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Finding, HoldListener, LockName,
+    LockState, Patience, Place, Released, Renewal, Result, Store,
 };
 
 /// A store around a store that delays, loses and repeats calls, or stops answering.
@@ -40,6 +40,12 @@ use crate::{
 #[derive(Debug)]
 pub struct Chaos {
     store: Arc<dyn Store>,
+    road: Arc<Road>,
+}
+
+/// The way to the store and back.
+#[derive(Debug)]
+struct Road {
     faults: Faults,
     random: AtomicU64,
     paused: watch::Sender<bool>,
@@ -92,19 +98,21 @@ impl Chaos {
     /// The same store, with trouble.
     pub fn new(store: Arc<dyn Store>, faults: Faults) -> Self {
         let random = AtomicU64::new(faults.seed);
-        Self { store, faults, random, paused: watch::Sender::new(false) }
+        Self { store, road: Arc::new(Road { faults, random, paused: watch::Sender::new(false) }) }
     }
 
     /// From now on no call gets through, until [`resume`](Chaos::resume).
     pub fn pause(&self) {
-        self.paused.send_replace(true);
+        self.road.paused.send_replace(true);
     }
 
     /// Calls get through again, those that are still waited for included.
     pub fn resume(&self) {
-        self.paused.send_replace(false);
+        self.road.paused.send_replace(false);
     }
+}
 
+impl Road {
     /// Lets a call through, with the trouble that chance has for it.
     async fn trouble<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
         self.open().await;
@@ -116,12 +124,16 @@ impl Chaos {
             call().await?;
         }
         let reply = call().await;
-        if self.chance() < self.faults.lose_replies {
+        if self.loses_a_reply() {
             return Err(lost("the reply was lost"));
         }
         self.travel().await;
         self.open().await;
         reply
+    }
+
+    fn loses_a_reply(&self) -> bool {
+        self.chance() < self.faults.lose_replies
     }
 
     async fn travel(&self) {
@@ -158,14 +170,14 @@ impl Store for Chaos {
     }
 
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.trouble(|| self.store.claim(claim, patience)).await
+        self.road.trouble(|| self.store.claim(claim, patience)).await
     }
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
-        self.open().await;
+        self.road.open().await;
         let news = self.store.wait(claim, place).await;
-        self.open().await;
-        if self.chance() < self.faults.lose_replies {
+        self.road.open().await;
+        if self.road.loses_a_reply() {
             // A lost message is silence, not an error.
             std::future::pending::<()>().await;
         }
@@ -173,26 +185,47 @@ impl Store for Chaos {
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
-        self.trouble(|| self.store.renew(claim)).await
+        self.road.trouble(|| self.store.renew(claim)).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.trouble(|| self.store.release(claim)).await
+        self.road.trouble(|| self.store.release(claim)).await
+    }
+
+    fn tell_holders(&self, listener: HoldListener) {
+        let (ear, mut news) = HoldListener::new();
+        self.store.tell_holders(ear);
+        let road = Arc::clone(&self.road);
+        tokio::spawn(async move {
+            let pass_on = async {
+                while let Some(lost) = news.recv().await {
+                    road.open().await;
+                    road.travel().await;
+                    if !road.loses_a_reply() {
+                        listener.lost(lost);
+                    }
+                }
+            };
+            tokio::select! {
+                () = pass_on => {}
+                () = listener.closed() => {}
+            }
+        });
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.trouble(|| self.store.inspect(name)).await
+        self.road.trouble(|| self.store.inspect(name)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.trouble(|| self.store.list(prefix)).await
+        self.road.trouble(|| self.store.list(prefix)).await
     }
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
-        self.trouble(|| self.store.evict(eviction)).await
+        self.road.trouble(|| self.store.evict(eviction)).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        self.trouble(|| self.store.examine()).await
+        self.road.trouble(|| self.store.examine()).await
     }
 }

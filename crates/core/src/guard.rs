@@ -26,15 +26,14 @@ use crate::{
 pub struct Guard {
     inner: Arc<Inner>,
     lease: Arc<Lease>,
-    ward: u64,
     held: bool,
 }
 
 impl Guard {
     pub(crate) fn new(inner: Arc<Inner>, lease: Arc<Lease>, watchdog: Watchdog) -> Self {
-        let ward = inner.keeper.watch(Arc::clone(&lease), watchdog);
+        inner.keeper.watch(Arc::clone(&lease), watchdog);
         tracing::debug!(lock = %lease.claim.name, token = ?lease.token, "acquired");
-        Self { inner, lease, ward, held: true }
+        Self { inner, lease, held: true }
     }
 
     /// The lock's name.
@@ -117,7 +116,7 @@ impl Guard {
     /// A dropped release is finished in the background.
     pub async fn release(mut self) -> Result<Released> {
         // A renewal that crosses the release must not be taken for a loss.
-        self.inner.keeper.forget(self.ward);
+        self.inner.keeper.forget(self.owner());
         let release = self.inner.store.release(&self.lease.claim);
         let outcome = self.inner.call("release", release).await;
         match outcome {
@@ -132,7 +131,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.inner.keeper.forget(self.ward);
+        self.inner.keeper.forget(self.owner());
         metric::given_up(now().since(self.lease.acquired));
         tracing::debug!(lock = %self.lease.claim.name, "given up");
         if self.held {

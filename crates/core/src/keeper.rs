@@ -1,4 +1,4 @@
-//! Keeps leases alive: one task for all leases of a client.
+//! Keeps leases alive, and hears of their loss: one task for all leases of a client.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use tokio::task::AbortHandle;
 
 use crate::clock::Alarm;
 use crate::lease::Lease;
-use crate::{ErrorKind, Moment, Renewal, Store, metric, now};
+use crate::listener::{HoldListener, News};
+use crate::{ErrorKind, Hold, Moment, OwnerId, Renewal, Store, metric, now};
 
 /// Watches over leases from [`watch`](Keeper::watch) to [`forget`](Keeper::forget): renews them in
 /// time, and tells of danger and loss, each lease for itself.
@@ -33,21 +34,21 @@ impl Keeper {
             book: Mutex::new(Book::default()),
             earlier: Notify::new(),
         });
-        let task = tokio::spawn(go_round(Arc::clone(&round))).abort_handle();
+        let (listener, news) = HoldListener::new();
+        round.store.tell_holders(listener);
+        let task = tokio::spawn(go_round(Arc::clone(&round), news)).abort_handle();
         Self { round, task }
     }
 
-    /// Takes a lease into care. The answer is what [`forget`](Keeper::forget) asks for.
-    pub(crate) fn watch(&self, lease: Arc<Lease>, watchdog: Watchdog) -> u64 {
-        let (ward, ring) = self.round.book.lock().add(lease, watchdog);
-        if ring {
+    /// Takes a lease into care.
+    pub(crate) fn watch(&self, lease: Arc<Lease>, watchdog: Watchdog) {
+        if self.round.book.lock().add(lease, watchdog) {
             self.round.earlier.notify_one();
         }
-        ward
     }
 
-    pub(crate) fn forget(&self, ward: u64) {
-        self.round.book.lock().remove(ward);
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        self.round.book.lock().remove(owner);
     }
 }
 
@@ -65,14 +66,13 @@ struct Round {
     earlier: Notify,
 }
 
-/// The leases in care, and when each next needs attention.
+/// The leases in care by their owners, fresh for each, and when each next needs attention.
 #[derive(Debug)]
 struct Book {
-    wards: HashMap<u64, Ward>,
-    alarms: BTreeSet<(Moment, u64)>,
+    wards: HashMap<OwnerId, Ward>,
+    alarms: BTreeSet<(Moment, OwnerId)>,
     /// When the task wakes up by itself.
     set_for: Moment,
-    last: u64,
 }
 
 #[derive(Debug)]
@@ -83,39 +83,47 @@ struct Ward {
     alarm: Moment,
 }
 
+impl Ward {
+    /// The store says that it does not hold.
+    fn lose(&mut self) {
+        if let Some(Action::Lost(reason)) = self.watchdog.handle_not_held() {
+            self.lease.lose(reason);
+        }
+    }
+}
+
 const NEVER: Moment = Moment::from_nanos(u64::MAX);
 
 impl Default for Book {
     fn default() -> Self {
-        Self { wards: HashMap::new(), alarms: BTreeSet::new(), set_for: NEVER, last: 0 }
+        Self { wards: HashMap::new(), alarms: BTreeSet::new(), set_for: NEVER }
     }
 }
 
 impl Book {
-    /// The new ward's number, and whether its alarm is earlier than any the task knows of.
-    fn add(&mut self, lease: Arc<Lease>, watchdog: Watchdog) -> (u64, bool) {
-        self.last += 1;
+    /// Whether the new ward's alarm is earlier than any the task knows of.
+    fn add(&mut self, lease: Arc<Lease>, watchdog: Watchdog) -> bool {
         let alarm = watchdog.poll_timeout();
-        let ttl = lease.claim.ttl;
+        let (owner, ttl) = (lease.claim.owner, lease.claim.ttl);
         let backoff = Backoff::new(ttl / 60, ttl / 12);
-        self.alarms.insert((alarm, self.last));
-        self.wards.insert(self.last, Ward { lease, watchdog, backoff, alarm });
-        (self.last, self.ring_for(alarm))
+        self.alarms.insert((alarm, owner));
+        self.wards.insert(owner, Ward { lease, watchdog, backoff, alarm });
+        self.ring_for(alarm)
     }
 
-    fn remove(&mut self, number: u64) {
-        if let Some(ward) = self.wards.remove(&number) {
-            self.alarms.remove(&(ward.alarm, number));
+    fn remove(&mut self, owner: OwnerId) {
+        if let Some(ward) = self.wards.remove(&owner) {
+            self.alarms.remove(&(ward.alarm, owner));
         }
     }
 
     /// Does what is due by `now`, and answers which leases to renew.
-    fn due(&mut self, now: Moment) -> Vec<(u64, Arc<Lease>, Duration)> {
+    fn due(&mut self, now: Moment) -> Vec<(Arc<Lease>, Duration)> {
         let mut renewals = Vec::new();
-        while let Some(&(alarm, number)) = self.alarms.first()
+        while let Some(&(alarm, owner)) = self.alarms.first()
             && alarm <= now
         {
-            let Some(ward) = self.wards.get_mut(&number) else {
+            let Some(ward) = self.wards.get_mut(&owner) else {
                 self.alarms.pop_first();
                 continue;
             };
@@ -123,20 +131,20 @@ impl Book {
                 match action {
                     Action::Renew => {
                         let limit = ward.watchdog.renewal_timeout();
-                        renewals.push((number, Arc::clone(&ward.lease), limit));
+                        renewals.push((Arc::clone(&ward.lease), limit));
                     }
                     Action::Danger => ward.lease.warn(),
                     Action::Lost(reason) => ward.lease.lose(reason),
                 }
             }
-            self.set_alarm(number);
+            self.set_alarm(owner);
         }
         renewals
     }
 
     /// Takes note of how a renewal went. True if the task must be woken for an earlier alarm.
-    fn settle(&mut self, number: u64, sent: Moment, outcome: Option<Renewal>) -> bool {
-        let Some(ward) = self.wards.get_mut(&number) else {
+    fn settle(&mut self, owner: OwnerId, sent: Moment, outcome: Option<Renewal>) -> bool {
+        let Some(ward) = self.wards.get_mut(&owner) else {
             return false;
         };
         match outcome {
@@ -145,28 +153,34 @@ impl Book {
                 ward.lease.extend(ward.watchdog.deadline());
                 ward.backoff.reset();
             }
-            Some(Renewal::Lost) => {
-                if let Some(Action::Lost(reason)) = ward.watchdog.handle_not_held() {
-                    ward.lease.lose(reason);
-                }
-            }
+            Some(Renewal::Lost) => ward.lose(),
             None => {
                 metric::renewal_missed();
                 let pause = ward.backoff.next(ward.lease.claim.owner.chance(sent));
                 ward.watchdog.handle_failed(now(), pause);
             }
         }
-        let alarm = self.set_alarm(number);
+        let alarm = self.set_alarm(owner);
         self.ring_for(alarm)
     }
 
-    fn set_alarm(&mut self, number: u64) -> Moment {
-        let Some(ward) = self.wards.get_mut(&number) else {
+    /// The store says that a hold is over. Another grant than the one in care is not meant.
+    fn hear(&mut self, hold: Hold) {
+        if let Some(ward) = self.wards.get_mut(&hold.owner)
+            && ward.lease.token == hold.token
+        {
+            ward.lose();
+            self.set_alarm(hold.owner);
+        }
+    }
+
+    fn set_alarm(&mut self, owner: OwnerId) -> Moment {
+        let Some(ward) = self.wards.get_mut(&owner) else {
             return NEVER;
         };
-        self.alarms.remove(&(ward.alarm, number));
+        self.alarms.remove(&(ward.alarm, owner));
         ward.alarm = ward.watchdog.poll_timeout();
-        self.alarms.insert((ward.alarm, number));
+        self.alarms.insert((ward.alarm, owner));
         ward.alarm
     }
 
@@ -189,7 +203,7 @@ impl Book {
     }
 }
 
-async fn go_round(round: Arc<Round>) {
+async fn go_round(round: Arc<Round>, mut news: News) {
     let alarm = match Alarm::new() {
         Ok(alarm) => alarm,
         Err(error) => {
@@ -204,11 +218,19 @@ async fn go_round(round: Arc<Round>) {
             let renewals = book.due(now);
             (renewals, book.next_alarm(now))
         };
-        for (ward, lease, limit) in renewals {
-            tokio::spawn(renew(Arc::clone(&round), ward, lease, limit));
+        for (lease, limit) in renewals {
+            tokio::spawn(renew(Arc::clone(&round), lease, limit));
         }
         tokio::select! {
             () = round.earlier.notified() => {}
+            // A store that never tells has dropped the other end.
+            Some(lost) = news.recv() => {
+                let mut book = round.book.lock();
+                book.hear(lost);
+                while let Ok(lost) = news.try_recv() {
+                    book.hear(lost);
+                }
+            }
             slept = alarm.sleep_until(next) => if let Err(error) = slept {
                 tracing::error!(%error, "the timer failed: leases end with their TTL");
                 return;
@@ -218,7 +240,7 @@ async fn go_round(round: Arc<Round>) {
 }
 
 /// One renewal. It is a task of its own, so one that hangs delays nobody and no deadline.
-async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration) {
+async fn renew(round: Arc<Round>, lease: Arc<Lease>, limit: Duration) {
     let sent = now();
     let call = round.store.renew(&lease.claim);
     let outcome = match tokio::time::timeout(limit.min(round.call_timeout), call).await {
@@ -237,7 +259,7 @@ async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration)
             None
         }
     };
-    if round.book.lock().settle(ward, sent, outcome) {
+    if round.book.lock().settle(lease.claim.owner, sent, outcome) {
         round.earlier.notify_one();
     }
 }
@@ -245,7 +267,9 @@ async fn renew(round: Arc<Round>, ward: u64, lease: Arc<Lease>, limit: Duration)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Claim;
+    use crate::{Claim, LossReason, Token};
+
+    const HOUR: Duration = Duration::from_secs(3600);
 
     fn lease() -> Arc<Lease> {
         let claim = Claim::sample();
@@ -258,9 +282,10 @@ mod tests {
         let mut rings = 0;
         for _ in 0..100 {
             let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
-            let (ward, ring) = book.add(lease(), watchdog);
-            rings += u32::from(ring);
-            book.remove(ward);
+            let lease = lease();
+            let owner = lease.claim.owner;
+            rings += u32::from(book.add(lease, watchdog));
+            book.remove(owner);
             // The keeper looks, as it does whenever it is woken.
             book.next_alarm(now());
         }
@@ -273,8 +298,32 @@ mod tests {
         let mut book = Book::default();
         let slow = Watchdog::new(now(), Duration::from_secs(30), None);
         let quick = Watchdog::new(now(), Duration::from_secs(3), None);
-        assert!(book.add(lease(), slow.clone()).1);
-        assert!(!book.add(lease(), slow).1);
-        assert!(book.add(lease(), quick).1);
+        assert!(book.add(lease(), slow.clone()));
+        assert!(!book.add(lease(), slow));
+        assert!(book.add(lease(), quick));
+    }
+
+    #[test]
+    fn a_told_loss_hits_the_grant_it_names_alone() {
+        let (mut book, token) = (Book::default(), Some(Token::new(7)));
+        let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
+        let granted = |token| Arc::new(Lease::new(Claim::sample(), token, now() + HOUR));
+        let [lost, other] = [token, token].map(granted);
+        for lease in [&lost, &other] {
+            book.add(Arc::clone(lease), watchdog.clone());
+        }
+        let owner = lost.claim.owner;
+        for stale in [None, Some(Token::new(6))] {
+            book.hear(Hold { owner, token: stale });
+        }
+        book.hear(Hold { owner: OwnerId::random(), token });
+        assert!(lost.is_valid(), "old news are no news");
+        for _ in 0..2 {
+            book.hear(Hold { owner, token });
+        }
+        assert_eq!(lost.loss(), Some(LossReason::NotHeld));
+        assert!(other.is_valid());
+        let next = book.alarms.first().unwrap().1;
+        assert_eq!(next, other.claim.owner, "nothing more is done for what is lost");
     }
 }

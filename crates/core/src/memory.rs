@@ -9,8 +9,9 @@ use tenure_proto::{Entry, Line, Standing};
 use tokio::sync::Notify;
 
 use crate::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, Grant, Holder, LockName, LockState,
-    Moment, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token, Waiter, now,
+    Answer, Capabilities, Claim, Eviction, Fencing, Finding, Grant, Hold, HoldListener,
+    HoldListeners, Holder, LockName, LockState, Moment, OwnerId, Patience, Place, Released,
+    Renewal, Result, Store, Token, Waiter, now,
 };
 
 /// A store inside one process, gone with it. Clones share their locks.
@@ -21,6 +22,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     locks: Arc<Mutex<Locks>>,
+    listeners: Arc<HoldListeners>,
 }
 
 impl MemoryStore {
@@ -53,12 +55,12 @@ struct Lock {
 struct Member {
     claim: Claim,
     arrived: Moment,
-    hold: Option<Hold>,
+    hold: Option<Term>,
     news: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Hold {
+struct Term {
     token: Token,
     granted: Moment,
     /// When the present term began: at the grant, or at the last renewal.
@@ -92,6 +94,12 @@ impl Locks {
         answer
     }
 
+    /// The token that an owner holds a lock with.
+    fn token(&self, name: &LockName, owner: &OwnerId) -> Option<Token> {
+        let member = self.by_name.get(name)?.members.get(owner)?;
+        member.hold.map(|hold| hold.token)
+    }
+
     fn remove(&mut self, name: &LockName, owner: &OwnerId, now: Moment) -> Released {
         let Some(lock) = self.by_name.get_mut(name) else {
             return Released::NotHeld;
@@ -114,7 +122,7 @@ impl Lock {
             *tokens += 1;
             if let Some(member) = self.members.get_mut(&entry.key) {
                 let token = Token::new(*tokens);
-                member.hold = Some(Hold { token, granted: now, since: now });
+                member.hold = Some(Term { token, granted: now, since: now });
                 member.news.notify_one();
             }
         }
@@ -226,6 +234,10 @@ impl Store for MemoryStore {
         Ok(self.locks.lock().remove(&claim.name, &claim.owner, now()))
     }
 
+    fn tell_holders(&self, listener: HoldListener) {
+        self.listeners.add(listener);
+    }
+
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let locks = self.locks.lock();
         let state = locks.by_name.get(name).map(|lock| lock.state(name, now()));
@@ -247,10 +259,12 @@ impl Store for MemoryStore {
             return Ok(Released::NotHeld);
         };
         let mut locks = self.locks.lock();
+        let token = locks.token(&eviction.name, &owner);
         locks.tokens += 1;
         let released = locks.remove(&eviction.name, &owner, now());
         if released == Released::Released {
             locks.evictions.push(eviction.clone());
+            self.listeners.lost(Hold { owner, token });
         }
         Ok(released)
     }

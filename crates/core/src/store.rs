@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, Claim, Finding, LockName, LockState, Moment, Origin, OwnerId, Result, Token,
+    Capabilities, Claim, Finding, HoldListener, LockName, LockState, Moment, Origin, OwnerId,
+    Result, Token,
 };
 
 /// A place where locks are kept: a server, a quorum of servers, a directory.
@@ -21,7 +22,8 @@ use crate::{
 ///   the caller with [`release`](Store::release), sent after it in the same order.
 /// - Faults are errors; busy, queued, lost and not held are answers.
 ///
-/// There are no default methods: what a store cannot do, it says.
+/// There is one default method, for stores that hear of nothing by themselves; a store around a
+/// store must pass it on. Beyond that, what a store cannot do, it says.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What the store can promise.
@@ -63,6 +65,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults of the store.
     async fn release(&self, claim: &Claim) -> Result<Released>;
+
+    /// Tells this listener, from now on, of holds that end before their time: taken by force, or by
+    /// the end of what they hang on. It is kept until it [is closed](HoldListener::is_closed).
+    ///
+    /// Only what is certain is told: the guard is lost by it, at once and for good. What is not told,
+    /// or not heard, is found by the next renewal. To tell twice, or of what nobody holds, does no
+    /// harm. A release, and a term that ends unrenewed, are no news.
+    fn tell_holders(&self, listener: HoldListener) {
+        drop(listener);
+    }
 
     /// A snapshot of one lock, expired holders and waiters left out.
     ///

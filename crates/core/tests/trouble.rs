@@ -201,6 +201,22 @@ async fn a_wait_that_timed_out_has_left_the_line_when_the_caller_hears_of_it() {
     assert_eq!(store.inspect(guard.name()).await.unwrap().waiters, []);
 }
 
+#[tokio::test]
+async fn a_told_loss_comes_through_when_the_way_is_free() {
+    let store = MemoryStore::new();
+    let (chaos, client) = through(&store, Faults::new(1));
+    // No renewal falls into this test.
+    let options = Options::new().ttl(Duration::from_secs(3600));
+    let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
+    chaos.pause();
+    store.evict(&Eviction::new(guard.name().clone(), guard.owner(), "test")).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(50), guard.lost()).await;
+    assert!(early.is_err() && guard.is_valid(), "nothing is heard on a way that is cut");
+    chaos.resume();
+    assert_eq!(guard.lost().await, LossReason::NotHeld);
+    assert!(!guard.is_valid());
+}
+
 /// Says of every renewal that the lock is gone.
 #[derive(Debug)]
 struct Forgetful(MemoryStore);

@@ -100,6 +100,7 @@ impl Inner {
         let since = lease.confirmed();
         let mut outcome = self.write(claim, &key, &lease, claim.ttl, request).await?;
         if outcome.succeeded {
+            lease.holds(claim.owner, outcome.revision);
             return Ok(Some(granted(outcome.revision, since)));
         }
         lease.move_out(claim.owner);
@@ -265,6 +266,8 @@ impl Inner {
             return Ok(None);
         }
         lease.move_in(claim.owner, &own.key, now() + claim.ttl);
+        lease.holds(claim.owner, own.create_revision);
+        self.attend(&lease);
         self.sweep(&lease);
         Ok(Some(lease.confirmed()))
     }

@@ -2,9 +2,11 @@
 
 use tenure_core::{Error, ErrorKind, Eviction, Released, Result};
 
+use crate::canary::with_loss;
+use crate::fault::is_lease_gone;
 use crate::inner::Inner;
 use crate::members::Again;
-use crate::record::{admitted, mode};
+use crate::record::{Record, admitted, mode};
 use crate::rpc::{KeyValue, TxnRequest};
 use crate::txn::{created_at, delete, get, get_line, put, written_at};
 
@@ -35,9 +37,23 @@ impl Inner {
                 compare.push(written_at(&audit, written));
                 success.push(put(&audit, record(eviction, records), 0));
             }
+            let (lease, revision) = (keys[place].lease, keys[place].create_revision);
+            let holds = Record::read(&keys[place].value).is_some_and(|record| record.held);
+            if holds && lease != 0 {
+                let canary = self.keyring.canary(lease);
+                let known = self.members.look("evict", vec![get(&canary)]).await?.found(0).pop();
+                let written = known.as_ref().map_or(0, |known| known.mod_revision);
+                compare.push(written_at(&canary, written));
+                let value = with_loss(known.as_ref(), &eviction.owner, revision);
+                success.push(put(&canary, value, lease));
+            }
             let request = TxnRequest { compare, success, failure: Vec::new() };
-            let outcome = self.members.txn("evict", Again::Never, &mut false, request).await?;
-            if outcome.succeeded {
+            let outcome = self.members.txn("evict", Again::Never, &mut false, request).await;
+            // With its lease, the key has gone.
+            if outcome.as_ref().is_err_and(is_lease_gone) {
+                continue;
+            }
+            if outcome?.succeeded {
                 return Ok(if held { Released::Released } else { Released::NotHeld });
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, OwnerId, Result, now};
+use tenure_core::{Claim, HoldListeners, OwnerId, Result, now};
 
 use crate::config::EtcdConfig;
 use crate::desk::Desk;
@@ -25,6 +25,7 @@ pub(crate) struct Inner {
     pub(crate) watches: Watches,
     pub(crate) places: Mutex<HashMap<OwnerId, Arc<Place>>>,
     pub(crate) desk: Desk,
+    pub(crate) listeners: HoldListeners,
 }
 
 impl Inner {
@@ -39,6 +40,7 @@ impl Inner {
             members,
             places: Mutex::default(),
             desk: Desk::default(),
+            listeners: HoldListeners::default(),
             config,
         }))
     }
@@ -52,7 +54,9 @@ impl Inner {
 
     /// A lease to hold on, of which at most a quarter has passed: the rest is the grant's term.
     pub(crate) async fn hold_lease(self: &Arc<Self>, claim: &Claim) -> Result<Arc<Lease>> {
-        self.lease(claim.ttl, claim.ttl / 4).await
+        let lease = self.lease(claim.ttl, claim.ttl / 4).await?;
+        self.attend(&lease);
+        Ok(lease)
     }
 
     /// A lease to wait on, which lasts for `patience` from now on, and up to a quarter longer.
@@ -104,8 +108,9 @@ impl Inner {
         place.as_ref().inspect(|place| place.abandon()).is_some()
     }
 
-    /// Stops waiting for all claims.
+    /// Stops waiting for all claims, and listening for losses.
     pub(crate) fn forget_all(&self) {
+        self.leases.leave_alone();
         for (_, place) in self.places.lock().drain() {
             place.abandon();
         }

@@ -26,6 +26,11 @@ impl Keyring {
         format!("{}%audit/{}", self.prefix, encode(name.as_str())).into_bytes()
     }
 
+    /// What is watched of a lease.
+    pub(crate) fn canary(&self, lease: i64) -> Vec<u8> {
+        format!("{}%lease/{lease:x}", self.prefix).into_bytes()
+    }
+
     /// The first key, and the end of all keys, of the locks whose names begin with `prefix`.
     pub(crate) fn all(&self, prefix: &str) -> (Vec<u8>, Vec<u8>) {
         let first = format!("{}{}", self.prefix, encode(prefix)).into_bytes();
@@ -93,7 +98,8 @@ mod tests {
     #[test]
     fn no_key_of_a_lock_is_in_the_line_of_another() {
         let keyring = Keyring::new("tenure/");
-        let names = ["a", "a/", "a/b", "a%2Fb", "%", "/", "%25", "%2F", "%audit", "%audit/a"];
+        let names =
+            ["a", "a/", "a/b", "a%2Fb", "%", "/", "%25", "%2F", "%audit", "%lease", "%audit/a"];
         for one in names {
             let key = keyring.line(&name(one)).key("owner");
             assert_eq!(keyring.lock_of(&key), Some(name(one)));
@@ -102,8 +108,9 @@ mod tests {
                 assert!(!key.starts_with(&line.first()), "{one} in {other}");
             }
         }
-        let audit = keyring.audit(&name("a"));
-        assert_eq!(keyring.lock_of(&audit), None);
+        for hidden in [keyring.audit(&name("a")), keyring.canary(7)] {
+            assert_eq!(keyring.lock_of(&hidden), None);
+        }
     }
 
     #[test]

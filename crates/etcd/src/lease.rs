@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Moment, OwnerId, Result, now};
+use tenure_core::{Hold, Moment, OwnerId, Result, Token, now};
 use tokio::sync::Mutex as Turn;
+use tokio::task::AbortHandle;
 use tonic::{Code, Status};
 
 use crate::members::{Again, Members};
@@ -26,6 +27,8 @@ pub(crate) struct Lease {
     /// Who keeps it alive does so for all who wait for their turn.
     turn: Turn<()>,
     state: Mutex<State>,
+    /// Who listens for the losses of those who hold on it.
+    listener: Mutex<Option<AbortHandle>>,
 }
 
 #[derive(Debug)]
@@ -44,6 +47,8 @@ struct State {
 struct Tenant {
     key: Vec<u8>,
     ends: Moment,
+    /// What it holds with, if it is known to hold.
+    token: Option<Token>,
 }
 
 /// A key on a lease that should not be there.
@@ -57,7 +62,7 @@ impl Lease {
     fn new(id: i64, life: Duration, confirmed: Moment) -> Self {
         let (tenants, suspects, swept) = (HashMap::new(), Vec::new(), confirmed);
         let state = Mutex::new(State { confirmed, retired: false, tenants, suspects, swept });
-        Self { id, life, turn: Turn::new(()), state }
+        Self { id, life, turn: Turn::new(()), state, listener: Mutex::default() }
     }
 
     /// The moment before the last sign of life that etcd confirmed was sent: the lease lasts from
@@ -68,7 +73,16 @@ impl Lease {
 
     /// Notes that a key hangs, or is about to hang, on the lease until this moment.
     pub(crate) fn move_in(&self, owner: OwnerId, key: &[u8], ends: Moment) {
-        self.state.lock().tenants.insert(owner, Tenant { key: key.to_vec(), ends });
+        let mut state = self.state.lock();
+        let new = || Tenant { key: key.to_vec(), ends, token: None };
+        state.tenants.entry(owner).or_insert_with(new).ends = ends;
+    }
+
+    /// Notes that a tenant holds, by the key of this create revision.
+    pub(crate) fn holds(&self, owner: OwnerId, revision: i64) {
+        if let Some(tenant) = self.state.lock().tenants.get_mut(&owner) {
+            tenant.token = u64::try_from(revision).ok().map(Token::new);
+        }
     }
 
     pub(crate) fn move_out(&self, owner: OwnerId) {
@@ -100,6 +114,31 @@ impl Lease {
     /// Nobody may move in any more.
     pub(crate) fn retire(&self) {
         self.state.lock().retired = true;
+    }
+
+    /// The lease is gone: everybody is out, and these held.
+    pub(crate) fn end(&self) -> Vec<Hold> {
+        let mut state = self.state.lock();
+        state.retired = true;
+        let tenants = state.tenants.drain();
+        let losses = tenants.filter_map(|(owner, tenant)| {
+            let token = Some(tenant.token?);
+            Some(Hold { owner, token })
+        });
+        losses.collect()
+    }
+
+    /// Whether it has ended unless somebody else kept it alive.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        now.since(self.confirmed()) > self.life
+    }
+
+    /// Has somebody listen for losses, unless somebody does.
+    pub(crate) fn attend(&self, listen: impl FnOnce() -> AbortHandle) {
+        let mut listener = self.listener.lock();
+        if listener.as_ref().is_none_or(AbortHandle::is_finished) {
+            *listener = Some(listen());
+        }
     }
 
     /// Those whose time is over at `now`, or who should not be here at all.
@@ -168,6 +207,15 @@ impl Leases {
     /// One of ours.
     pub(crate) fn find(&self, id: i64) -> Option<Arc<Lease>> {
         self.by_id.lock().get(&id).cloned()
+    }
+
+    /// Nobody listens for losses any more.
+    pub(crate) fn leave_alone(&self) {
+        for lease in self.by_id.lock().values() {
+            if let Some(listener) = lease.listener.lock().take() {
+                listener.abort();
+            }
+        }
     }
 
     /// Confirms the lease by a sign of life that is sent after `began`. False: the lease is gone.
@@ -240,5 +288,22 @@ mod tests {
         // One that is a tenant again has written its key itself.
         lease.move_in(ghost, b"ghost", at(9));
         assert_eq!(lease.overdue(at(1)), []);
+    }
+
+    #[test]
+    fn those_who_held_on_a_lease_are_lost_with_it() {
+        let [holds, waits, left] = [(); 3].map(|()| OwnerId::random());
+        let lease = Lease::new(1, Duration::from_secs(10), Moment::default());
+        for owner in [holds, waits, left] {
+            lease.move_in(owner, b"key", now());
+        }
+        lease.holds(holds, 7);
+        // A renewal moves in again.
+        lease.move_in(holds, b"key", now());
+        lease.holds(left, 8);
+        lease.move_out(left);
+        assert_eq!(lease.end(), [Hold { owner: holds, token: Some(Token::new(7)) }]);
+        assert_eq!(lease.end(), []);
+        assert!(!lease.is_usable(Moment::default()));
     }
 }

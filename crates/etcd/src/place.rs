@@ -240,6 +240,9 @@ impl Inner {
             false if lease.id != place.lease.id => lease.move_out(claim.owner),
             _ => {}
         }
+        if promoted {
+            lease.holds(claim.owner, *revision);
+        }
         Ok(promoted.then(|| Grant { token: place.token(), since }))
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, LockName, LockState, Patience, Place,
-    Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Eviction, Fencing, Finding, HoldListener, LockName, LockState,
+    Patience, Place, Released, Renewal, Result, Store,
 };
 
 use crate::config::EtcdConfig;
@@ -67,6 +67,10 @@ impl Store for EtcdStore {
         let answer =
             self.inner.desk.queue(claim.owner, async move { inner.release(&given_up).await });
         answer.await.map_err(|error| error.about(&claim.name))
+    }
+
+    fn tell_holders(&self, listener: HoldListener) {
+        self.inner.listeners.add(listener);
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{ELECTION, Turns, client, config, config_of, until_waiting};
 use proxy::Proxy;
-use tenure_core::{Client, ErrorKind, LossReason, Options, now};
+use tenure_core::{Client, ErrorKind, Guard, LossReason, Options, Released, now};
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -149,21 +149,50 @@ on_servers! {
 }
 
 on_servers! {
+    /// The first renewal would be ten times as far away as the bound.
     async fn a_lease_that_is_revoked_by_hand_is_lost_at_once_and_replaced() {
-        let server = EtcdServer::start(&[]).unwrap();
+        let mut server = EtcdServer::start(&[]).unwrap();
         let client = client(&config_of(&server)).await;
-        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
-        for _ in 0..2 {
-            let guard = mutex.acquire().await.unwrap();
-            let leases = server.control(&["lease", "list"]).unwrap();
-            for lease in leases.lines().skip(1) {
-                server.control(&["lease", "revoke", lease]).unwrap();
+        let options = Options::new().ttl(Duration::from_secs(600));
+        let mutexes = ["a", "b", "c"].map(|name| client.mutex(name).unwrap().with(options.clone()));
+        for round in 0..4 {
+            let mut guards = Vec::new();
+            for mutex in &mutexes {
+                guards.push(mutex.acquire_within(GENEROUS).await.unwrap());
             }
-            let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
-            assert_eq!(reason, LossReason::NotHeld);
-            drop(guard);
+            assert!(eventually(GENEROUS, || async { !canary(&server).is_empty() }).await);
+            match round {
+                // The news that it is gone are wrong, and come to nothing.
+                1 => assert_eq!(server.control(&["del", &canary(&server)]).unwrap(), "1"),
+                2 => {
+                    server.kill9().unwrap();
+                    server.restart().unwrap();
+                }
+                _ => {}
+            }
+            assert!(eventually(GENEROUS, || async { !canary(&server).is_empty() }).await);
+            assert!(guards.iter().all(Guard::is_valid));
+            revoke_all(&server);
+            for guard in &guards {
+                let reason = tokio::time::timeout(GENEROUS, guard.lost()).await;
+                assert_eq!(reason.expect("it is told"), LossReason::NotHeld);
+            }
         }
-        mutex.acquire_within(GENEROUS).await.unwrap().release().await.unwrap();
+        let guard = mutexes[0].acquire_within(GENEROUS).await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(client.list("").await.unwrap(), []);
+    }
+}
+
+fn canary(server: &EtcdServer) -> String {
+    let found = server.control(&["get", "--prefix", "--keys-only", "tenure/%lease/"]);
+    found.unwrap_or_default().trim().to_owned()
+}
+
+fn revoke_all(server: &EtcdServer) {
+    let leases = server.control(&["lease", "list"]).unwrap();
+    for lease in leases.lines().skip(1) {
+        server.control(&["lease", "revoke", lease]).unwrap();
     }
 }
 

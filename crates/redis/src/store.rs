@@ -219,7 +219,7 @@ impl Store for RedisStore {
             Fencing::None
         };
         let mut capabilities = Capabilities::full(fencing);
-        capabilities.detects_death = false;
+        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
         // A bare SET cannot write down the server's time.
         capabilities.ages = self.config.fencing;
         capabilities

@@ -6,11 +6,13 @@ use std::time::Duration;
 use tenure_core::{
     Answer, Claim, Error, ErrorKind, Grant, Moment, Patience, Place as Mark, Result, Token, now,
 };
-use zookeeper_client::{CreateMode, Error as Fault, MultiWriteResult, Stat};
+use zookeeper_client::Error as Fault;
 
+use crate::create::{Own, token};
 use crate::fault::{fault, is_refusal};
-use crate::inner::{Inner, line, nodes_of};
-use crate::line::{Line, names};
+use crate::inner::{Inner, nodes_of};
+use crate::keys::parent;
+use crate::line::Line;
 use crate::place::{Place, Standing};
 use crate::record::{self, Record};
 use crate::session::Session;
@@ -25,13 +27,6 @@ pub(crate) const LAST_NUMBER: i32 = i32::MAX - 1_000_000;
 
 const ACQUIRE: &str = "acquire";
 
-/// A claim's nodes, as they were created or found.
-struct Own {
-    nodes: Vec<String>,
-    number: i32,
-    stat: Stat,
-}
-
 impl Inner {
     pub(crate) async fn claim(
         self: &Arc<Self>,
@@ -42,11 +37,10 @@ impl Inner {
             let why = "take at least one permit, and no more than there are";
             return Err(Error::new(ErrorKind::Invalid, ACQUIRE, why));
         }
-        let mut made = false;
         for _ in 0..ROUNDS {
             let answer = match self.tenants.find(claim.owner) {
                 Some((tenant, overdue)) => self.go_on(tenant, overdue, patience).await?,
-                None => self.arrive(claim, patience, &mut made).await?,
+                None => self.arrive(claim, patience).await?,
             };
             if let Some(answer) = answer {
                 return Ok(answer);
@@ -63,11 +57,12 @@ impl Inner {
         overdue: bool,
         patience: Patience,
     ) -> Result<Option<Answer>> {
+        let ready = tenant.session.ready(ACQUIRE).await;
         if overdue || tenant.session.is_over() {
             self.drop_nodes(ACQUIRE, &tenant).await?;
             return Ok(None);
         }
-        tenant.session.ready(ACQUIRE).await?;
+        ready?;
         let place = match &tenant.stage {
             Stage::Holds => return self.confirm(&tenant).await,
             Stage::Waits(place) => Some(Arc::clone(place)),
@@ -170,13 +165,9 @@ impl Inner {
     }
 
     /// Comes to the end of the line. `None`: what it is to stand below is not there, or was not.
-    async fn arrive(
-        self: &Arc<Self>,
-        claim: &Claim,
-        patience: Patience,
-        made: &mut bool,
-    ) -> Result<Option<Answer>> {
+    async fn arrive(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Option<Answer>> {
         let session = self.sessions.get(ACQUIRE, claim.ttl).await?;
+        self.attend(&session);
         let lock = self.keyring.lock(&claim.name);
         let life = match patience {
             Patience::Queue { lease, .. } => lease.max(claim.ttl),
@@ -194,16 +185,13 @@ impl Inner {
         let sent = now();
         let (own, line) = match self.create(&tenant).await {
             Ok(created) => created,
-            Err(Fault::NoNode) if !*made => {
-                self.tenants.move_out(claim.owner);
-                *made = true;
-                self.make(ACQUIRE, &session, &lock, self.config.neighbours.parent()).await?;
-                return Ok(None);
-            }
             Err(Fault::NoNode) => {
-                // A container that was removed between the calls.
                 self.tenants.move_out(claim.owner);
-                *made = false;
+                // The server removes nodes that have no children any more.
+                if !self.known.forget(&lock) {
+                    self.make_folder(ACQUIRE, &session, parent(&lock)).await?;
+                    self.put_canary(&session);
+                }
                 return Ok(None);
             }
             Err(error) => {
@@ -216,47 +204,6 @@ impl Inner {
         session.confirm(sent);
         let settled = self.settle(&tenant, own, line, patience, sent).await;
         settled.map(Some).map_err(Error::with_unknown_effect)
-    }
-
-    /// Creates the nodes of a claim and looks at the line, in one go: a server handles the calls of
-    /// a session in their order, so the line has the new nodes in it.
-    async fn create(&self, tenant: &Tenant) -> Result<(Own, Line), Fault> {
-        let Tenant { claim, lock, session, .. } = tenant;
-        let zk = &session.zk;
-        let data = Record::write(claim, record::Stage::Came, Duration::ZERO);
-        let options = CreateMode::EphemeralSequential.with_acls(self.acls());
-        let names = names(claim, self.config.neighbours);
-        let paths: Vec<String> = names.iter().map(|name| format!("{lock}/{name}")).collect();
-        if let [path] = &paths[..] {
-            let (created, listed) = (zk.create(path, &data, &options), zk.list_children(lock));
-            let answers = async {
-                let (stat, sequence) = created.await?;
-                let number = i32::try_from(sequence.into_i64()).unwrap_or(i32::MAX);
-                let own = Own { nodes: vec![format!("{path}{sequence}")], number, stat };
-                Ok((own, line(listed.await)?))
-            };
-            return session.answer(answers).await;
-        }
-        let mut together = zk.new_multi_writer();
-        for path in &paths {
-            together.add_create(path, &data, &options)?;
-        }
-        let (created, listed) = (together.commit(), zk.list_children(lock));
-        let answers = async {
-            let created = created.await?;
-            let line = line(listed.await)?;
-            let nodes = created.iter().filter_map(|result| match result {
-                MultiWriteResult::Create { path, .. } => Some(path.clone()),
-                _ => None,
-            });
-            let nodes: Vec<String> = nodes.collect();
-            // Servers up to 3.9 leave out what they know of nodes that were created together.
-            let Some(first) = nodes.first() else { return Err(Fault::NoNode) };
-            let Some(stat) = zk.check_stat(first).await? else { return Err(Fault::NoNode) };
-            let number = line.find(claim.owner).map_or(i32::MAX, |at| line.0[at].number);
-            Ok((Own { nodes, number, stat }, line))
-        };
-        session.answer(answers).await
     }
 
     /// A claim that is admitted holds; any other waits, if it wants to.
@@ -333,21 +280,16 @@ impl Inner {
         operation: &'static str,
         tenant: &Tenant,
     ) -> Result<Arc<Session>> {
+        let ready = tenant.session.ready(operation).await;
         if tenant.session.is_over() {
             return self.sessions.any(operation).await;
         }
-        tenant.session.ready(operation).await?;
-        Ok(Arc::clone(&tenant.session))
+        ready.map(|()| Arc::clone(&tenant.session))
     }
 }
 
 fn granted(token: Option<Token>, since: Moment) -> Answer {
     Answer::Granted(Grant { token, since: Some(since) })
-}
-
-/// The transaction that created the node: they are numbered for the whole of ZooKeeper.
-pub(crate) fn token(stat: &Stat) -> Option<Token> {
-    u64::try_from(stat.czxid).ok().map(Token::new)
 }
 
 fn used_up(lock: &str) -> Error {

@@ -59,7 +59,8 @@ impl Neighbours {
 /// How to trust a server, and how to be trusted by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// A file with the certificates to trust (PEM), instead of the public ones.
+    /// A file with the certificates to trust (PEM). It must be named: no public authority vouches
+    /// for servers like these.
     pub ca: Option<PathBuf>,
     /// Files with a certificate and a key of our own (PEM).
     pub identity: Option<(PathBuf, PathBuf)>,

@@ -25,7 +25,7 @@ pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Cli
         return Err(Error::new(ErrorKind::Invalid, CONNECT, "name at least one server"));
     }
     let connector = connector(config, life)?;
-    let cluster: Vec<_> = config.servers.iter().map(|server| address(server)).collect();
+    let cluster: Vec<_> = config.servers.iter().map(address).collect();
     let cluster = cluster.join(",");
     let give_up = now() + config.timeout;
     loop {

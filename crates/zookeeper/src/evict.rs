@@ -1,8 +1,10 @@
 //! To take a lock away by force.
 
 use tenure_core::{Error, ErrorKind, Eviction, Released, Result};
-use zookeeper_client::{CreateMode, Error as Fault};
+use zookeeper_client::{CreateMode, Error as Fault, Stat};
 
+use crate::canary::with_loss;
+use crate::create::token;
 use crate::fault::fault;
 use crate::inner::Inner;
 use crate::session::Session;
@@ -40,7 +42,7 @@ impl Inner {
         Err(Error::new(ErrorKind::Unreachable, EVICT, why).about(&eviction.name))
     }
 
-    /// Deletes the nodes and writes the record, both or neither.
+    /// Deletes the nodes, writes the record and tells the holder, all or nothing.
     async fn take_away(
         &self,
         session: &Session,
@@ -48,15 +50,19 @@ impl Inner {
         nodes: &[String],
         audit: &str,
     ) -> Result<(), Fault> {
-        let records = match session.answer(session.zk.get_data(audit)).await {
-            Ok(records) => Some(records),
-            Err(Fault::NoNode) => None,
-            Err(error) => return Err(error),
-        };
+        let (_, stat) = session.answer(session.zk.get_data(&nodes[0])).await?;
+        let canary = self.keyring.canary(stat.ephemeral_owner);
+        let records = written(session.answer(session.zk.get_data(audit)).await)?;
+        // One of another client listens for nothing.
+        let losses = written(session.answer(session.zk.get_data(&canary)).await)?;
         let options = CreateMode::Persistent.with_acls(self.acls());
         let mut together = session.zk.new_multi_writer();
         for node in nodes {
             together.add_delete(node, None)?;
+        }
+        if let Some((said, known)) = losses {
+            let said = with_loss(&said, &eviction.owner, token(&stat));
+            together.add_set_data(&canary, &said, Some(known.version))?;
         }
         match &records {
             Some((older, stat)) => {
@@ -70,6 +76,14 @@ impl Inner {
         }
         let commit = together.commit();
         session.answer(async { commit.await.map(|_| ()).map_err(Fault::from) }).await
+    }
+}
+
+/// What a node says, if it is there.
+fn written(read: Result<(Vec<u8>, Stat), Fault>) -> Result<Option<(Vec<u8>, Stat)>, Fault> {
+    match read {
+        Err(Fault::NoNode) => Ok(None),
+        read => read.map(Some),
     }
 }
 

@@ -18,10 +18,11 @@ impl Inner {
         let Some((tenant, false)) = self.tenants.find(claim.owner) else {
             return Ok(Renewal::Lost);
         };
+        let ready = tenant.session.ready("renew").await;
         if tenant.session.is_over() {
             return Ok(Renewal::Lost);
         }
-        tenant.session.ready("renew").await?;
+        ready?;
         let renewed = match tenant.stage {
             Stage::Holds => self.is_there("renew", &tenant).await?,
             // It may have been handed the lock, and not have heard of it.
@@ -36,28 +37,32 @@ impl Inner {
     /// Deletes a claim's nodes. Their names are the claim's alone, so nothing of anybody else's can
     /// be hit.
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released> {
-        let held = match self.tenants.find(claim.owner) {
-            Some((tenant, _)) if matches!(tenant.stage, Stage::Holds) => {
-                self.drop_nodes(RELEASE, &tenant).await?
-            }
-            Some((tenant, _)) => {
-                let session = self.usable(RELEASE, &tenant).await?;
-                self.leave(&session, &tenant).await?
-            }
-            None => {
-                // Another process's, perhaps, or of one that has expired.
-                let session = self.sessions.any(RELEASE).await?;
-                let lock = self.keyring.lock(&claim.name);
-                let stranger = Tenant::new(claim, &lock, &session);
-                self.leave(&session, &stranger).await?
-            }
+        let Some((tenant, _)) = self.tenants.find(claim.owner) else {
+            // Another process's, perhaps, or of one that has expired.
+            let session = self.sessions.any(RELEASE).await?;
+            let lock = self.keyring.lock(&claim.name);
+            let stranger = Tenant::new(claim, &lock, &session);
+            return self.leave(&session, &stranger).await;
         };
+        match self.let_go(&tenant).await {
+            // It may have ended without our knowing: then another session is used.
+            Err(_) if tenant.session.is_over() => self.let_go(&tenant).await,
+            released => released,
+        }
+    }
+
+    async fn let_go(&self, tenant: &Tenant) -> Result<Released> {
+        if !matches!(tenant.stage, Stage::Holds) {
+            let session = self.usable(RELEASE, tenant).await?;
+            return self.leave(&session, tenant).await;
+        }
+        let held = self.drop_nodes(RELEASE, tenant).await?;
         Ok(if held { Released::Released } else { Released::NotHeld })
     }
 
     /// Deletes the nodes of one that may hold without having heard of it, or may have no nodes at
-    /// all. True if it held.
-    async fn leave(&self, session: &Session, tenant: &Tenant) -> Result<bool> {
+    /// all.
+    async fn leave(&self, session: &Session, tenant: &Tenant) -> Result<Released> {
         let Tenant { claim, lock, nodes, .. } = tenant;
         let owner = claim.owner;
         // In one go with the look at the line, where the node's name is known.
@@ -83,6 +88,7 @@ impl Inner {
             gone = self.delete(session, &rest).await.map_err(|error| fault(RELEASE, error))?;
         }
         self.tenants.move_out(owner);
-        Ok(gone && line.find(owner).is_some_and(|at| line.obstacle(at).is_none()))
+        let held = line.find(owner).is_some_and(|at| line.obstacle(at).is_none());
+        Ok(if gone && held { Released::Released } else { Released::NotHeld })
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{OwnerId, Result, now};
+use tenure_core::{HoldListeners, OwnerId, Result, now};
 use tokio::task::AbortHandle;
 use zookeeper_client::{Acls, CreateMode, Error as Fault};
 
 use crate::config::{Access, ZooKeeperConfig};
+use crate::create::Known;
 use crate::fault::fault;
-use crate::keys::{Keyring, parent};
+use crate::keys::Keyring;
 use crate::line::Line;
 use crate::session::{Session, Sessions};
 use crate::tenants::{Overdue, Tenant, Tenants};
@@ -19,13 +20,17 @@ pub(crate) struct Inner {
     pub(crate) keyring: Keyring,
     pub(crate) sessions: Sessions,
     pub(crate) tenants: Tenants,
+    pub(crate) known: Known,
+    pub(crate) listeners: HoldListeners,
 }
 
 impl Inner {
     pub(crate) async fn connect(config: ZooKeeperConfig) -> Result<(Arc<Self>, AbortHandle)> {
         let keyring = Keyring::new(&config)?;
         let sessions = Sessions::connect(config.clone()).await?;
-        let inner = Arc::new(Self { config, keyring, sessions, tenants: Tenants::default() });
+        let (tenants, known) = (Tenants::default(), Known::default());
+        let listeners = HoldListeners::default();
+        let inner = Arc::new(Self { config, keyring, sessions, tenants, known, listeners });
         let sweeper = tokio::spawn(sweep(Arc::clone(&inner))).abort_handle();
         Ok((inner, sweeper))
     }
@@ -66,28 +71,16 @@ impl Inner {
         Ok(seen)
     }
 
-    /// Makes a node, and those above it.
-    pub(crate) async fn make(
+    /// Makes the node that locks, or records, are children of, and those above it.
+    pub(crate) async fn make_folder(
         &self,
         operation: &'static str,
         session: &Session,
         path: &str,
-        mode: CreateMode,
     ) -> Result<()> {
-        let options = mode.with_acls(self.acls());
-        let made = async {
-            let mut made = session.zk.create(path, b"", &options).await;
-            if made == Err(Fault::NoNode) && parent(path) != "/" {
-                let folder = CreateMode::Persistent.with_acls(self.acls());
-                session.zk.mkdir(parent(path), &folder).await?;
-                made = session.zk.create(path, b"", &options).await;
-            }
-            match made {
-                Ok(_) | Err(Fault::NodeExists) => Ok(()),
-                Err(error) => Err(error),
-            }
-        };
-        session.answer(made).await.map_err(|error| fault(operation, error))
+        let options = CreateMode::Persistent.with_acls(self.acls());
+        let made = session.answer(session.zk.mkdir(path, &options)).await;
+        made.map_err(|error| fault(operation, error))
     }
 
     /// Deletes the nodes of one claim, together. False: they were gone.

@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use tenure_core::{Holder, LockName, LockState, Result, Token, Waiter};
 use zookeeper_client::Error as Fault;
 
-use crate::claim::token;
+use crate::create::token;
 use crate::fault::fault;
 use crate::inner::Inner;
 use crate::line::Entry;

@@ -40,6 +40,11 @@ impl Keyring {
         format!("{}/{}%audit/{}", self.folder, self.stem, encode(name.as_str()))
     }
 
+    /// The node that says what a session has lost.
+    pub(crate) fn canary(&self, session: i64) -> String {
+        format!("{}/{}%holder-{session:x}", self.folder, self.stem)
+    }
+
     /// The node that locks are children of.
     pub(crate) fn folder(&self) -> &str {
         if self.folder.is_empty() { "/" } else { &self.folder }
@@ -128,7 +133,10 @@ mod tests {
                 assert!(child.chars().all(is_allowed) && !matches!(child, "." | ".."), "{child}");
                 assert_eq!(keyring.lock_of(child).as_ref(), Some(&*one));
             }
-            assert_eq!(keyring.lock_of("%audit"), None);
+            for other in [keyring.audit(&name("a")), keyring.canary(0x17)] {
+                let child = other[keyring.folder().len() + 1..].split('/').next().unwrap();
+                assert_eq!(keyring.lock_of(child), None, "{child}");
+            }
             assert_eq!(keyring.lock_of("tenure/%2f"), None, "there is one spelling");
         }
         assert_eq!(keyring("", "").unwrap().lock(&name("zookeeper")), "/%7Aookeeper");

@@ -1,8 +1,10 @@
 //! Locks on ZooKeeper.
 
+mod canary;
 mod claim;
 mod config;
 mod connect;
+mod create;
 mod evict;
 mod examine;
 mod fault;

@@ -56,11 +56,10 @@ impl Entry {
             number = -number;
         }
         let number = i32::try_from(number).ok()?;
-        let mode = if rest.ends_with("lock-") {
+        let is_one_of = |kinds: &[&str]| kinds.iter().any(|kind| rest.ends_with(kind));
+        let mode = if is_one_of(&["lock-", "__lock__", "__WRIT__"]) {
             Mode::Exclusive
-        } else if rest.ends_with("__lock__") || rest.ends_with("__WRIT__") {
-            Mode::Exclusive
-        } else if rest.ends_with("__READ__") || rest.ends_with("__rlock__") {
+        } else if is_one_of(&["__READ__", "__rlock__"]) {
             Mode::Shared
         } else {
             permits(rest)?

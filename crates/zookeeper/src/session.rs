@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Moment, Result, now};
 use tokio::sync::Mutex as Turn;
+use tokio::task::AbortHandle;
 use zookeeper_client::{Client, Error as Fault, SessionState};
 
 use crate::config::ZooKeeperConfig;
@@ -37,6 +38,8 @@ pub(crate) struct Session {
     /// The moment before the last call was sent that a leader has answered.
     confirmed: AtomicU64,
     used: AtomicU64,
+    /// Who listens for losses.
+    listener: Mutex<Option<AbortHandle>>,
 }
 
 impl Session {
@@ -47,6 +50,25 @@ impl Session {
     /// How long the servers keep it without a sign of life.
     pub(crate) fn life(&self) -> Duration {
         self.zk.session_timeout()
+    }
+
+    /// Notes who listens for losses, if nobody does already.
+    pub(crate) fn attend(&self, start: impl FnOnce() -> AbortHandle) {
+        self.listener.lock().get_or_insert_with(start);
+    }
+
+    /// Whether somebody uses it, besides those who keep it.
+    fn is_in_use(self: &Arc<Self>) -> bool {
+        let kept = 1 + usize::from(self.listener.lock().is_some());
+        let idle = now().since(Moment::from_nanos(self.used.load(Ordering::Relaxed)));
+        !self.is_over() && (Arc::strong_count(self) > kept || idle < IDLE)
+    }
+
+    /// Stops listening: who listens keeps it.
+    fn leave_alone(&self) {
+        if let Some(listener) = self.listener.lock().take() {
+            listener.abort();
+        }
     }
 
     /// Whether it is gone for good, as far as the client library knows.
@@ -114,7 +136,7 @@ impl Sessions {
 
     /// A session for claims of this TTL, connected.
     pub(crate) async fn get(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
-        let session = self.of_length(operation, ttl).await?;
+        let session = self.ready(operation, ttl).await?;
         let longest = session.life().saturating_sub(GRACE);
         if longest < ttl {
             let life = session.life();
@@ -124,17 +146,29 @@ impl Sessions {
             );
             return Err(Error::new(ErrorKind::Invalid, operation, why));
         }
-        session.ready(operation).await?;
         Ok(session)
     }
 
     /// Any session, to look at things, connected.
     pub(crate) async fn any(&self, operation: &'static str) -> Result<Arc<Session>> {
         let alive = self.by_seconds.lock().values().find(|one| !one.is_over()).cloned();
-        let session = match alive {
-            Some(session) => session,
-            None => self.of_length(operation, FIRST).await?,
-        };
+        if let Some(session) = alive {
+            let ready = session.ready(operation).await;
+            if !session.is_over() {
+                return ready.map(|()| session);
+            }
+        }
+        self.ready(operation, FIRST).await
+    }
+
+    /// A session of this length, connected. One that turns out to have ended is replaced.
+    async fn ready(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+        let session = self.of_length(operation, ttl).await?;
+        let ready = session.ready(operation).await;
+        if !session.is_over() {
+            return ready.map(|()| session);
+        }
+        let session = self.of_length(operation, ttl).await?;
         session.ready(operation).await?;
         Ok(session)
     }
@@ -154,14 +188,29 @@ impl Sessions {
         let zk = opened.map_err(|error| renamed(operation, error))?;
         let moment = || AtomicU64::new(sent.as_nanos());
         let timeout = self.config.timeout;
-        let session = Arc::new(Session { zk, timeout, confirmed: moment(), used: moment() });
+        let session = Arc::new(Session {
+            zk,
+            timeout,
+            confirmed: moment(),
+            used: moment(),
+            listener: Mutex::default(),
+        });
         let mut open = self.by_seconds.lock();
         open.retain(|_, other| {
-            let idle = now().since(Moment::from_nanos(other.used.load(Ordering::Relaxed)));
-            !other.is_over() && (Arc::strong_count(other) > 1 || idle < IDLE)
+            let in_use = other.is_in_use();
+            // One that is over has its last words to say.
+            if !in_use && !other.is_over() {
+                other.leave_alone();
+            }
+            in_use
         });
         open.insert(seconds, Arc::clone(&session));
         Ok(session)
+    }
+
+    /// Stops listening, so that sessions close when nobody uses them any more.
+    pub(crate) fn leave_alone(&self) {
+        self.by_seconds.lock().values().for_each(|session| session.leave_alone());
     }
 
     fn open_one(&self, seconds: u64) -> Option<Arc<Session>> {

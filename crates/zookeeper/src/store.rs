@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, LockName, LockState, Patience, Place,
-    Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Eviction, Fencing, Finding, Grant, HoldListener, LockName,
+    LockState, Patience, Place, Released, Renewal, Result, Store,
 };
 use tokio::task::AbortHandle;
 
@@ -50,10 +50,18 @@ impl Store for ZooKeeperStore {
     }
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
-        let Some((tenant, _)) = self.inner.tenants.find(claim.owner) else {
+        let Some((tenant, false)) = self.inner.tenants.find(claim.owner) else {
             return Ok(Answer::Queued(*place));
         };
-        let Stage::Waits(waiting) = tenant.stage else { return Ok(Answer::Queued(*place)) };
+        let waiting = match tenant.stage {
+            Stage::Waits(waiting) => waiting,
+            // It holds already: at least as long as its session is known to last.
+            Stage::Holds => {
+                let since = Some(tenant.session.confirmed());
+                return Ok(Answer::Granted(Grant { token: tenant.token, since }));
+            }
+            Stage::Unsure => return Ok(Answer::Queued(*place)),
+        };
         match waiting.news().await {
             Standing::Holds(grant) => Ok(Answer::Granted(grant)),
             Standing::Waits | Standing::Gone | Standing::Unknown => Ok(Answer::Queued(*place)),
@@ -66,6 +74,10 @@ impl Store for ZooKeeperStore {
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         self.inner.release(claim).await.map_err(|error| error.about(&claim.name))
+    }
+
+    fn tell_holders(&self, listener: HoldListener) {
+        self.inner.listeners.add(listener);
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -88,6 +100,7 @@ impl Store for ZooKeeperStore {
 impl Drop for ZooKeeperStore {
     fn drop(&mut self) {
         self.sweeper.abort();
+        self.inner.sessions.leave_alone();
         self.inner.tenants.clear();
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, Moment, OwnerId, Token};
+use tenure_core::{Claim, Hold, Moment, OwnerId, Token};
 use tokio::sync::Notify;
 
 use crate::place::Place;
@@ -148,6 +148,16 @@ impl Tenants {
     /// Whether the owner has not moved out since, or moved in anew.
     pub(crate) fn is_staying(&self, owner: OwnerId, stay: u64) -> bool {
         self.book.lock().by_owner.get(&owner).is_some_and(|entry| entry.stay == stay)
+    }
+
+    /// The holds that hang on a session.
+    pub(crate) fn holds_on(&self, session: &Session) -> Vec<Hold> {
+        let book = self.book.lock();
+        let tenants = book.by_owner.iter().map(|(owner, entry)| (owner, &entry.tenant));
+        let holds = tenants.filter(|(_, tenant)| {
+            matches!(tenant.stage, Stage::Holds) && std::ptr::eq(&*tenant.session, session)
+        });
+        holds.map(|(owner, tenant)| Hold { owner: *owner, token: tenant.token }).collect()
     }
 
     /// Those whose time is over, each once, and when the next one's is.

@@ -49,6 +49,31 @@ pub async fn an_evicted_waiter_loses_its_place(fixture: &dyn Fixture) {
     raw.assert_owners(&name, &[&holder], &[&next, &evicted]).await;
 }
 
+/// Where the store promises to tell of losses, a guard that is evicted hears of it long before its
+/// next renewal, time and again, and nobody else hears anything.
+pub async fn an_evicted_guard_is_told_at_once_as_promised(fixture: &dyn Fixture) {
+    let (raw, client) = (raw(fixture).await, client(fixture).await);
+    // Where messages get lost, so may this one; then a renewal finds what the case before this judges.
+    if !raw.capabilities().tells_losses || !fixture.faithful() {
+        return;
+    }
+    let options = Options::new().ttl(Duration::from_secs(3600));
+    let mutex = |tag| {
+        let name = name(tag);
+        (client.mutex(name.as_str()).unwrap().with(options.clone()), name)
+    };
+    let ((left_alone, _), (taken, name)) = (mutex("left-alone"), mutex("taken"));
+    let other = left_alone.acquire().await.unwrap();
+    for _ in 0..3 {
+        let guard = taken.acquire().await.unwrap();
+        raw.throw_out(&name, guard.owner()).await;
+        let told = tokio::time::timeout(GENEROUS, guard.lost()).await;
+        assert_eq!(told.expect("it is told"), LossReason::NotHeld);
+        assert!(!guard.is_valid() && other.is_valid());
+    }
+    assert_eq!(other.release().await.unwrap(), Released::Released);
+}
+
 /// A guard that was evicted hears of it with its next renewal, and its release says so.
 pub async fn an_evicted_guard_hears_of_its_loss(fixture: &dyn Fixture) {
     let (raw, client) = (raw(fixture).await, client(fixture).await);

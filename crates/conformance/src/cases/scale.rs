@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tenure_core::Mode;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::Fixture;
@@ -11,22 +12,33 @@ use crate::raw::PATIENT;
 
 const LOCKS: usize = 2_000;
 const WAITERS: usize = 500;
+/// How many calls are under way at once: a slow machine must answer each in time.
+const AT_ONCE: usize = 64;
 
 /// One client holds thousands of locks at once, and gives them all back.
 pub async fn thousands_of_locks_are_held_at_once(fixture: &dyn Fixture) {
     let prefix = name("many-locks");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     for number in 0..LOCKS {
         let mutex = client.mutex(&format!("{prefix}/{number:04}")).unwrap().with(long());
-        tasks.spawn(async move { mutex.acquire().await.unwrap() });
+        let turns = Arc::clone(&turns);
+        tasks.spawn(async move {
+            let _turn = turns.acquire().await.unwrap();
+            mutex.acquire().await.unwrap()
+        });
     }
     let guards = tasks.join_all().await;
     assert!(guards.iter().all(tenure_core::Guard::is_valid));
     assert_eq!(raw.list(prefix.as_str()).await.len(), LOCKS);
     let mut tasks = JoinSet::new();
     for guard in guards {
-        tasks.spawn(let_go(guard));
+        let turns = Arc::clone(&turns);
+        tasks.spawn(async move {
+            let _turn = turns.acquire().await.unwrap();
+            let_go(guard).await;
+        });
     }
     tasks.join_all().await;
     client.close().await;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, LockName,
-    LockState, MemoryStore, OwnerId, Patience, Place, Released, Renewal, Result, Store, Token,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, HoldListener,
+    LockName, LockState, MemoryStore, OwnerId, Patience, Place, Released, Renewal, Result, Store,
+    Token,
 };
 
 /// What is wrong with a store.
@@ -48,6 +49,7 @@ pub(crate) enum Fault {
     ReleasesByMode,
     AdmitsTheUnsound,
     FindsFaultInSilence,
+    TellsNobody,
 }
 
 /// The memory store with one fault.
@@ -252,6 +254,12 @@ impl Store for Broken {
                 self.store.release(&claim).await
             }
             _ => self.store.release(&claim).await,
+        }
+    }
+
+    fn tell_holders(&self, listener: HoldListener) {
+        if !self.is(Fault::TellsNobody) {
+            self.store.tell_holders(listener);
         }
     }
 

@@ -162,7 +162,7 @@ impl Store for RedlockStore {
         });
         capabilities.fifo = false;
         capabilities.permits = false;
-        capabilities.detects_death = false;
+        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
         capabilities
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use tenure_core::Result;
+use tenure_core::{LockName, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client::{Permission, Stat};
@@ -139,8 +139,9 @@ async fn is_open(inner: &Inner, session: &Session) -> Option<bool> {
 async fn numbers(inner: &Inner, session: &Session) -> Option<(String, i64)> {
     let folder = inner.keyring.folder();
     let children = session.answer(session.zk.list_children(folder)).await.ok()?;
-    let known = children.iter().filter_map(|child| inner.keyring.lock_of(child)).take(LOCKS);
-    let look = |name| async move {
+    let known = children.iter().filter_map(|child| inner.keyring.lock_of(child));
+    let known: Vec<LockName> = known.take(LOCKS).collect();
+    let look = |name: LockName| async move {
         let stat = session.answer(session.zk.check_stat(&inner.keyring.lock(&name))).await;
         stat.ok().flatten().map(|stat| (name.to_string(), given(&stat)))
     };
