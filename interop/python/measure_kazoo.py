@@ -7,12 +7,13 @@ import time
 from kazoo.client import KazooClient
 
 port, path = sys.argv[1:]
-client = KazooClient(hosts=f"127.0.0.1:{port}", timeout=30)
-client.start()
+holder, waiter = (KazooClient(hosts=f"127.0.0.1:{port}", timeout=30) for _ in range(2))
+holder.start()
+waiter.start()
 
 
 def free():
-    lock = client.Lock(path, "kazoo")
+    lock = holder.Lock(path, "kazoo")
     start = time.monotonic_ns()
     lock.acquire()
     lock.release()
@@ -20,8 +21,8 @@ def free():
 
 
 def handoff(wait):
-    """From the release to the moment in which the waiter holds."""
-    held, wanted = client.Lock(path, "kazoo"), client.Lock(path, "kazoo")
+    """From the release to the moment in which a waiter of another session holds."""
+    held, wanted = holder.Lock(path, "kazoo"), waiter.Lock(path, "kazoo")
     granted = []
 
     def want():
@@ -30,12 +31,12 @@ def handoff(wait):
         wanted.release()
 
     held.acquire()
-    waiter = threading.Thread(target=want)
-    waiter.start()
+    waiting = threading.Thread(target=want)
+    waiting.start()
     time.sleep(wait / 1000)
     start = time.monotonic_ns()
     held.release()
-    waiter.join()
+    waiting.join()
     return granted[0] - start
 
 
@@ -44,4 +45,5 @@ for line in sys.stdin:
     measure = {"free": free, "handoff": handoff}[order]
     print(*(measure(*map(int, wait)) for _ in range(int(rounds))), flush=True)
 
-client.stop()
+holder.stop()
+waiter.stop()

@@ -50,6 +50,7 @@ pub(crate) async fn our_release_lets_theirs_in(scene: &Scene) {
     let guard = scene.mutex().acquire().await.unwrap();
     theirs.want();
     scene.until_waiting(1).await;
+    assert!(theirs.is_silent().await);
     scene.assert_held_by(&guard).await;
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     theirs.held().await;
@@ -81,9 +82,11 @@ pub(crate) async fn ours_and_theirs_stand_in_one_line(scene: &Scene) {
     let guard = second.granted().await;
     scene.assert_held_by(&guard).await;
     scene.until_waiting(2).await;
+    assert!(third.is_silent().await);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     third.held().await;
     scene.until_waiting(1).await;
+    assert!(fourth.waits());
     third.release().await;
     let guard = fourth.granted().await;
     scene.assert_held_by(&guard).await;

@@ -38,6 +38,7 @@ pub(crate) async fn our_reader_keeps_their_writer_out_until_it_leaves(scene: &Sc
     assert!(!theirs.try_hold().await);
     theirs.want();
     scene.until_waiting(1).await;
+    assert!(theirs.is_silent().await);
     scene.assert_held_by(&reader).await;
     assert_eq!(reader.release().await.unwrap(), Released::Released);
     theirs.held().await;
@@ -55,6 +56,7 @@ pub(crate) async fn our_writer_keeps_their_readers_out_until_it_leaves(scene: &S
     scene.until_waiting(1).await;
     other.want();
     scene.until_waiting(2).await;
+    assert!(one.is_silent().await && other.is_silent().await);
     scene.assert_held_by(&writer).await;
     assert_eq!(writer.release().await.unwrap(), Released::Released);
     one.held().await;
@@ -70,10 +72,12 @@ pub(crate) async fn writers_of_ours_and_of_theirs_take_turns(scene: &Scene) {
     assert!(!theirs.try_hold().await);
     theirs.want();
     scene.until_waiting(1).await;
+    assert!(theirs.is_silent().await);
     let last = scene.waiter(2).await;
     assert_eq!(writer.release().await.unwrap(), Released::Released);
     theirs.held().await;
     scene.until_waiting(1).await;
+    assert!(last.waits());
     theirs.release().await;
     let last = last.granted().await;
     scene.assert_held_by(&last).await;

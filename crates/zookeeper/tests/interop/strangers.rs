@@ -40,6 +40,7 @@ pub(crate) async fn ours_is_between_two_who_do_not_meet(scene: &Scene, other: &N
     scene.until_waiting(1).await;
     kazoo.want();
     scene.until_waiting(2).await;
+    assert!(curator.is_silent().await && kazoo.is_silent().await);
     scene.assert_held_by(&guard).await;
     guard.release().await.unwrap();
     curator.held().await;

@@ -53,6 +53,11 @@ impl Theirs {
         assert_eq!(self.answer().await, "held");
     }
 
+    /// Whether it says nothing for a while. That we see it wait does not say that it does.
+    pub(crate) async fn is_silent(&mut self) -> bool {
+        self.0.line(Duration::from_millis(200)).await.is_none()
+    }
+
     /// Lets it give back the lock.
     pub(crate) async fn release(&mut self) {
         self.send("release");
