@@ -26,7 +26,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         (Neighbour { name: "measure-curator-maven", needs }, "Curator's InterProcessMutex"),
         (
             Neighbour { name: "measure-curator-debian", needs },
-            "Debian's Curator's InterProcessMutex",
+            "Curator's InterProcessMutex, Debian's",
         ),
     ];
     let kazoo = (Neighbour { name: "measure-kazoo", needs: &["python3"] }, "kazoo's Lock");
