@@ -18,6 +18,7 @@ mod redlock;
 mod table;
 mod waiters;
 mod zookeeper;
+mod zookeeper_neighbours;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -37,6 +38,7 @@ const SCENARIOS: &[Scenario] = &[
     ("redlock-free", redlock::free),
     ("zk-free", zookeeper::free),
     ("zk-handoff", zookeeper::handoff),
+    ("zk-neighbours", zookeeper_neighbours::measure),
 ];
 
 fn main() -> ExitCode {

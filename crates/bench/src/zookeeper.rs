@@ -18,7 +18,7 @@ const PAIRS: usize = 150;
 const HANDOFFS: usize = 12;
 
 /// As servers are run: what is written is on the disk before it is answered.
-const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
+pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
 
 const NODE: CreateOptions<'static> = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 
@@ -69,9 +69,9 @@ pub(crate) fn handoff() -> Outcome<Vec<Row>> {
 }
 
 /// How long a waiter has waited before it is its turn.
-const WAIT: Duration = Duration::from_millis(20);
+pub(crate) const WAIT: Duration = Duration::from_millis(20);
 
-async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Duration> {
+pub(crate) async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Duration> {
     let options = Options::new().ttl(Duration::from_secs(30));
     let guard = holder.mutex("handoff")?.with(options.clone()).acquire().await?;
     let mutex = waiter.mutex("handoff")?.with(options);
@@ -105,7 +105,7 @@ async fn their_handoff([holder, waiter]: &[Bare; 2]) -> Outcome<Duration> {
     Ok(waiting.await??.duration_since(start))
 }
 
-fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Client> {
+pub(crate) fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Client> {
     let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
     let store = runtime.block_on(ZooKeeperStore::connect(config))?;
     let _inside = runtime.enter();

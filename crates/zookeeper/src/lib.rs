@@ -31,7 +31,8 @@
 //!
 //! Ours wait for all of these; but not all see ours. A Curator writer does not see a Curator mutex, and
 //! kazoo sees neither. With [`Neighbours`] a claim has a node for each of them: they are created in one
-//! transaction, and so have numbers in a row, with nobody in between.
+//! transaction, and so have numbers in a row, with nobody in between. Beside kazoo the lock's own node is
+//! persistent: a lock of kazoo's makes it once, and fails when it is gone.
 //!
 //! # Sessions
 //!
