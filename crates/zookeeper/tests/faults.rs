@@ -67,6 +67,19 @@ on_servers! {
 }
 
 on_servers! {
+    async fn a_server_that_is_silent_keeps_nobody_from_connecting() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let silent = (ensemble.leader().unwrap() + 1) % 3;
+        ensemble.members()[silent].stop().unwrap();
+        for round in 0..10 {
+            let client = client(&config(&ensemble.addresses())).await;
+            assert!(client.list("").await.is_ok(), "{round}");
+        }
+        ensemble.members()[silent].cont().unwrap();
+    }
+}
+
+on_servers! {
     async fn a_guard_outlives_the_leader() {
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
         let clients = clients(&ensemble.addresses(), 2).await;
