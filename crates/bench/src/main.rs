@@ -17,6 +17,8 @@ mod redis_many;
 mod redlock;
 mod table;
 mod waiters;
+mod zookeeper;
+mod zookeeper_neighbours;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -34,6 +36,9 @@ const SCENARIOS: &[Scenario] = &[
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),
     ("redlock-free", redlock::free),
+    ("zk-free", zookeeper::free),
+    ("zk-handoff", zookeeper::handoff),
+    ("zk-neighbours", zookeeper_neighbours::measure),
 ];
 
 fn main() -> ExitCode {

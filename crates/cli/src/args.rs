@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `etcd://host`, ...
+    /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `etcd://host`, `zk://host`, ...
     // Not parsed here: clap would repeat a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]

@@ -14,7 +14,7 @@ pub(crate) enum Engine {
 }
 
 /// Every scheme there is. The order is the one messages list them in.
-const SCHEMES: [(&str, Engine); 10] = [
+const SCHEMES: [(&str, Engine); 11] = [
     ("local", Engine::Local),
     ("memory", Engine::Memory),
     ("redis", Engine::Redis),
@@ -25,6 +25,7 @@ const SCHEMES: [(&str, Engine); 10] = [
     ("etcd", Engine::Etcd),
     ("etcds", Engine::Etcd),
     ("zk", Engine::ZooKeeper),
+    ("zks", Engine::ZooKeeper),
 ];
 
 impl Engine {
@@ -69,6 +70,9 @@ impl Engine {
             }
             Self::Redlock if cfg!(feature = "redis") => {
                 Some(&["prefix", "timeout", "node-timeout", "max-ttl", "ca", "cert", "key"])
+            }
+            Self::ZooKeeper if cfg!(feature = "zookeeper") => {
+                Some(&["prefix", "timeout", "acl", "neighbours", "ca", "cert", "key"])
             }
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }

@@ -36,9 +36,11 @@ mod open;
 mod percent;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "redis", feature = "etcd"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod servers;
 mod url;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};

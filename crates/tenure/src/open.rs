@@ -48,6 +48,9 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         Engine::Etcd => crate::etcd::open(url).await,
         #[cfg(feature = "redis")]
         Engine::Redlock => crate::redis::open_quorum(url).await,
+        #[cfg(feature = "zookeeper")]
+        Engine::ZooKeeper => crate::zookeeper::open(url).await,
+        #[allow(unreachable_patterns, reason = "there are builds with all engines")]
         engine => Err(engine.missing()),
     }
 }
@@ -62,8 +65,10 @@ fn open_local(url: &StoreUrl) -> Result<Arc<dyn Store>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(not(feature = "zookeeper"))]
     use crate::ErrorKind;
 
+    #[cfg(not(feature = "zookeeper"))]
     #[tokio::test]
     async fn an_engine_outside_this_build_is_unsupported_and_says_so() {
         for url in ["zk://h?prefix=x"] {

@@ -74,20 +74,20 @@ impl StoreUrl {
     }
 
     /// The value of one of the engine's own options.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         let found = self.options.iter().rev().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
     /// The scheme, as we spell it.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
     pub(crate) const fn scheme(&self) -> &'static str {
         self.scheme
     }
 
     /// Where the servers are, for an engine that has some.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
     pub(crate) const fn servers(&self) -> Option<&Servers> {
         match &self.place {
             Place::Servers(servers) => Some(servers),

@@ -22,6 +22,7 @@ fn every_documented_form_is_read_and_shown_again() {
         "etcd://[::1]:2379,h2:2379",
         "etcds://h1",
         "zk://h1:2181,h2:2181/chroot",
+        "zks://h1",
     ] {
         assert_eq!(parse(text).unwrap().to_string(), text);
     }
@@ -65,7 +66,7 @@ fn a_password_is_never_shown() {
         "redis://:hunter2@cache",
         "redis://app:hunter2@@cache",
         "redis://app:hunter2:hunter2@cache",
-        "zk://app:hunter2@h1,h2,h3?password=hunter2",
+        "zk://app:hunter2@h1,h2,h3/chroot",
     ] {
         let url = parse(text).unwrap();
         for shown in [url.to_string(), format!("{url:?}")] {

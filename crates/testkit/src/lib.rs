@@ -7,6 +7,7 @@
 mod certificates;
 mod clock;
 mod etcd;
+mod neighbour;
 mod process;
 mod proxy;
 mod redis;
@@ -15,10 +16,12 @@ mod redis_sentinel;
 mod redis_wire;
 mod servant;
 mod waiting;
+mod zookeeper;
 
 pub use certificates::Certificates;
 pub use clock::FalseClock;
 pub use etcd::{EtcdCluster, EtcdServer};
+pub use neighbour::Neighbour;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis::RedisServer;
@@ -27,14 +30,15 @@ pub use redis_sentinel::RedisSentinel;
 pub use servant::spawn_servant;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
+pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
 
-/// Whether a program of this name is on the search path.
+/// Whether a program of this name is on the search path, or a file is at this absolute path.
 pub fn is_installed(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether a test cannot run for want of a program. Says so, if it cannot.
+/// Whether a test cannot run for want of a program, or of a file. Says so, if it cannot.
 pub fn lacks(program: &str, test: &str) -> bool {
     let missing = !is_installed(program);
     if missing {

@@ -34,8 +34,6 @@ fn what_makes_no_sense_is_one_line_and_64() {
     }
     let unknown = store.run(&["--store", "http://host", "ls"]).failed(64);
     assert!(unknown.contains("redis+sentinel") && unknown.contains("zk"), "{unknown}");
-    let missing = store.run(&["--store", "zk://host", "ls"]).failed(64);
-    assert!(missing.contains("this build of tenure has no zookeeper engine"), "{missing}");
 }
 
 #[test]

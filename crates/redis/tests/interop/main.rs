@@ -8,13 +8,14 @@ mod mixed;
 mod scene;
 mod theirs;
 
-use theirs::Foreign;
+use tenure_testkit::Neighbour;
 
 /// A module a client, a test a case. Each case is run with fencing tokens and without.
 macro_rules! clients {
     ($($module:ident: $name:literal on $tool:literal;)*) => {
         $(mod $module {
-            const CLIENT: super::Foreign = super::Foreign { name: $name, tool: $tool };
+            const CLIENT: super::Neighbour =
+                super::Neighbour { name: $name, needs: &["redis-server", $tool] };
             super::clients! { @tests
                 cases::their_hold_keeps_ours_out,
                 cases::our_hold_keeps_theirs_out,
@@ -30,7 +31,7 @@ macro_rules! clients {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                if CLIENT.lacks(stringify!($case)) {
+                if CLIENT.is_missing(stringify!($case)) {
                     return;
                 }
                 for fencing in [true, false] {

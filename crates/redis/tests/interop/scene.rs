@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use tenure_core::{Client, Guard, LockState};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_testkit::{GENEROUS, Neighbour, RedisServer, eventually};
 
-use crate::theirs::{Foreign, Theirs};
+use crate::theirs::Theirs;
 
 /// The lock, as we call it and as they do.
 pub(crate) const NAME: &str = "orders";
 const KEY: &str = "tenure:orders";
 
 pub(crate) struct Scene {
-    foreign: &'static Foreign,
+    foreign: &'static Neighbour,
     server: RedisServer,
     pub(crate) ours: Client,
 }
 
 impl Scene {
-    pub(crate) async fn set(foreign: &'static Foreign, fencing: bool) -> Self {
+    pub(crate) async fn set(foreign: &'static Neighbour, fencing: bool) -> Self {
         let server = RedisServer::start(&[]).unwrap();
         let address = ("127.0.0.1".into(), server.port());
         let mut config = RedisConfig::new(Topology::Single { server: address });

@@ -1,9 +1,8 @@
 //! A client of another project, in a process of its own.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_testkit::Process;
+use tenure_testkit::{Neighbour, Process};
 
 /// Longer than any test: a hold that ends only by its release.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -11,43 +10,14 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// A bound for an answer: a client may stand behind many rounds of others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which client, and the program it cannot do without.
-pub(crate) struct Foreign {
-    pub(crate) name: &'static str,
-    pub(crate) tool: &'static str,
-}
-
-impl Foreign {
-    /// Whether it cannot be tested here. Says so, by the client's name.
-    pub(crate) fn lacks(&self, case: &str) -> bool {
-        let test = format!("{}: {case}", self.name);
-        if ["redis-server", self.tool].iter().any(|program| tenure_testkit::lacks(program, &test)) {
-            return true;
-        }
-        let unprepared = !self.launcher().is_file();
-        if unprepared {
-            tenure_testkit::skip(&test, "the client is not here: `cargo xtask clients` fetches it");
-        }
-        unprepared
-    }
-
-    /// Written by `cargo xtask clients` (and `test`) when the client is ready to run.
-    fn launcher(&self) -> PathBuf {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        target.join("interop/launch").join(self.name)
-    }
-}
-
 /// A running client. Ends with the test.
 pub(crate) struct Theirs(Process);
 
 impl Theirs {
     /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
     /// says is not `busy` for want of a connection.
-    pub(crate) async fn start(client: &Foreign, port: u16, key: &str) -> Self {
-        let launcher = client.launcher();
-        let words = [launcher.to_str().unwrap(), &port.to_string(), key];
-        let mut theirs = Self(Process::start(Path::new("sh"), &words).unwrap());
+    pub(crate) async fn start(client: &Neighbour, port: u16, key: &str) -> Self {
+        let mut theirs = Self(client.start(&[&port.to_string(), key]).unwrap());
         assert!(theirs.try_hold(LONG).await, "the lock is free");
         theirs.release().await;
         theirs

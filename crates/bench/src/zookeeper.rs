@@ -1,0 +1,127 @@
+//! ZooKeeper: what tenure adds to the calls it makes, on the same client library.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_core::{Client, Options};
+use tenure_testkit::ZooKeeperServer;
+use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
+use tokio::runtime::Runtime;
+use zookeeper_client::{Acls, Client as Bare, CreateMode, CreateOptions};
+
+use crate::Outcome;
+use crate::redis::runtime;
+use crate::table::{Row, median};
+
+const ROUNDS: usize = 9;
+const PAIRS: usize = 150;
+const HANDOFFS: usize = 12;
+
+/// As servers are run: what is written is on the disk before it is answered.
+pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
+
+const NODE: CreateOptions<'static> = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+
+/// A free lock against a node that is created and deleted.
+pub(crate) fn free() -> Outcome<Vec<Row>> {
+    let server = ZooKeeperServer::start(SETTINGS)?;
+    let runtime = runtime(1)?;
+    let client = connect(&runtime, &server)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    runtime.block_on(async {
+        let mutex = client.mutex("bench")?;
+        let bare = bare(&server).await?;
+        for _ in 0..ROUNDS {
+            for _ in 0..PAIRS {
+                let start = Instant::now();
+                mutex.acquire().await?.release().await?;
+                ours.push(start.elapsed());
+            }
+            for _ in 0..PAIRS {
+                let start = Instant::now();
+                let node = create(&bare).await?;
+                bare.delete(&node, None).await?;
+                theirs.push(start.elapsed());
+            }
+        }
+        Ok::<(), Box<dyn std::error::Error>>(())
+    })?;
+    let (what, against) =
+        ("zookeeper: acquire + release, free, one task", "a bare create and delete");
+    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.25))])
+}
+
+/// From the release to the waiter's guard, against a deletion, the event of it in another session,
+/// and a listing there.
+pub(crate) fn handoff() -> Outcome<Vec<Row>> {
+    let server = ZooKeeperServer::start(SETTINGS)?;
+    let runtime = runtime(2)?;
+    let clients = [connect(&runtime, &server)?, connect(&runtime, &server)?];
+    let bares = [runtime.block_on(bare(&server))?, runtime.block_on(bare(&server))?];
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS * HANDOFFS {
+        ours.push(runtime.block_on(our_handoff(&clients))?);
+        theirs.push(runtime.block_on(their_handoff(&bares))?);
+    }
+    let (what, against) =
+        ("zookeeper: hand-off to another client", "a bare delete, its event and a listing");
+    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.5))])
+}
+
+/// How long a waiter has waited before it is its turn.
+pub(crate) const WAIT: Duration = Duration::from_millis(20);
+
+pub(crate) async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Duration> {
+    let options = Options::new().ttl(Duration::from_secs(30));
+    let guard = holder.mutex("handoff")?.with(options.clone()).acquire().await?;
+    let mutex = waiter.mutex("handoff")?.with(options);
+    let waiting = tokio::spawn(async move {
+        let guard = mutex.acquire().await?;
+        let granted = Instant::now();
+        guard.release().await?;
+        Ok::<_, tenure_core::Error>(granted)
+    });
+    tokio::time::sleep(WAIT).await;
+    let start = Instant::now();
+    guard.release().await?;
+    Ok(waiting.await??.duration_since(start))
+}
+
+async fn their_handoff([holder, waiter]: &[Bare; 2]) -> Outcome<Duration> {
+    let (held, wanted) = (create(holder).await?, create(waiter).await?);
+    let (_, _, watcher) = waiter.get_and_watch_data(&held).await?;
+    let waiter = waiter.clone();
+    let waiting = tokio::spawn(async move {
+        watcher.changed().await;
+        let children = waiter.list_children("/bare").await?;
+        let granted = Instant::now();
+        waiter.delete(&wanted, None).await?;
+        assert_eq!(children.len(), 1, "nobody else is in line");
+        Ok::<_, zookeeper_client::Error>(granted)
+    });
+    tokio::time::sleep(WAIT).await;
+    let start = Instant::now();
+    holder.delete(&held, None).await?;
+    Ok(waiting.await??.duration_since(start))
+}
+
+pub(crate) fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Client> {
+    let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
+    let store = runtime.block_on(ZooKeeperStore::connect(config))?;
+    let _inside = runtime.enter();
+    Ok(Client::new(Arc::new(store)))
+}
+
+/// A session that knows nothing of locks.
+async fn bare(server: &ZooKeeperServer) -> Outcome<Bare> {
+    let life = Duration::from_secs(30);
+    let connector = Bare::connector().with_session_timeout(life);
+    let bare = connector.connect(&format!("127.0.0.1:{}", server.port())).await?;
+    bare.mkdir("/bare", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+    Ok(bare)
+}
+
+async fn create(bare: &Bare) -> Outcome<String> {
+    let (_, number) = bare.create("/bare/lock-", &[b'v'; 60], &NODE).await?;
+    Ok(format!("/bare/lock-{number}"))
+}

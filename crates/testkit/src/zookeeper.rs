@@ -1,0 +1,410 @@
+//! ZooKeeper servers of one's own, on free ports of the loopback address.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::process::signal;
+use crate::redis::free_port;
+use crate::{Certificates, GENEROUS, lacks, temp_dir};
+
+/// Where Debian has the server. Its manifest names what else it needs,
+const JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// but forgets what only TLS calls for.
+const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
+    /usr/share/java/netty-resolver.jar";
+
+/// A small machine for a small server: what it holds for a test is a few nodes, and it should be
+/// there soon.
+const MACHINE: &[&str] = &[
+    "-Xms16m",
+    "-Xmx96m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+];
+
+/// What holds for every server unless a test says otherwise. Sessions end soon after their time, and
+/// may be long. The disk is not waited for: what was written survives a kill all the same.
+const SETTINGS: &[&str] = &[
+    "tickTime=200",
+    "maxSessionTimeout=600000",
+    "initLimit=100",
+    "syncLimit=25",
+    "maxClientCnxns=0",
+    "4lw.commands.whitelist=*",
+    "admin.enableServer=false",
+    "forceSync=no",
+    // Files of 64 MB would be written for each server.
+    "preAllocSize=64",
+];
+
+/// One member of a ZooKeeper ensemble, alone or not, killed by its pid when it is dropped, its files
+/// with it.
+#[derive(Debug)]
+pub struct ZooKeeperServer {
+    child: Child,
+    port: u16,
+    tls_port: Option<u16>,
+    options: Vec<String>,
+    folder: TempDir,
+}
+
+impl ZooKeeperServer {
+    /// A setting that lets `super`, with the password `secret`, do everything everywhere.
+    pub const SUPERUSER: &str =
+        "DigestAuthenticationProvider.superDigest=super:lK75jTNcA+U9vtVEw5vB51mj/w4=";
+
+    /// Whether a test cannot run because there is no ZooKeeper. Says so, if there is none.
+    pub fn is_missing(test: &str) -> bool {
+        lacks("java", test) || lacks(JAR, test)
+    }
+
+    /// Starts one that is alone, and waits until it serves. Settings are lines of its configuration
+    /// (`tickTime=500`), or begin with `-` and are options of its virtual machine.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not serve in time.
+    pub fn start(settings: &[&str]) -> io::Result<Self> {
+        Self::start_alone(settings, None)
+    }
+
+    /// As [`start`](Self::start), with a port besides that speaks TLS, and asks clients for a
+    /// certificate of the same authority.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_tls(settings: &[&str], certificates: &Certificates) -> io::Result<Self> {
+        Self::start_alone(settings, Some(certificates))
+    }
+
+    fn start_alone(settings: &[&str], certificates: Option<&Certificates>) -> io::Result<Self> {
+        let mut last = io::Error::other("no port was free");
+        // Another may take a port between our look and the server's: then look again.
+        for _ in 0..5 {
+            match Self::spawn(None, settings, certificates).and_then(Self::once_it_serves) {
+                Ok(server) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Starts a member by its number among the others, or one that is alone.
+    fn spawn(
+        number: Option<usize>,
+        settings: &[&str],
+        certificates: Option<&Certificates>,
+    ) -> io::Result<Self> {
+        let folder = temp_dir();
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data)?;
+        if let Some(number) = number {
+            std::fs::write(data.join("myid"), number.to_string())?;
+        }
+        let port = free_port()?;
+        let mut lines: Vec<String> = SETTINGS.iter().map(ToString::to_string).collect();
+        lines.push(format!("clientPort={port}\nclientPortAddress=127.0.0.1"));
+        lines.push(format!("dataDir={}", data.display()));
+        let mut tls_port = None;
+        if let Some(certificates) = certificates {
+            let port = free_port()?;
+            lines.push(format!("secureClientPort={port}\nsecureClientPortAddress=127.0.0.1"));
+            lines.extend(tls(folder.path(), certificates)?);
+            tls_port = Some(port);
+        }
+        let (options, settings): (Vec<_>, Vec<_>) =
+            settings.iter().map(ToString::to_string).partition(|setting| setting.starts_with('-'));
+        // Of two lines about one thing, the later counts.
+        lines.extend(settings);
+        std::fs::write(folder.path().join("zoo.cfg"), lines.join("\n"))?;
+        let child = run(folder.path(), &options)?;
+        Ok(Self { child, port, tls_port, options, folder })
+    }
+
+    fn once_it_serves(mut self) -> io::Result<Self> {
+        self.until_it_serves()?;
+        Ok(self)
+    }
+
+    /// Waits until it serves: then there is a leader.
+    ///
+    /// # Errors
+    /// If it has ended, or does not serve in time.
+    pub fn until_it_serves(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < GENEROUS {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("zookeeper ended at once: {status}")));
+            }
+            // One that is not allowed to say how it is at least listens.
+            let word = self.word("srvr").unwrap_or_default();
+            if word.contains("Mode: ") || word.contains("not in the whitelist") {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Its port for clients on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its port for clients that speak TLS, if it was started with one.
+    pub fn tls_port(&self) -> Option<u16> {
+        self.tls_port
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it with SIGKILL.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn kill9(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn stop(&mut self) -> io::Result<()> {
+        signal(&mut self.child, Signal::STOP)
+    }
+
+    /// Lets a stopped server continue.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cont(&mut self) -> io::Result<()> {
+        signal(&mut self.child, Signal::CONT)
+    }
+
+    /// Starts it again with what it has on disk. A member of several may have to wait for others:
+    /// so this does not.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill9()?;
+        self.child = run(self.folder.path(), &self.options)?;
+        Ok(())
+    }
+
+    /// What it answers to a four-letter word: its state, its figures, who is connected.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn word(&self, word: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        // One that is stopped still accepts.
+        stream.set_read_timeout(Some(GENEROUS / 4))?;
+        stream.write_all(word.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+impl Drop for ZooKeeperServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The settings for a port with TLS. The server wants certificate and key in one file.
+fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
+    let (certificate, key) = certificates.of("server");
+    let both = folder.join("server.pem");
+    std::fs::write(&both, std::fs::read_to_string(key)? + &std::fs::read_to_string(certificate)?)?;
+    Ok(vec![
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".into(),
+        format!("ssl.keyStore.type=PEM\nssl.keyStore.location={}", both.display()),
+        format!("ssl.trustStore.type=PEM\nssl.trustStore.location={}", certificates.ca().display()),
+        // Clients come from no host that a certificate could name.
+        "ssl.hostnameVerification=false".into(),
+    ])
+}
+
+fn run(folder: &Path, options: &[String]) -> io::Result<Child> {
+    let mut command = Command::new("java");
+    command.args(MACHINE).args(options).args(["-cp", JARS]);
+    command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(folder.join("zoo.cfg"));
+    command.current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    crate::spawn_servant(command)
+}
+
+/// Three members, killed by their pids when it is dropped.
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    members: Vec<ZooKeeperServer>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts one, each member with these settings, and waits until every member serves.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not serve in time.
+    pub fn start(settings: &[&str]) -> io::Result<Self> {
+        let mut last = io::Error::other("no port was free");
+        for _ in 0..3 {
+            match Self::once(settings) {
+                Ok(ensemble) => return Ok(ensemble),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn once(settings: &[&str]) -> io::Result<Self> {
+        let mut members = Vec::new();
+        for number in 1..=3 {
+            let (peer, election) = (free_port()?, free_port()?);
+            members.push(format!("server.{number}=127.0.0.1:{peer}:{election}"));
+        }
+        let members = members.join("\n");
+        let settings: Vec<&str> = settings.iter().copied().chain([&*members]).collect();
+        let member = |number| ZooKeeperServer::spawn(Some(number), &settings, None);
+        let mut ensemble = Self { members: (1..=3).map(member).collect::<io::Result<Vec<_>>>()? };
+        ensemble.until_all_serve()?;
+        Ok(ensemble)
+    }
+
+    /// Waits until every member serves.
+    ///
+    /// # Errors
+    /// If one does not in time.
+    pub fn until_all_serve(&mut self) -> io::Result<()> {
+        self.members.iter_mut().try_for_each(ZooKeeperServer::until_it_serves)
+    }
+
+    /// Its members.
+    pub fn members(&mut self) -> &mut [ZooKeeperServer] {
+        &mut self.members
+    }
+
+    /// `host:port` of every member, with commas between.
+    pub fn addresses(&self) -> String {
+        let named: Vec<_> =
+            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
+        named.join(",")
+    }
+
+    /// Which member leads, by its place.
+    pub fn leader(&self) -> Option<usize> {
+        let leads = |member: &ZooKeeperServer| {
+            member.word("srvr").is_ok_and(|state| state.contains("Mode: leader"))
+        };
+        self.members.iter().position(leads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens a session, which is written down before it is answered.
+    fn open_session(server: &ZooKeeperServer) {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        let mut hello = Vec::new();
+        for word in [44_u32, 0, 0, 0, 30_000, 0, 0, 16, 0, 0, 0, 0] {
+            hello.extend(word.to_be_bytes());
+        }
+        stream.write_all(&hello).unwrap();
+        stream.set_read_timeout(Some(GENEROUS)).unwrap();
+        stream.read_exact(&mut [0; 40]).unwrap();
+    }
+
+    fn last_write(server: &ZooKeeperServer) -> u64 {
+        let state = server.word("srvr").unwrap();
+        let (_, id) = state.split_once("Zxid: 0x").unwrap();
+        u64::from_str_radix(id.lines().next().unwrap(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_server_keeps_its_data_over_a_restart() {
+        if ZooKeeperServer::is_missing("a_server_keeps_its_data_over_a_restart") {
+            return;
+        }
+        let mut server = ZooKeeperServer::start(&[]).unwrap();
+        let (before, port) = (last_write(&server), server.port());
+        open_session(&server);
+        let written = last_write(&server);
+        assert!(written > before);
+        server.restart().unwrap();
+        server.until_it_serves().unwrap();
+        assert_eq!(server.port(), port);
+        assert!(last_write(&server) >= written);
+    }
+
+    #[test]
+    fn a_later_setting_counts_and_an_option_reaches_the_machine() {
+        if ZooKeeperServer::is_missing("a_later_setting_counts") {
+            return;
+        }
+        let settings = ["tickTime=500", "minSessionTimeout=700", "-Dof.a.test=yes"];
+        let server = ZooKeeperServer::start(&settings).unwrap();
+        let settings = server.word("conf").unwrap();
+        assert!(settings.contains("tickTime=500\n"), "{settings}");
+        assert!(settings.contains("minSessionTimeout=700\n"), "{settings}");
+        let machine = server.word("envi").unwrap();
+        assert!(machine.contains("java.version"), "{machine}");
+        let command = std::fs::read(format!("/proc/{}/cmdline", server.pid())).unwrap();
+        assert!(String::from_utf8_lossy(&command).contains("-Dof.a.test=yes"));
+    }
+
+    #[test]
+    fn another_leads_when_the_leader_is_killed_and_it_comes_back() {
+        if ZooKeeperServer::is_missing("another_leads_when_the_leader_is_killed") {
+            return;
+        }
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let first = ensemble.leader().unwrap();
+        ensemble.members()[first].kill9().unwrap();
+        let start = Instant::now();
+        while ensemble.leader().is_none() && start.elapsed() < GENEROUS {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let second = ensemble.leader().unwrap();
+        assert_ne!(first, second);
+        ensemble.members()[first].restart().unwrap();
+        ensemble.until_all_serve().unwrap();
+        let state = ensemble.members()[first].word("srvr").unwrap();
+        assert!(state.contains("Mode: follower"), "{state}");
+    }
+
+    #[test]
+    fn a_port_with_tls_is_there_besides() {
+        if ZooKeeperServer::is_missing("a_port_with_tls_is_there_besides") {
+            return;
+        }
+        let certificates = Certificates::make().unwrap();
+        let server = ZooKeeperServer::start_with_tls(&[], &certificates).unwrap();
+        let port = server.tls_port().unwrap();
+        assert_ne!(port, server.port());
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(GENEROUS)).unwrap();
+        // Who does not speak TLS is sent away.
+        stream.write_all(b"srvr").unwrap();
+        stream.write_all(&[0; 64]).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!String::from_utf8_lossy(&answer).contains("Mode: "));
+    }
+}

@@ -1,0 +1,112 @@
+//! What there is to say about a ZooKeeper store.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use zookeeper_client::CreateMode;
+
+/// Where a ZooKeeper store is, and how it locks.
+#[derive(Clone)]
+pub struct ZooKeeperConfig {
+    /// Hosts and ports of the servers, one or more.
+    pub servers: Vec<(String, u16)>,
+    /// The path that all others are below: empty, or a path such as `/apps/locks`.
+    pub chroot: String,
+    /// What every lock's path begins with, below the chroot. May be empty.
+    pub prefix: String,
+    /// The user to log in as (scheme `digest`).
+    pub username: Option<String>,
+    /// The password to log in with.
+    pub password: Option<String>,
+    /// Who may do what with the nodes that are created.
+    pub access: Access,
+    /// TLS, where the servers speak it.
+    pub tls: Option<Tls>,
+    /// Whose locks stand in the same line, beside Curator's mutex.
+    pub neighbours: Neighbours,
+    /// How long to wait for a reply.
+    pub timeout: Duration,
+}
+
+/// Who may use and delete the nodes that tenure creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody who reaches the server.
+    World,
+    /// Whoever logs in as the one who created them.
+    Creator,
+}
+
+/// Clients that do not see the node of Curator's mutex, and so need one of their own. A claim's
+/// nodes are created and deleted together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// Curator's `InterProcessReadWriteLock`.
+    pub curator_rw: bool,
+    /// kazoo's `Lock`, `ReadLock` and `WriteLock`.
+    pub kazoo: bool,
+}
+
+impl Neighbours {
+    /// What a lock's own node is: gone when the lock is not used any more, unless somebody could not
+    /// bear that. A lock of kazoo's makes it once, and fails for ever when it is gone.
+    pub(crate) const fn parent(self) -> CreateMode {
+        if self.kazoo { CreateMode::Persistent } else { CreateMode::Container }
+    }
+}
+
+/// How to trust a server, and how to be trusted by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A file with the certificates to trust (PEM). It must be named: no public authority vouches
+    /// for servers like these.
+    pub ca: Option<PathBuf>,
+    /// Files with a certificate and a key of our own (PEM).
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl ZooKeeperConfig {
+    /// The defaults for these servers: no chroot, prefix `tenure/`, open to everybody, two seconds.
+    pub fn new(servers: Vec<(String, u16)>) -> Self {
+        Self {
+            servers,
+            chroot: String::new(),
+            prefix: "tenure/".into(),
+            username: None,
+            password: None,
+            access: Access::World,
+            tls: None,
+            neighbours: Neighbours::default(),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl fmt::Debug for ZooKeeperConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeperConfig")
+            .field("servers", &self.servers)
+            .field("chroot", &self.chroot)
+            .field("prefix", &self.prefix)
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("access", &self.access)
+            .field("tls", &self.tls)
+            .field("neighbours", &self.neighbours)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let mut config = ZooKeeperConfig::new(vec![("h".into(), 1)]);
+        config.password = Some("secret".into());
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,127 @@
+//! The nodes of a claim come into being.
+
+use std::collections::HashSet;
+use std::future::ready;
+use std::pin::Pin;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::Token;
+use zookeeper_client::{CreateMode, Error as Fault, MultiWriteResult, Stat};
+
+use crate::inner::{Inner, line};
+use crate::line::{Line, names, number};
+use crate::record::{Record, Stage};
+use crate::tenants::Tenant;
+
+/// A claim's nodes, as they were created or found.
+pub(crate) struct Own {
+    /// Their paths.
+    pub(crate) nodes: Vec<String>,
+    /// The number of the first.
+    pub(crate) number: i32,
+    pub(crate) stat: Stat,
+}
+
+/// The transaction that created the node: they are numbered for the whole of ZooKeeper.
+pub(crate) fn token(stat: &Stat) -> Option<Token> {
+    u64::try_from(stat.czxid).ok().map(Token::new)
+}
+
+/// Locks whose nodes were there when they were last looked at. A guess that is wrong costs a call.
+#[derive(Default)]
+pub(crate) struct Known(Mutex<HashSet<String>>);
+
+impl Known {
+    /// How many are remembered.
+    const LIMIT: usize = 10_000;
+
+    pub(crate) fn has(&self, lock: &str) -> bool {
+        self.0.lock().contains(lock)
+    }
+
+    fn note(&self, lock: &str) {
+        let mut known = self.0.lock();
+        if known.contains(lock) {
+            return;
+        }
+        if known.len() >= Self::LIMIT {
+            known.clear();
+        }
+        known.insert(lock.to_owned());
+    }
+
+    /// Whether it was known.
+    pub(crate) fn forget(&self, lock: &str) -> bool {
+        self.0.lock().remove(lock)
+    }
+}
+
+type Sent<'a> = Pin<Box<dyn Future<Output = Result<Own, Fault>> + Send + 'a>>;
+
+impl Inner {
+    /// Creates the nodes of a claim, and the one above them if need be, and looks at the line, all in
+    /// one go: a server handles the calls of a session in their order, so the new nodes are in the
+    /// line.
+    pub(crate) async fn create(&self, tenant: &Tenant) -> Result<(Own, Line), Fault> {
+        let Tenant { claim, lock, session, .. } = tenant;
+        let names = names(claim, self.config.neighbours);
+        let paths: Vec<String> = names.iter().map(|name| format!("{lock}/{name}")).collect();
+        // The server removes a container some time after its last child.
+        let parent = self.config.neighbours.parent().with_acls(self.acls());
+        let above = (!self.known.has(lock)).then(|| session.zk.create(lock, b"", &parent));
+        let created = self.send(tenant, &paths);
+        let listed = session.zk.list_children(lock);
+        let answers = async {
+            let above = match above {
+                Some(above) => above.await.map(drop),
+                None => Ok(()),
+            };
+            let own = match (created.await, above) {
+                (Ok(own), _) => own,
+                // Whoever may not make it may still use it, if it is there.
+                (Err(Fault::NoNode), Err(error)) if error != Fault::NodeExists => {
+                    return Err(error);
+                }
+                (Err(error), _) => return Err(error),
+            };
+            self.known.note(lock);
+            Ok((own, line(listed.await)?))
+        };
+        session.answer(answers).await
+    }
+
+    /// Sends what creates the nodes, several of them together.
+    fn send<'a>(&self, tenant: &'a Tenant, paths: &'a [String]) -> Sent<'a> {
+        let zk = &tenant.session.zk;
+        let data = Record::write(&tenant.claim, Stage::Came, Duration::ZERO);
+        let options = CreateMode::EphemeralSequential.with_acls(self.acls());
+        if let [path] = paths {
+            let created = zk.create(path, &data, &options);
+            return Box::pin(async move {
+                let (stat, sequence) = created.await?;
+                let number = i32::try_from(sequence.into_i64()).unwrap_or(i32::MAX);
+                Ok(Own { nodes: vec![format!("{path}{sequence}")], number, stat })
+            });
+        }
+        let mut together = zk.new_multi_writer();
+        for path in paths {
+            if let Err(error) = together.add_create(path, &data, &options) {
+                return Box::pin(ready(Err(error)));
+            }
+        }
+        let created = together.commit();
+        Box::pin(async move {
+            let nodes = created.await?.into_iter().filter_map(|result| match result {
+                MultiWriteResult::Create { path, .. } => Some(path),
+                _ => None,
+            });
+            let nodes: Vec<String> = nodes.collect();
+            let Some(first) = nodes.first() else { return Err(Fault::NoNode) };
+            // Servers leave out what they know of nodes that are created together.
+            let Some(stat) = zk.check_stat(first).await? else { return Err(Fault::NoNode) };
+            let number = number(first).unwrap_or(i32::MAX);
+            Ok(Own { nodes, number, stat })
+        })
+    }
+}

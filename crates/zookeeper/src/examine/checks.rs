@@ -1,0 +1,265 @@
+//! What the facts mean for locks.
+
+use std::time::Duration;
+
+use tenure_core::{Finding, Options};
+
+use super::facts::{Answer, Facts};
+use crate::numbers::Limits;
+use crate::session::GRACE;
+
+pub(crate) fn of(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![quorum(facts)];
+    findings.extend(words(facts));
+    findings.extend(versions(facts));
+    findings.extend(terms(facts));
+    findings.push(access(facts));
+    findings.extend(numbers(facts));
+    findings
+}
+
+fn quorum(facts: &Facts) -> Finding {
+    let servers = &facts.servers;
+    let silent: Vec<_> = servers
+        .iter()
+        .filter_map(|(name, answer)| match answer {
+            Answer::Silence(why) => Some(format!("{name} ({why})")),
+            Answer::Idle => Some(format!("{name} (it has no quorum)")),
+            Answer::Serves { .. } | Answer::Mute => None,
+        })
+        .collect();
+    if !silent.is_empty() {
+        let what = format!("{} does not serve: fewer failures are survived", silent.join(", "));
+        return Finding::advice(what, "see whether it runs, and whether this machine reaches it");
+    }
+    let Some(voters) = facts.voters else {
+        return Finding::advice(
+            "how many servers there are could not be looked at",
+            "let the user read /zookeeper/config, or look there by hand",
+        );
+    };
+    if voters < 3 {
+        let what = match voters {
+            1 => "one server is alone: its loss stops all locks".into(),
+            _ => format!("{voters} servers vote: the loss of one stops all locks"),
+        };
+        return Finding::advice(what, "run three servers or five");
+    }
+    if servers.len() < voters {
+        let (named, what) = (servers.len(), "the others are not turned to when these fail");
+        let what = format!("the store's URL names {named} of {voters} servers: {what}");
+        return Finding::advice(what, "name all servers in the URL");
+    }
+    let leads = |answer: &Answer| matches!(answer, Answer::Serves { mode, .. } if mode == "leader");
+    let leaders = servers.iter().filter(|(_, answer)| leads(answer)).count();
+    let known = servers.iter().all(|(_, answer)| matches!(answer, Answer::Serves { .. }));
+    if known && servers.len() == voters && leaders != 1 {
+        let what = format!("{leaders} of the servers say that they lead");
+        return Finding::advice(what, "they may be electing one: look again");
+    }
+    let spare = (voters - 1) / 2;
+    Finding::fine(format!("all of {voters} servers serve: {spare} may fail"))
+}
+
+fn words(facts: &Facts) -> Option<Finding> {
+    let mute = facts.servers.iter().any(|(_, answer)| *answer == Answer::Mute);
+    if mute && facts.encrypted {
+        return Some(Finding::advice(
+            "how the servers are cannot be asked for over TLS",
+            "run the doctor on a port without TLS, or ask their admin server",
+        ));
+    }
+    if mute || facts.settings.is_none() {
+        return Some(Finding::advice(
+            "four-letter words are off: how the servers are, and are set, could not be looked at",
+            "4lw.commands.whitelist=srvr,conf in zoo.cfg",
+        ));
+    }
+    None
+}
+
+fn versions(facts: &Facts) -> Vec<Finding> {
+    let version = |(_, answer): &(String, Answer)| match answer {
+        Answer::Serves { version, .. } => Some(version.clone()),
+        Answer::Idle | Answer::Mute | Answer::Silence(_) => None,
+    };
+    let mut told: Vec<String> = facts.servers.iter().filter_map(version).collect();
+    told.sort_unstable();
+    told.dedup();
+    told.iter().map(|version| of_version(version)).collect()
+}
+
+fn of_version(version: &str) -> Finding {
+    let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
+    let [major, minor, ..] = numbers[..] else {
+        let what = format!("the version {version:?} is not known");
+        return Finding::advice(what, "use a release of ZooKeeper, 3.5 or later");
+    };
+    match (major, minor) {
+        (..3, _) | (3, ..5) => Finding::danger(
+            format!("ZooKeeper {version} is too old: tenure needs 3.5"),
+            "upgrade to the current release",
+        ),
+        (3, ..8) => Finding::advice(
+            format!("ZooKeeper {version} is not maintained any more"),
+            "upgrade to the current release",
+        ),
+        _ => Finding::fine(format!("ZooKeeper {version} is recent enough")),
+    }
+}
+
+fn terms(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let longest = facts.settings.map_or(facts.life, |settings| settings.longest);
+    let longest = longest.saturating_sub(GRACE);
+    let default = Duration::from_secs(30);
+    if longest < default {
+        let what = format!("a TTL above {longest:?} is refused, the default of 30s with it");
+        findings.push(Finding::advice(what, "raise maxSessionTimeout, or use a shorter TTL"));
+    } else if facts.settings.is_some() {
+        let longest = longest.min(Options::MAX_TTL);
+        findings.push(Finding::fine(format!("a TTL may be as long as {longest:?}")));
+    } else {
+        findings.push(Finding::fine("a TTL of 30s, the default, is within the servers' limits"));
+    }
+    let Some(settings) = facts.settings else { return findings };
+    if settings.shortest > Duration::from_secs(10) {
+        let what = format!(
+            "a lock of a dead holder is free after {:?} at the earliest, whatever its TTL",
+            settings.shortest
+        );
+        findings.push(Finding::advice(what, "lower minSessionTimeout"));
+    }
+    if settings.tick > GRACE {
+        let what = format!(
+            "a tick of {:?} is long: if a server dies, the leader may end a session that it has \
+             not heard of for so long, before its holder gives up",
+            settings.tick
+        );
+        findings.push(Finding::advice(what, "lower tickTime to 2000 or less"));
+    }
+    findings
+}
+
+fn access(facts: &Facts) -> Finding {
+    match (facts.open, facts.logs_in, facts.encrypted) {
+        (Some(true), ..) => Finding::advice(
+            "the nodes are open to the world: whoever reaches ZooKeeper can delete every lock",
+            "name a user in the URL, and set the prefix node's rights with `setAcl`",
+        ),
+        (_, false, _) => Finding::advice(
+            "nobody logs in: locks will be open to whoever reaches ZooKeeper",
+            "name a user in the URL: zk://user:password@host",
+        ),
+        (_, true, false) => {
+            Finding::advice("the password and locks travel without encryption", "use zks://")
+        }
+        (_, true, true) => Finding::fine("users log in, over TLS"),
+    }
+}
+
+fn numbers(facts: &Facts) -> Option<Finding> {
+    let (lock, given) = facts.numbers.as_ref()?;
+    let limit = i64::from(Limits::default().last);
+    let share = given.saturating_mul(100) / limit;
+    let remedy = "when nobody holds or waits, delete the lock's node: numbers begin anew";
+    Some(if *given >= limit {
+        let what = format!("the numbers of {lock:?} are used up: it cannot be taken");
+        Finding::danger(what, remedy)
+    } else if share >= 50 {
+        let what =
+            format!("the numbers of {lock:?} are used up to {share} %: at the end it is refused");
+        Finding::advice(what, remedy)
+    } else {
+        Finding::fine("no lock comes near the end of its numbers")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::Settings;
+    use super::*;
+    use tenure_core::Severity;
+
+    fn facts(version: &str, servers: usize) -> Facts {
+        let mode = |number| if number == 0 { "leader" } else { "follower" };
+        let serves = |number| Answer::Serves { version: version.into(), mode: mode(number).into() };
+        let seconds = Duration::from_secs;
+        Facts {
+            servers: (0..servers).map(|number| (format!("h{number}"), serves(number))).collect(),
+            voters: Some(servers),
+            life: seconds(32),
+            settings: Some(Settings {
+                tick: seconds(2),
+                shortest: seconds(4),
+                longest: seconds(40),
+            }),
+            open: Some(false),
+            logs_in: true,
+            encrypted: true,
+            numbers: Some(("a".into(), 17)),
+        }
+    }
+
+    /// The worst there is, and all that is as bad.
+    fn worst(facts: &Facts) -> (Severity, String) {
+        let findings = of(facts);
+        for finding in &findings {
+            let fine = finding.severity == Severity::Fine;
+            assert_eq!(finding.remedy.is_empty(), fine, "{finding:?}");
+        }
+        let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
+        let told = findings.into_iter().filter(|finding| finding.severity == worst);
+        (worst, told.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
+    }
+
+    #[test]
+    fn a_sound_ensemble_is_fine() {
+        assert_eq!(worst(&facts("3.8.4", 3)).0, Severity::Fine);
+        assert_eq!(worst(&facts("3.9.3", 5)).0, Severity::Fine);
+    }
+
+    #[test]
+    fn each_weakness_is_named() {
+        let with = |change: fn(&mut Facts)| {
+            let mut facts = facts("3.9.3", 3);
+            change(&mut facts);
+            facts
+        };
+        for (facts, word) in [
+            (facts("3.9.3", 1), "its loss stops"),
+            (facts("3.9.3", 2), "2 servers vote"),
+            (with(|it| it.servers[1].1 = Answer::Silence("refused".into())), "h1 (refused)"),
+            (with(|it| it.servers[1].1 = Answer::Idle), "no quorum"),
+            (with(|it| drop(it.servers.pop())), "names 2 of 3"),
+            (with(|it| it.voters = None), "how many servers"),
+            (with(|it| it.servers[0] = it.servers[1].clone()), "0 of the servers say"),
+            (with(|it| it.servers[0].1 = Answer::Mute), "over TLS"),
+            (with(|it| it.settings = None), "four-letter words"),
+            (with(|it| it.settings.as_mut().unwrap().longest = GRACE * 5), "above 8s"),
+            (with(|it| it.settings.as_mut().unwrap().shortest = GRACE * 10), "after 20s"),
+            (with(|it| it.settings.as_mut().unwrap().tick = GRACE * 2), "a tick of 4s"),
+            (with(|it| it.open = Some(true)), "open to the world"),
+            (with(|it| it.logs_in = false), "nobody logs in"),
+            (with(|it| it.encrypted = false), "without encryption"),
+            (with(|it| it.numbers = Some(("b".into(), 1 << 30))), "\"b\" are used up to 50 %"),
+            (facts("3.6.3", 3), "not maintained"),
+            (facts("nightly", 3), "not known"),
+        ] {
+            let (severity, what) = worst(&facts);
+            assert_eq!(severity, Severity::Advice, "{what}");
+            assert!(what.contains(word), "{word}: {what}");
+        }
+    }
+
+    #[test]
+    fn what_loses_locks_is_unsafe() {
+        let mut used_up = facts("3.9.3", 3);
+        used_up.numbers = Some(("b".into(), i64::from(i32::MAX)));
+        for (facts, word) in [(used_up, "cannot be taken"), (facts("3.4.14", 3), "too old")] {
+            let (severity, what) = worst(&facts);
+            assert_eq!(severity, Severity::Unsafe, "{what}");
+            assert!(what.contains(word), "{word}: {what}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The paths of locks, such that no lock's nodes are among another's.
+
+use std::fmt::Write as _;
+
+use tenure_core::{Error, ErrorKind, LockName, Result};
+
+use crate::config::ZooKeeperConfig;
+
+/// How paths are made on one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyring {
+    /// The node that locks are children of; empty for the root.
+    folder: String,
+    /// What the name of every lock's node begins with.
+    stem: String,
+}
+
+impl Keyring {
+    pub(crate) fn new(config: &ZooKeeperConfig) -> Result<Self> {
+        let below = config.prefix.trim_start_matches('/');
+        let whole = format!("{}/{below}", config.chroot.trim_end_matches('/'));
+        let (folder, stem) = whole.rsplit_once('/').unwrap_or(("", ""));
+        let sound = |part: &str| !matches!(part, "" | "." | "..") && part.chars().all(is_allowed);
+        let folders = folder.is_empty()
+            || folder.strip_prefix('/').is_some_and(|parts| parts.split('/').all(sound));
+        if !folders || !stem.chars().all(is_allowed) {
+            let why = "the chroot or the prefix is no path: no empty parts, no control characters";
+            return Err(Error::new(ErrorKind::Invalid, "use this ZooKeeper store", why));
+        }
+        Ok(Self { folder: folder.into(), stem: stem.into() })
+    }
+
+    /// The node that a lock's claims are children of.
+    pub(crate) fn lock(&self, name: &LockName) -> String {
+        format!("{}/{}{}", self.folder, self.stem, encode(name.as_str()))
+    }
+
+    /// Where evictions from a lock are recorded. No lock has a name that is encoded like this.
+    pub(crate) fn audit(&self, name: &LockName) -> String {
+        format!("{}/{}%audit/{}", self.folder, self.stem, encode(name.as_str()))
+    }
+
+    /// The node that says what a session has lost.
+    pub(crate) fn canary(&self, session: i64) -> String {
+        format!("{}/{}%holder-{session:x}", self.folder, self.stem)
+    }
+
+    /// The node that locks are children of.
+    pub(crate) fn folder(&self) -> &str {
+        if self.folder.is_empty() { "/" } else { &self.folder }
+    }
+
+    /// The lock that a child of the folder belongs to, if it belongs to one.
+    pub(crate) fn lock_of(&self, child: &str) -> Option<LockName> {
+        let encoded = child.strip_prefix(self.stem.as_str())?;
+        let name = LockName::new(&decode(encoded)?).ok()?;
+        (encode(name.as_str()) == encoded).then_some(name)
+    }
+}
+
+/// All that a path is above: `/a/b` is above `/a/b/c`, and `/a` is above both.
+pub(crate) fn parent(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some(("", _)) | None => "/",
+        Some((parent, _)) => parent,
+    }
+}
+
+/// ZooKeeper refuses what Java has to write as a surrogate, private characters and a few more.
+const fn is_allowed(c: char) -> bool {
+    !matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
+}
+
+/// What ZooKeeper takes for something else, or refuses, in the way of URLs.
+fn encode(name: &str) -> String {
+    let reserved = matches!(name, "." | ".." | "zookeeper");
+    let mut encoded = String::with_capacity(name.len());
+    for (place, c) in name.char_indices() {
+        if c != '%' && c != '/' && is_allowed(c) && !(reserved && place == 0) {
+            encoded.push(c);
+            continue;
+        }
+        for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+            // Writing to a string never fails.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+fn decode(encoded: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let [first, after @ ..] = rest {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = after;
+            continue;
+        }
+        let [high, low, after @ ..] = after else { return None };
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push(u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keyring(chroot: &str, prefix: &str) -> Result<Keyring> {
+        let mut config = ZooKeeperConfig::new(Vec::new());
+        (config.chroot, config.prefix) = (chroot.into(), prefix.into());
+        Keyring::new(&config)
+    }
+
+    fn name(text: &str) -> LockName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_name_has_a_path_of_its_own_and_is_read_back_from_it() {
+        let names = ["a", "a/", "a/b", "%", "%25", "%2F", ".", "..", "...", "zookeeper", "%audit"];
+        let odd = ["🔒", "\u{e000}", "\u{fffd}", "é", " ", "-lock-0000000001"];
+        for prefix in ["tenure/", "", "app-", "/a/b-"] {
+            let keyring = keyring("/root", prefix).unwrap();
+            let mut paths: Vec<_> = names.iter().chain(&odd).map(|one| name(one)).collect();
+            for one in &mut paths {
+                let path = keyring.lock(one);
+                let (above, child) = path.rsplit_once('/').unwrap();
+                assert_eq!(above, keyring.folder());
+                assert!(child.chars().all(is_allowed) && !matches!(child, "." | ".."), "{child}");
+                assert_eq!(keyring.lock_of(child).as_ref(), Some(&*one));
+            }
+            for other in [keyring.audit(&name("a")), keyring.canary(0x17)] {
+                let child = other[keyring.folder().len() + 1..].split('/').next().unwrap();
+                assert_eq!(keyring.lock_of(child), None, "{child}");
+            }
+            assert_eq!(keyring.lock_of("tenure/%2f"), None, "there is one spelling");
+        }
+        assert_eq!(keyring("", "").unwrap().lock(&name("zookeeper")), "/%7Aookeeper");
+    }
+
+    #[test]
+    fn a_chroot_and_a_prefix_make_a_path() {
+        let path = |chroot, prefix| keyring(chroot, prefix).unwrap().lock(&name("a"));
+        assert_eq!(path("", "tenure/"), "/tenure/a");
+        assert_eq!(path("", "/tenure/"), "/tenure/a");
+        assert_eq!(path("/x/y", ""), "/x/y/a");
+        assert_eq!(path("/x/", "y-"), "/x/y-a");
+        assert_eq!(keyring("", "").unwrap().folder(), "/");
+        for (chroot, prefix) in [("/x//y", ""), ("/..", ""), ("", "a//"), ("", "a\nb"), ("x", "")] {
+            assert!(keyring(chroot, prefix).is_err(), "{chroot} {prefix}");
+        }
+        assert_eq!((parent("/a"), parent("/a/b")), ("/", "/a"));
+    }
+}

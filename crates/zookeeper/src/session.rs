@@ -1,0 +1,227 @@
+//! Sessions, shared by the claims of one client that want to live equally long.
+//!
+//! The client library keeps a session alive by itself, so what a session says is only this: its
+//! process lives, and reaches the servers. Claims that nobody renews are removed one by one
+//! (`tenants.rs`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Error, ErrorKind, Moment, Result, now};
+use tokio::sync::Mutex as Turn;
+use tokio::task::AbortHandle;
+use zookeeper_client::{Client, Error as Fault, SessionState};
+
+use crate::config::ZooKeeperConfig;
+use crate::connect::{CONNECT, open};
+
+/// How much longer than the claims on it a session lasts.
+///
+/// A server tells the leader twice a tick whom it has heard of. If it dies before that, the leader
+/// counts from the sign of life before. Signs are sent once a second, a tick has two by default.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// The session that is opened before anybody has asked for a lock: for the default TTL.
+const FIRST: Duration = Duration::from_secs(30);
+
+/// A session that nobody has used for so long is closed when another is opened.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// One session with ZooKeeper.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) zk: Client,
+    timeout: Duration,
+    /// The moment before the last call was sent that a leader has answered.
+    confirmed: AtomicU64,
+    used: AtomicU64,
+    /// Who listens for losses.
+    listener: Mutex<Option<AbortHandle>>,
+}
+
+impl Session {
+    pub(crate) fn id(&self) -> i64 {
+        self.zk.session_id().0
+    }
+
+    /// How long the servers keep it without a sign of life.
+    pub(crate) fn life(&self) -> Duration {
+        self.zk.session_timeout()
+    }
+
+    /// Notes who listens for losses, if nobody does already.
+    pub(crate) fn attend(&self, start: impl FnOnce() -> AbortHandle) {
+        self.listener.lock().get_or_insert_with(start);
+    }
+
+    /// Whether somebody uses it, besides those who keep it.
+    fn is_in_use(self: &Arc<Self>) -> bool {
+        let kept = 1 + usize::from(self.listener.lock().is_some());
+        let idle = now().since(Moment::from_nanos(self.used.load(Ordering::Relaxed)));
+        !self.is_over() && (Arc::strong_count(self) > kept || idle < IDLE)
+    }
+
+    /// Stops listening: who listens keeps it.
+    fn leave_alone(&self) {
+        if let Some(listener) = self.listener.lock().take() {
+            listener.abort();
+        }
+    }
+
+    /// Whether it is gone for good, as far as the client library knows.
+    pub(crate) fn is_over(&self) -> bool {
+        self.zk.state().is_terminated()
+    }
+
+    /// The moment before the last call was sent that went through the leader and was answered: the
+    /// session lasts from then on. A server that lost the leader goes on answering for a while, and
+    /// the leader does not hear of it: so what a server alone answers does not count.
+    pub(crate) fn confirmed(&self) -> Moment {
+        Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
+    }
+
+    /// A call that went through the leader and was sent after this moment has been answered.
+    pub(crate) fn confirm(&self, sent: Moment) {
+        self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Waits for a connection. What is sent without one stays in a queue, for how long nobody knows.
+    pub(crate) async fn ready(&self, operation: &'static str) -> Result<()> {
+        self.used.store(now().as_nanos(), Ordering::Relaxed);
+        if self.zk.state() == SessionState::SyncConnected {
+            return Ok(());
+        }
+        let connected = async {
+            let mut watcher = self.zk.state_watcher();
+            let mut state = watcher.state();
+            while !state.is_terminated() && state != SessionState::SyncConnected {
+                state = watcher.changed().await;
+            }
+            state == SessionState::SyncConnected
+        };
+        let why = match tokio::time::timeout(self.timeout, connected).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "the session has ended: ask again",
+            Err(_) => "there is no connection to any server: check that they run",
+        };
+        Err(Error::new(ErrorKind::Unreachable, operation, why))
+    }
+
+    /// The answer to a call that has been sent, within the time there is.
+    pub(crate) async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::time::timeout(self.timeout, call).await.unwrap_or(Err(Fault::Timeout))
+    }
+}
+
+/// The sessions of one client.
+pub(crate) struct Sessions {
+    config: ZooKeeperConfig,
+    by_seconds: Mutex<HashMap<u64, Arc<Session>>>,
+    /// Who opens a session does so for all who wait for it.
+    seats: Mutex<HashMap<u64, Arc<Turn<()>>>>,
+}
+
+impl Sessions {
+    pub(crate) async fn connect(config: ZooKeeperConfig) -> Result<Self> {
+        let sessions = Self { config, by_seconds: Mutex::default(), seats: Mutex::default() };
+        sessions.of_length(CONNECT, FIRST).await?;
+        Ok(sessions)
+    }
+
+    /// A session for claims of this TTL, connected.
+    pub(crate) async fn get(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+        let session = self.ready(operation, ttl).await?;
+        let longest = session.life().saturating_sub(GRACE);
+        if longest < ttl {
+            let life = session.life();
+            let why = format!(
+                "the servers end a session after {life:?}: ask for a TTL of at most {longest:?}, or \
+                 raise their maxSessionTimeout"
+            );
+            return Err(Error::new(ErrorKind::Invalid, operation, why));
+        }
+        Ok(session)
+    }
+
+    /// Any session, to look at things, connected.
+    pub(crate) async fn any(&self, operation: &'static str) -> Result<Arc<Session>> {
+        let alive = self.by_seconds.lock().values().find(|one| !one.is_over()).cloned();
+        if let Some(session) = alive {
+            let ready = session.ready(operation).await;
+            if !session.is_over() {
+                return ready.map(|()| session);
+            }
+        }
+        self.ready(operation, FIRST).await
+    }
+
+    /// A session of this length, connected. One that turns out to have ended is replaced.
+    async fn ready(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+        let session = self.of_length(operation, ttl).await?;
+        let ready = session.ready(operation).await;
+        if !session.is_over() {
+            return ready.map(|()| session);
+        }
+        let session = self.of_length(operation, ttl).await?;
+        session.ready(operation).await?;
+        Ok(session)
+    }
+
+    async fn of_length(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+        let seconds = u64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+        if let Some(session) = self.open_one(seconds) {
+            return Ok(session);
+        }
+        let seat = Arc::clone(self.seats.lock().entry(seconds).or_default());
+        let _turn = seat.lock().await;
+        if let Some(session) = self.open_one(seconds) {
+            return Ok(session);
+        }
+        let sent = now();
+        let opened = open(&self.config, Duration::from_secs(seconds) + GRACE).await;
+        let zk = opened.map_err(|error| renamed(operation, error))?;
+        let moment = || AtomicU64::new(sent.as_nanos());
+        let timeout = self.config.timeout;
+        let session = Arc::new(Session {
+            zk,
+            timeout,
+            confirmed: moment(),
+            used: moment(),
+            listener: Mutex::default(),
+        });
+        let mut open = self.by_seconds.lock();
+        open.retain(|_, other| {
+            let in_use = other.is_in_use();
+            // One that is over has its last words to say.
+            if !in_use && !other.is_over() {
+                other.leave_alone();
+            }
+            in_use
+        });
+        open.insert(seconds, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Stops listening, so that sessions close when nobody uses them any more.
+    pub(crate) fn leave_alone(&self) {
+        self.by_seconds.lock().values().for_each(|session| session.leave_alone());
+    }
+
+    fn open_one(&self, seconds: u64) -> Option<Arc<Session>> {
+        self.by_seconds.lock().get(&seconds).filter(|one| !one.is_over()).cloned()
+    }
+}
+
+/// To open a session is part of what was asked for.
+fn renamed(operation: &'static str, error: Error) -> Error {
+    if operation == CONNECT {
+        return error;
+    }
+    Error::new(error.kind(), operation, error.to_string()).caused_by(error)
+}

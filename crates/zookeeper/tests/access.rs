@@ -1,0 +1,136 @@
+//! Who gets in: passwords, rights, TLS, and servers that are not there.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{client, config_of};
+use tenure_core::{Client, Error, ErrorKind, Options};
+use tenure_testkit::{Certificates, ZooKeeperServer};
+use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
+
+async fn works(client: &Client) {
+    let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(20)));
+    let guard = mutex.acquire().await.unwrap();
+    assert!(guard.is_valid());
+    assert_eq!(client.inspect("orders").await.unwrap().holders.len(), 1);
+    guard.release().await.unwrap();
+}
+
+async fn refusal(config: &ZooKeeperConfig) -> Error {
+    ZooKeeperStore::connect(config.clone()).await.map(drop).unwrap_err()
+}
+
+fn login(config: &ZooKeeperConfig, user: &str, password: &str) -> ZooKeeperConfig {
+    let mut config = config.clone();
+    config.username = Some(user.into());
+    config.password = Some(password.into());
+    config.access = Access::Creator;
+    config
+}
+
+on_servers! {
+    async fn what_a_user_creates_is_the_users_own() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let anybody = config_of(&server);
+        let ours = login(&anybody, "app", "secret");
+        works(&client(&ours).await).await;
+        works(&client(&ours).await).await;
+        for stranger in [login(&anybody, "app", "wrong"), login(&anybody, "other", "x"), anybody] {
+            let stranger = client(&stranger).await;
+            let denied = stranger.mutex("orders").unwrap().try_acquire().await.unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+            assert!(denied.to_string().contains("rights"), "{denied}");
+            let denied = stranger.mutex("new").unwrap().acquire().await.unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+            assert_eq!(stranger.list("").await.unwrap_err().kind(), ErrorKind::Denied);
+        }
+    }
+}
+
+on_servers! {
+    async fn a_user_may_open_its_locks_to_the_world() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let mut open = login(&config_of(&server), "app", "secret");
+        open.access = Access::World;
+        works(&client(&open).await).await;
+        works(&client(&config_of(&server)).await).await;
+    }
+}
+
+on_servers! {
+    async fn locks_live_below_a_chroot_that_need_not_be_there() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let mut deep = config_of(&server);
+        deep.chroot = "/apps/locks".into();
+        let mut other = deep.clone();
+        other.chroot = "/apps/other".into();
+        let (one, two) = (client(&deep).await, client(&other).await);
+        works(&one).await;
+        let _held = one.mutex("a").unwrap().acquire().await.unwrap();
+        let _beside = two.mutex("a").unwrap().try_acquire().await.unwrap();
+        assert_eq!(one.list("").await.unwrap().len(), 1);
+        for bad in ["/apps//locks", "/..", "apps"] {
+            deep.chroot = bad.into();
+            assert_eq!(refusal(&deep).await.kind(), ErrorKind::Invalid, "{bad}");
+        }
+    }
+}
+
+on_servers! {
+    async fn tls_is_spoken_and_verified() {
+        let files = Certificates::make().unwrap();
+        let server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
+        let mut config = config_of(&server);
+        config.servers = vec![("127.0.0.1".into(), server.tls_port().unwrap())];
+        let plain = refusal(&config).await;
+        assert_eq!(plain.kind(), ErrorKind::QuorumLost, "{plain}");
+        assert!(plain.to_string().contains("TLS"), "{plain}");
+        let identity = Some(files.of("client"));
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: identity.clone() });
+        works(&client(&login(&config, "app", "secret")).await).await;
+        // A server that wants a certificate gets none.
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        let denied = refusal(&config).await;
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        assert!(denied.to_string().contains("TLS"), "{denied}");
+        // A server that another authority vouches for.
+        let others = Certificates::make().unwrap();
+        config.tls = Some(Tls { ca: Some(others.ca()), identity });
+        assert_eq!(refusal(&config).await.kind(), ErrorKind::Denied);
+        for ca in [Some("/nowhere.pem".into()), None] {
+            config.tls = Some(Tls { ca, identity: None });
+            assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
+        }
+    }
+}
+
+on_servers! {
+    async fn a_server_that_is_not_there_is_unreachable() {
+        let mut server = ZooKeeperServer::start(&[]).unwrap();
+        let config = config_of(&server);
+        let client = client(&config).await;
+        server.kill9().unwrap();
+        let error = refusal(&config).await;
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        let error = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("check that"), "{error}");
+    }
+}
+
+on_servers! {
+    async fn a_ttl_beyond_the_servers_limit_is_refused_with_the_limit() {
+        let server = ZooKeeperServer::start(&["maxSessionTimeout=10000"]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let mutex = client.mutex("a").unwrap();
+        let error = mutex.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("at most 8s"), "{error}");
+        assert!(error.to_string().contains("maxSessionTimeout"), "{error}");
+        let short = mutex.with(Options::new().ttl(Duration::from_secs(8)));
+        short.acquire().await.unwrap().release().await.unwrap();
+    }
+}

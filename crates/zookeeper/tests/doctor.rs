@@ -1,0 +1,71 @@
+//! What a store finds when it examines real servers.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use common::{config, config_of, store};
+use tenure_core::{Finding, Severity, Store};
+use tenure_testkit::{GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_zookeeper::{Access, ZooKeeperConfig, ZooKeeperStore};
+
+async fn findings(config: &ZooKeeperConfig) -> Vec<Finding> {
+    store(config).await.examine().await.unwrap()
+}
+
+fn has(findings: &[Finding], severity: Severity, word: &str) -> bool {
+    findings.iter().any(|one| one.severity == severity && one.what.contains(word))
+}
+
+on_servers! {
+    async fn a_single_server_open_to_the_world_is_told_so_and_is_not_unsafe() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let found = findings(&config_of(&server)).await;
+        assert!(has(&found, Severity::Advice, "its loss stops all locks"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "recent enough"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "as long as 598s"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(found.iter().all(|one| one.severity < Severity::Unsafe), "{found:?}");
+        // The nodes are there by now.
+        let found = findings(&config_of(&server)).await;
+        assert!(has(&found, Severity::Advice, "open to the world"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "end of its numbers"), "{found:?}");
+        // It leaves nothing behind.
+        assert_eq!(store(&config_of(&server)).await.list("").await.unwrap(), []);
+    }
+}
+
+on_servers! {
+    async fn limits_and_silence_are_named() {
+        let settings = ["maxSessionTimeout=12000", "4lw.commands.whitelist=ruok"];
+        let server = ZooKeeperServer::start(&settings).unwrap();
+        let mut login = config_of(&server);
+        (login.username, login.password) = (Some("app".into()), Some("secret".into()));
+        login.access = Access::Creator;
+        let found = findings(&login).await;
+        assert!(has(&found, Severity::Advice, "a TTL above 10s is refused"), "{found:?}");
+        assert!(has(&found, Severity::Advice, "four-letter words are off"), "{found:?}");
+        assert!(has(&found, Severity::Advice, "without encryption"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+    }
+}
+
+on_servers! {
+    async fn an_ensemble_is_counted_and_a_dead_server_is_named() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let all = config(&ensemble.addresses());
+        let found = findings(&all).await;
+        assert!(has(&found, Severity::Fine, "all of 3 servers serve: 1 may fail"), "{found:?}");
+        let mut two = all.clone();
+        two.servers.pop();
+        assert!(has(&findings(&two).await, Severity::Advice, "names 2 of 3"));
+        ensemble.members()[2].kill9().unwrap();
+        // It may have been the leader: the others elect another first.
+        let serves = || async { ZooKeeperStore::connect(all.clone()).await.is_ok() };
+        assert!(eventually(GENEROUS, serves).await);
+        let found = findings(&all).await;
+        let dead = format!(":{}", all.servers[2].1);
+        assert!(has(&found, Severity::Advice, &dead), "{found:?}");
+        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+    }
+}

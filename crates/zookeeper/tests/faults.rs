@@ -1,0 +1,359 @@
+//! Servers that die, stop and come back, sessions that end, replies that are lost: nobody holds
+//! beside another, nobody is stuck, nothing is left behind, and tokens keep rising.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{ELECTION, Turns, claim, client, config, config_of, store, until_waiting};
+use proxy::{Proxy, Way};
+use tenure_core::{
+    Answer, Client, ErrorKind, LossReason, Options, Patience, Released, Renewal, Store, now,
+};
+use tenure_testkit::{GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+
+const TTL: Duration = Duration::from_secs(2);
+
+async fn clients(addresses: &str, count: usize) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(client(&config(addresses)).await);
+    }
+    clients
+}
+
+on_servers! {
+    async fn the_death_of_any_server_under_load_costs_no_lock() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let clients = clients(&ensemble.addresses(), 3).await;
+        let turns = Arc::new(Turns::default());
+        let tasks = turns.start(&clients, 3);
+        turns.go_on(20).await;
+        for _ in 0..2 {
+            let leader = ensemble.leader().unwrap();
+            ensemble.members()[leader].kill9().unwrap();
+            turns.go_on(20).await;
+            ensemble.members()[leader].restart().unwrap();
+            ensemble.until_all_serve().unwrap();
+            turns.go_on(20).await;
+        }
+        ensemble.members()[0].kill9().unwrap();
+        turns.go_on(20).await;
+        turns.stop(tasks).await;
+    }
+}
+
+on_servers! {
+    async fn a_server_that_stands_still_under_load_costs_no_lock() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let clients = clients(&ensemble.addresses(), 3).await;
+        let turns = Arc::new(Turns::default());
+        let tasks = turns.start(&clients, 3);
+        turns.go_on(20).await;
+        for member in 0..3 {
+            ensemble.members()[member].stop().unwrap();
+            turns.go_on(20).await;
+            ensemble.members()[member].cont().unwrap();
+            ensemble.until_all_serve().unwrap();
+            turns.go_on(20).await;
+        }
+        turns.stop(tasks).await;
+    }
+}
+
+on_servers! {
+    async fn a_server_that_is_silent_keeps_nobody_from_connecting() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let silent = (ensemble.leader().unwrap() + 1) % 3;
+        ensemble.members()[silent].stop().unwrap();
+        for round in 0..10 {
+            let client = client(&config(&ensemble.addresses())).await;
+            assert!(client.list("").await.is_ok(), "{round}");
+        }
+        ensemble.members()[silent].cont().unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_guard_outlives_the_leader() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let clients = clients(&ensemble.addresses(), 2).await;
+        let options = Options::new().ttl(Duration::from_secs(12));
+        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
+        let mutex = clients[1].mutex("a").unwrap().with(options);
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&clients[0], "a", 1).await;
+        let leader = ensemble.leader().unwrap();
+        ensemble.members()[leader].kill9().unwrap();
+        // Long enough to need several renewals.
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert!(guard.is_valid(), "the lock was lost with the leader");
+        assert!(!waiting.is_finished());
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let client = client(&config(&ensemble.addresses())).await;
+        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(Duration::from_secs(4)));
+        let guard = mutex.acquire().await.unwrap();
+        for member in 0..2 {
+            ensemble.members()[member].kill9().unwrap();
+        }
+        tokio::time::timeout(GENEROUS, guard.danger()).await.unwrap();
+        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
+        assert_eq!(reason, LossReason::Expired);
+        let error = mutex.try_acquire().await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        drop(guard);
+        for member in 0..2 {
+            ensemble.members()[member].restart().unwrap();
+        }
+        ensemble.until_all_serve().unwrap();
+        let again = mutex.acquire_within(ELECTION).await.unwrap();
+        again.release().await.unwrap();
+        client.close().await;
+    }
+}
+
+on_servers! {
+    /// A server that lost the leader answers reads for a long time, while the leader ends the
+    /// sessions of its clients: what it says keeps no lock.
+    async fn a_server_that_lost_the_leader_keeps_nobody_in_the_belief_that_it_holds() {
+        let mut ensemble = ZooKeeperEnsemble::start(&["syncLimit=1000"]).unwrap();
+        let leader = ensemble.leader().unwrap();
+        let alone = (leader + 1) % 3;
+        let address = format!("127.0.0.1:{}", ensemble.members()[alone].port());
+        let client = client(&config(&address)).await;
+        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
+        let guard = mutex.acquire().await.unwrap();
+        for member in (0..3).filter(|member| *member != alone) {
+            ensemble.members()[member].stop().unwrap();
+        }
+        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it goes on");
+        assert_eq!(reason, LossReason::Expired);
+        let state = ensemble.members()[alone].word("srvr").unwrap();
+        assert!(state.contains("Mode: follower"), "it did not answer all the time: {state}");
+        drop(guard);
+        for member in (0..3).filter(|member| *member != alone) {
+            ensemble.members()[member].cont().unwrap();
+        }
+    }
+}
+
+on_servers! {
+    async fn a_restart_of_the_whole_ensemble_keeps_locks_places_and_tokens() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let clients = clients(&ensemble.addresses(), 2).await;
+        let options = Options::new().ttl(Duration::from_secs(120));
+        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
+        let mutex = clients[1].mutex("a").unwrap().with(options.clone());
+        let waiting = tokio::spawn(async move {
+            loop {
+                match mutex.acquire().await {
+                    Ok(guard) => return guard,
+                    // The whole store may be away for longer than one attempt lasts.
+                    Err(error) => assert!(error.is_transient(), "{error}"),
+                }
+            }
+        });
+        until_waiting(&clients[0], "a", 1).await;
+        for member in ensemble.members() {
+            member.kill9().unwrap();
+        }
+        for member in ensemble.members() {
+            member.restart().unwrap();
+        }
+        ensemble.until_all_serve().unwrap();
+        assert!(guard.is_valid());
+        let rival = clients[0].mutex("a").unwrap().with(options);
+        let refused = || async { rival.try_acquire().await.unwrap_err().kind() == ErrorKind::Busy };
+        assert!(eventually(ELECTION, refused).await, "it was never busy");
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn a_client_that_is_cut_off_knows_before_another_holds() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let [cut_off, other] =
+            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
+        let options = Options::new().ttl(TTL);
+        for _ in 0..3 {
+            let mutex = cut_off.mutex("a").unwrap().with(options.clone());
+            let guard = mutex.acquire_within(ELECTION).await.unwrap();
+            proxy.set(Way::Cut);
+            let deadline = now() + guard.remaining();
+            let next = other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
+            let valid = guard.is_valid();
+            assert!(!valid, "two were valid at once");
+            assert!(now() >= deadline, "granted before the holder's own deadline");
+            assert_eq!(guard.lost().await, LossReason::Expired);
+            proxy.heal();
+            drop(guard);
+            cut_off.close().await;
+            // The late release must not take the lock away from the new holder.
+            let holders = other.inspect("a").await.unwrap().holders;
+            assert_eq!(holders[0].owner, next.owner().to_string());
+            next.release().await.unwrap();
+        }
+    }
+}
+
+on_servers! {
+    async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let [cut_off, other] =
+            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
+        let guard = other.mutex("a").unwrap().acquire().await.unwrap();
+        let mutex = cut_off.mutex("a").unwrap();
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&other, "a", 1).await;
+        proxy.set(Way::Deaf);
+        // The news of this is lost on the way.
+        guard.release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        proxy.heal();
+        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// The node is there, and nobody knows: the one who asks again finds it.
+    async fn a_claim_whose_reply_is_lost_is_one_claim() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let mut short = config(&proxy.address());
+        short.timeout = Duration::from_millis(500);
+        let (store, other) = (store(&short).await, store(&config_of(&server)).await);
+        let long = Duration::from_secs(60);
+        let patience = Patience::queue(long);
+        // What it needs is there before, so that one call is all there is to lose.
+        let first = claim("a", long);
+        store.claim(&first, patience).await.unwrap();
+        store.release(&first).await.unwrap();
+        for release in [false, true] {
+            let asked = claim("a", long);
+            proxy.set(Way::Deaf);
+            let error = store.claim(&asked, patience).await.unwrap_err();
+            assert_eq!(error.effect(), tenure_core::Effect::Unknown, "{error}");
+            let seen = || async { other.inspect(&asked.name).await.unwrap().holders.len() == 1 };
+            assert!(eventually(GENEROUS, seen).await, "the claim was carried out");
+            proxy.heal();
+            let again = || async {
+                if release {
+                    return store.release(&asked).await.is_ok();
+                }
+                let answer = store.claim(&asked, patience).await;
+                matches!(answer, Ok(Answer::Granted(_)))
+            };
+            assert!(eventually(GENEROUS, again).await);
+            let state = other.inspect(&asked.name).await.unwrap();
+            if release {
+                assert!(state.is_free(), "an orphan: {state:?}");
+            } else {
+                assert_eq!(state.holders.len(), 1, "a double: {state:?}");
+                assert!(state.waiters.is_empty(), "a double: {state:?}");
+                assert_eq!(store.release(&asked).await.unwrap(), Released::Released);
+            }
+        }
+    }
+}
+
+on_servers! {
+    async fn a_claim_that_nobody_asks_for_again_is_removed_though_its_session_lives() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let [kept, forgotten] = ["kept", "forgotten"].map(|name| claim(name, TTL));
+        for claim in [&kept, &forgotten] {
+            store.claim(claim, Patience::queue(TTL)).await.unwrap();
+        }
+        let begun = now();
+        let gone = || async {
+            assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+            store.inspect(&forgotten.name).await.unwrap().is_free()
+        };
+        assert!(eventually(GENEROUS, gone).await, "it stays");
+        assert!(now().since(begun) >= TTL.mul_f64(0.9), "it was removed too early");
+        assert_eq!(store.renew(&forgotten).await.unwrap(), Renewal::Lost);
+        assert_eq!(store.inspect(&kept.name).await.unwrap().holders.len(), 1);
+    }
+}
+
+on_servers! {
+    /// The servers end the session of one that they do not hear of. It then knows, and goes on with
+    /// a new one: the nodes of the old one are nothing to it.
+    async fn a_session_that_ended_is_replaced_and_its_holds_are_lost() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let (store, other) =
+            (store(&config(&proxy.address())).await, store(&config_of(&server)).await);
+        let (held, ttl) = (claim("a", TTL), TTL);
+        let Answer::Granted(before) = store.claim(&held, Patience::queue(ttl)).await.unwrap() else {
+            panic!("it was free")
+        };
+        let waits = claim("b", TTL);
+        let holder = claim("b", Duration::from_secs(60));
+        other.claim(&holder, Patience::queue(GENEROUS)).await.unwrap();
+        store.claim(&waits, Patience::queue(GENEROUS)).await.unwrap();
+        proxy.set(Way::Cut);
+        let ended = || async {
+            let [a, b] = [other.inspect(&held.name).await, other.inspect(&waits.name).await];
+            a.unwrap().is_free() && b.unwrap().waiters.is_empty()
+        };
+        assert!(eventually(GENEROUS, ended).await, "the session lives on");
+        proxy.heal();
+        let told = || async { store.renew(&held).await.ok() == Some(Renewal::Lost) };
+        assert!(eventually(GENEROUS, told).await);
+        let again = || async {
+            matches!(store.claim(&waits, Patience::queue(GENEROUS)).await, Ok(Answer::Queued(_)))
+        };
+        assert!(eventually(GENEROUS, again).await);
+        let Answer::Granted(after) = store.claim(&held, Patience::queue(ttl)).await.unwrap() else {
+            panic!("it was free")
+        };
+        assert!(before.token < after.token);
+        assert_eq!(other.inspect(&waits.name).await.unwrap().waiters.len(), 1);
+    }
+}
+
+on_servers! {
+    /// Long before its next renewal: a server that does not know the session says so.
+    async fn a_holder_whose_session_was_ended_by_the_servers_is_told_at_once() {
+        let servers = [(); 2].map(|()| ZooKeeperServer::start(&[]).unwrap());
+        let proxy = Proxy::start(servers[0].port()).await.unwrap();
+        let long = Options::new().ttl(Duration::from_secs(500));
+        // One that has written less than its client has seen would not take it.
+        let busy = client(&config_of(&servers[1])).await.mutex("busy").unwrap();
+        for _ in 0..20 {
+            busy.acquire().await.unwrap().release().await.unwrap();
+        }
+        let client = client(&config(&proxy.address())).await;
+        let mutex = client.mutex("a").unwrap().with(long);
+        let guard = mutex.acquire().await.unwrap();
+        proxy.lead_to(servers[1].port());
+        let told = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it is told");
+        assert_eq!(told, LossReason::NotHeld);
+        drop(guard);
+        let again = mutex.acquire_within(GENEROUS).await.unwrap();
+        again.release().await.unwrap();
+    }
+}

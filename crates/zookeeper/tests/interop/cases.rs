@@ -1,0 +1,116 @@
+//! One of ours and one of theirs.
+
+use tenure_core::{ErrorKind, Released};
+
+use crate::scene::{NAME, PATH, Scene, connect};
+use tenure_testkit::{GENEROUS, eventually};
+use tenure_zookeeper::Neighbours;
+
+pub(crate) async fn their_hold_keeps_ours_out(scene: &Scene) {
+    let mut theirs = scene.theirs().await;
+    assert!(theirs.try_hold().await);
+    let error = scene.mutex().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let error = scene.ours.rw_lock(NAME).unwrap().try_read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let error = scene.ours.semaphore(NAME, 2).unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let state = scene.state().await;
+    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    assert_eq!((holder.pid, &holder.host), (None, &None), "they did not say");
+    assert!(state.waiters.is_empty(), "who only tries leaves nothing: {state:?}");
+    theirs.release().await;
+    scene.assert_free().await;
+}
+
+pub(crate) async fn our_hold_keeps_theirs_out(scene: &Scene) {
+    let mut theirs = scene.theirs().await;
+    let guard = scene.mutex().acquire().await.unwrap();
+    assert!(!theirs.try_hold().await);
+    scene.assert_held_by(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(theirs.try_hold().await);
+    theirs.release().await;
+    scene.assert_free().await;
+}
+
+pub(crate) async fn their_release_wakes_our_waiter(scene: &Scene) {
+    let mut theirs = scene.theirs().await;
+    assert!(theirs.try_hold().await);
+    let waiter = scene.waiter(1).await;
+    theirs.release().await;
+    let guard = waiter.granted().await;
+    scene.assert_held_by(&guard).await;
+    assert!(!theirs.try_hold().await);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+pub(crate) async fn our_release_lets_theirs_in(scene: &Scene) {
+    let mut theirs = scene.theirs().await;
+    let guard = scene.mutex().acquire().await.unwrap();
+    theirs.want();
+    scene.until_waiting(1).await;
+    assert!(theirs.is_silent().await);
+    scene.assert_held_by(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    theirs.held().await;
+    let error = scene.mutex().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    theirs.release().await;
+    scene.assert_free().await;
+}
+
+pub(crate) async fn their_death_lets_ours_in(scene: &Scene) {
+    let mut theirs = scene.mortal().await;
+    assert!(theirs.try_hold().await);
+    let waiter = scene.waiter(1).await;
+    theirs.kill9();
+    let guard = waiter.granted().await;
+    scene.assert_held_by(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+/// The numbers are the server's, so everybody is served in the order of coming.
+pub(crate) async fn ours_and_theirs_stand_in_one_line(scene: &Scene) {
+    let (mut first, mut third) = (scene.theirs().await, scene.theirs().await);
+    assert!(first.try_hold().await);
+    let second = scene.waiter(1).await;
+    third.want();
+    scene.until_waiting(2).await;
+    let fourth = scene.waiter(3).await;
+    first.release().await;
+    let guard = second.granted().await;
+    scene.assert_held_by(&guard).await;
+    scene.until_waiting(2).await;
+    assert!(third.is_silent().await);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    third.held().await;
+    scene.until_waiting(1).await;
+    assert!(fourth.waits());
+    third.release().await;
+    let guard = fourth.granted().await;
+    scene.assert_held_by(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    scene.assert_free().await;
+}
+
+/// Whoever locks first makes the parent. One of ours vanishes when it is empty, unless theirs could
+/// not bear that.
+pub(crate) async fn a_parent_of_ours_that_vanishes_stops_nobody(scene: &Scene) {
+    // They do not see a permit: so they can hold the lock once while our parent is there.
+    let permit = scene.ours.semaphore(NAME, 1).unwrap().acquire().await.unwrap();
+    let mut theirs = scene.theirs().await;
+    permit.release().await.unwrap();
+    // When this one has vanished, the other has, too, if it can.
+    let others = connect(&scene.server, Neighbours::default()).await;
+    others.mutex("another").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let server = format!("127.0.0.1:{}", scene.server.port());
+    let looks = zookeeper_client::Client::connect(&server).await.unwrap();
+    let another = PATH.replace("orders", "another");
+    let gone = || async { looks.check_stat(&another).await.is_ok_and(|stat| stat.is_none()) };
+    assert!(eventually(GENEROUS, gone).await, "{another} stays");
+    assert!(theirs.try_hold().await);
+    let waiter = scene.waiter(1).await;
+    theirs.release().await;
+    assert_eq!(waiter.granted().await.release().await.unwrap(), Released::Released);
+}

@@ -1,0 +1,124 @@
+//! Lock clients of other projects on the same paths, the real ones: each is driven by line (see
+//! `interop/README.md`) and goes through the same cases.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod cases;
+mod kinds;
+mod mixed;
+mod scene;
+mod strangers;
+mod theirs;
+
+use scene::{Scene, Setting};
+use tenure_testkit::{Neighbour, ZooKeeperServer};
+use tenure_zookeeper::Neighbours;
+
+const NOBODY: Neighbours = Neighbours { curator_rw: false, kazoo: false };
+const CURATOR_RW: Neighbours = Neighbours { curator_rw: true, kazoo: false };
+const KAZOO: Neighbours = Neighbours { curator_rw: false, kazoo: true };
+const ALL: Neighbours = Neighbours { curator_rw: true, kazoo: true };
+
+const CURATOR_DEBIAN: Neighbour = Neighbour { name: "curator-debian", needs: &["java"] };
+const CURATOR_MAVEN: Neighbour = Neighbour { name: "curator-maven", needs: &["java"] };
+const KAZOO_CLIENT: Neighbour = Neighbour { name: "kazoo", needs: &["python3"] };
+
+/// A module a client and a kind of lock, with what our store is told about it; a test a case.
+macro_rules! clients {
+    ($($module:ident: $client:ident, $kind:literal, $beside:ident => $($cases:ident),+;)*) => {
+        $(mod $module {
+            static SETTING: super::Setting =
+                super::Setting { client: super::$client, kind: $kind, beside: super::$beside };
+            $(super::$cases!();)+
+        })*
+    };
+}
+
+/// Tests of the setting around them.
+macro_rules! tests {
+    ($($file:ident::$case:ident,)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let name = concat!(module_path!(), "::", stringify!($case));
+                if crate::ZooKeeperServer::is_missing(name) || SETTING.client.is_missing(name) {
+                    return;
+                }
+                crate::$file::$case(&crate::Scene::set(&SETTING).await).await;
+            }
+        )*
+    };
+}
+
+macro_rules! mutex {
+    () => {
+        crate::tests! {
+            cases::their_hold_keeps_ours_out,
+            cases::our_hold_keeps_theirs_out,
+            cases::their_release_wakes_our_waiter,
+            cases::our_release_lets_theirs_in,
+            cases::their_death_lets_ours_in,
+            cases::ours_and_theirs_stand_in_one_line,
+            mixed::ours_and_theirs_count_together_and_lose_nothing,
+        }
+    };
+}
+
+/// Not for a kazoo that we were not told of: it makes a parent once, and never again.
+macro_rules! parent {
+    () => {
+        crate::tests! { cases::a_parent_of_ours_that_vanishes_stops_nobody, }
+    };
+}
+
+macro_rules! read_write {
+    () => {
+        crate::tests! {
+            kinds::readers_of_ours_and_of_theirs_read_together,
+            kinds::their_reader_keeps_our_writer_out_until_it_leaves,
+            kinds::our_reader_keeps_their_writer_out_until_it_leaves,
+            kinds::our_writer_keeps_their_readers_out_until_it_leaves,
+            kinds::writers_of_ours_and_of_theirs_take_turns,
+            mixed::ours_and_theirs_count_together_and_lose_nothing,
+        }
+    };
+}
+
+macro_rules! unseen {
+    () => {
+        crate::tests! { strangers::without_the_option_only_ours_gives_way, }
+    };
+}
+
+macro_rules! semaphore {
+    () => {
+        crate::tests! { strangers::their_semaphore_and_ours_do_not_meet, }
+    };
+}
+
+use {mutex, parent, read_write, semaphore, tests, unseen};
+
+clients! {
+    curator_mutex_debian: CURATOR_DEBIAN, "exclusive", NOBODY => mutex, parent;
+    curator_mutex_maven: CURATOR_MAVEN, "exclusive", NOBODY => mutex, parent;
+    curator_read_write_debian: CURATOR_DEBIAN, "write", CURATOR_RW => read_write;
+    curator_read_write_maven: CURATOR_MAVEN, "write", CURATOR_RW => read_write;
+    curator_read_write_without_the_option: CURATOR_DEBIAN, "write", NOBODY => unseen;
+    curator_semaphore: CURATOR_DEBIAN, "permit-of-1", NOBODY => semaphore;
+    kazoo_lock: KAZOO_CLIENT, "exclusive", KAZOO => mutex, parent;
+    kazoo_lock_that_knows_curator: KAZOO_CLIENT, "exclusive-beside-curator", NOBODY => mutex;
+    kazoo_read_write: KAZOO_CLIENT, "write", KAZOO => read_write;
+    kazoo_lock_without_the_option: KAZOO_CLIENT, "exclusive", NOBODY => unseen;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curator_and_kazoo_both_give_way_to_ours_and_ours_to_both() {
+    static SETTING: Setting = Setting { client: CURATOR_DEBIAN, kind: "exclusive", beside: ALL };
+    let name = "curator_and_kazoo_both_give_way_to_ours_and_ours_to_both";
+    let clients = [CURATOR_DEBIAN, KAZOO_CLIENT];
+    if ZooKeeperServer::is_missing(name) || clients.iter().any(|client| client.is_missing(name)) {
+        return;
+    }
+    let scene = Scene::set(&SETTING).await;
+    strangers::ours_is_between_two_who_do_not_meet(&scene, &KAZOO_CLIENT).await;
+}

@@ -1,0 +1,125 @@
+//! A server, a client of ours on it, and as many of theirs as a case starts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Client, Guard, LockState, Mutex};
+use tenure_testkit::{GENEROUS, Neighbour, ZooKeeperServer, eventually};
+use tenure_zookeeper::{Neighbours, ZooKeeperConfig, ZooKeeperStore};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::theirs::Theirs;
+
+/// The lock, as we call it and as they do.
+pub(crate) const NAME: &str = "orders";
+pub(crate) const PATH: &str = "/apps/locks/orders";
+
+/// Longer than any test: what ends such a session is its own goodbye.
+const LONG: Duration = Duration::from_secs(120);
+/// The session of one that is to die without a goodbye.
+const SHORT: Duration = Duration::from_secs(4);
+
+/// A client of theirs, the kind of lock it uses, and what we are told about it.
+pub(crate) struct Setting {
+    pub(crate) client: Neighbour,
+    pub(crate) kind: &'static str,
+    pub(crate) beside: Neighbours,
+}
+
+pub(crate) struct Scene {
+    setting: &'static Setting,
+    pub(crate) server: ZooKeeperServer,
+    pub(crate) ours: Client,
+}
+
+impl Scene {
+    pub(crate) async fn set(setting: &'static Setting) -> Self {
+        // Parents that are left empty vanish at once, not after minutes.
+        let server = ZooKeeperServer::start(&["-Dznode.container.checkIntervalMs=200"]).unwrap();
+        let ours = connect(&server, setting.beside).await;
+        Self { setting, server, ours }
+    }
+
+    /// One more client of theirs.
+    pub(crate) async fn theirs(&self) -> Theirs {
+        self.start(self.setting.kind, LONG).await
+    }
+
+    /// One of another kind.
+    pub(crate) async fn theirs_that(&self, kind: &str) -> Theirs {
+        self.start(kind, LONG).await
+    }
+
+    /// One whose session ends soon after its death.
+    pub(crate) async fn mortal(&self) -> Theirs {
+        self.start(self.setting.kind, SHORT).await
+    }
+
+    /// One of yet another project.
+    pub(crate) async fn others(&self, client: &Neighbour, kind: &str) -> Theirs {
+        Theirs::start(client, self.server.port(), PATH, kind, LONG).await
+    }
+
+    async fn start(&self, kind: &str, session: Duration) -> Theirs {
+        Theirs::start(&self.setting.client, self.server.port(), PATH, kind, session).await
+    }
+
+    pub(crate) fn mutex(&self) -> Mutex {
+        self.ours.mutex(NAME).unwrap()
+    }
+
+    /// One of ours that wants the lock, and stands in line as the last of so many that wait.
+    pub(crate) async fn waiter(&self, waiting: usize) -> Waiter {
+        let mutex = self.mutex();
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        self.until_waiting(waiting).await;
+        assert!(!waiter.is_finished());
+        Waiter(waiter)
+    }
+
+    pub(crate) async fn state(&self) -> LockState {
+        self.ours.inspect(NAME).await.unwrap()
+    }
+
+    pub(crate) async fn assert_free(&self) {
+        let state = self.state().await;
+        assert!(state.is_free(), "{state:?}");
+    }
+
+    /// Ours, and nobody else's.
+    pub(crate) async fn assert_held_by(&self, guard: &Guard) {
+        let state = self.state().await;
+        let owners: Vec<&str> = state.holders.iter().map(|holder| &*holder.owner).collect();
+        assert_eq!(owners, [guard.owner().to_string()]);
+        assert!(guard.is_valid());
+    }
+
+    /// Returns when so many stand in line, of ours and of theirs.
+    pub(crate) async fn until_waiting(&self, count: usize) {
+        let waiting = || async { self.state().await.waiters.len() == count };
+        assert!(eventually(GENEROUS, waiting).await, "{count} never waited");
+    }
+}
+
+/// One of ours that waits.
+pub(crate) struct Waiter(JoinHandle<tenure_core::Result<Guard>>);
+
+impl Waiter {
+    pub(crate) fn waits(&self) -> bool {
+        !self.0.is_finished()
+    }
+
+    /// Returns when it has the lock.
+    pub(crate) async fn granted(self) -> Guard {
+        timeout(GENEROUS, self.0).await.expect("the waiter wakes").unwrap().unwrap()
+    }
+}
+
+/// A client of ours beside these.
+pub(crate) async fn connect(server: &ZooKeeperServer, beside: Neighbours) -> Client {
+    let mut config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
+    (config.chroot, config.prefix) = ("/apps".into(), "locks/".into());
+    config.neighbours = beside;
+    Client::new(Arc::new(ZooKeeperStore::connect(config).await.unwrap()))
+}

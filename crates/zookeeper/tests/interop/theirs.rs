@@ -1,0 +1,79 @@
+//! A client of another project, in a process of its own.
+
+use std::time::Duration;
+
+use tenure_testkit::{Neighbour, Process};
+
+/// A bound for an answer: a client may stand behind many rounds of others.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running client. Ends with the test.
+pub(crate) struct Theirs(Process);
+
+impl Theirs {
+    /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
+    /// says is not `busy` for want of a connection.
+    pub(crate) async fn start(
+        client: &Neighbour,
+        port: u16,
+        path: &str,
+        kind: &str,
+        session: Duration,
+    ) -> Self {
+        let (port, session) = (port.to_string(), session.as_millis().to_string());
+        let mut theirs = Self(client.start(&[&port, path, kind, &session]).unwrap());
+        assert!(theirs.try_hold().await, "the lock is free");
+        theirs.release().await;
+        theirs
+    }
+
+    /// Whether it holds the lock now.
+    pub(crate) async fn try_hold(&mut self) -> bool {
+        self.send("try");
+        match self.answer().await.as_str() {
+            "held" => true,
+            "busy" => false,
+            other => panic!("what is {other:?}?"),
+        }
+    }
+
+    /// Returns when it holds the lock.
+    pub(crate) async fn hold(&mut self) {
+        self.want();
+        self.held().await;
+    }
+
+    /// Lets it wait for the lock.
+    pub(crate) fn want(&mut self) {
+        self.send("wait");
+    }
+
+    /// Returns when it holds what it waited for.
+    pub(crate) async fn held(&mut self) {
+        assert_eq!(self.answer().await, "held");
+    }
+
+    /// Whether it says nothing for a while. That we see it wait does not say that it does.
+    pub(crate) async fn is_silent(&mut self) -> bool {
+        self.0.line(Duration::from_millis(200)).await.is_none()
+    }
+
+    /// Lets it give back the lock.
+    pub(crate) async fn release(&mut self) {
+        self.send("release");
+        assert_eq!(self.answer().await, "released");
+    }
+
+    /// Ends it so that it cannot say goodbye.
+    pub(crate) fn kill9(&mut self) {
+        self.0.kill9().unwrap();
+    }
+
+    fn send(&mut self, line: &str) {
+        self.0.send(line).expect("the client runs");
+    }
+
+    async fn answer(&mut self) -> String {
+        self.0.line(PATIENCE).await.expect("the client answers")
+    }
+}
