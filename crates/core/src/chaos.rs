@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Finding, HoldListener, LockName,
-    LockState, Patience, Place, Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fence, Finding, Hold, HoldListener,
+    LockName, LockState, Patience, Place, Released, Renewal, Result, Store,
 };
 
 /// A store around a store that delays, loses and repeats calls, or stops answering.
@@ -190,6 +190,10 @@ impl Store for Chaos {
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         self.road.trouble(|| self.store.release(claim)).await
+    }
+
+    fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
+        self.store.fence(name, hold)
     }
 
     fn tell_holders(&self, listener: HoldListener) {

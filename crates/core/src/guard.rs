@@ -9,7 +9,8 @@ use tenure_proto::Watchdog;
 use crate::client::Inner;
 use crate::lease::Lease;
 use crate::{
-    Error, ErrorKind, LockName, LossReason, Mode, OwnerId, Released, Result, Token, metric, now,
+    Error, ErrorKind, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released, Result, Token,
+    metric, now,
 };
 
 /// A lock that is held, until it is released, dropped or lost.
@@ -49,6 +50,13 @@ impl Guard {
     /// The fencing token, if the store gives one: send it along with every protected write.
     pub fn token(&self) -> Option<Token> {
         self.lease.token
+    }
+
+    /// A comparison for transactions of the same store, so that a write of a holder that lost its
+    /// lock fails there. etcd has it; `None` elsewhere: send the [`token`](Self::token) instead.
+    pub fn fence(&self) -> Option<Fence> {
+        let hold = Hold { owner: self.owner(), token: self.token() };
+        self.inner.store.fence(self.name(), hold)
     }
 
     /// The id of this hold. Whoever knows it can release the lock: keep it out of logs.

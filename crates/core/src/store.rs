@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, Claim, Finding, HoldListener, LockName, LockState, Moment, Origin, OwnerId,
-    Result, Token,
+    Capabilities, Claim, Fence, Finding, Hold, HoldListener, LockName, LockState, Moment, Origin,
+    OwnerId, Result, Token,
 };
 
 /// A place where locks are kept: a server, a quorum of servers, a directory.
@@ -75,6 +75,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// told, too.
     fn tell_holders(&self, listener: HoldListener) {
         drop(listener);
+    }
+
+    /// What is true in the store as long as this hold of the lock lasts, for transactions of the same
+    /// store. `None` where there is no such comparison.
+    fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
+        let _ = (name, hold);
+        None
     }
 
     /// A snapshot of one lock, expired holders and waiters left out.

@@ -9,22 +9,21 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tenure_core::{Client, Eviction};
-use tenure_etcd::{EtcdConfig, EtcdStore, Fence};
+use tenure_core::{Client, Eviction, Fence};
+use tenure_etcd::{EtcdConfig, EtcdStore};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:2379".into());
     let (host, port) = address.rsplit_once(':').ok_or("write host:port")?;
     let config = EtcdConfig::new(vec![(host.into(), port.parse()?)]);
-    let prefix = config.prefix.clone();
     let client = Client::new(Arc::new(EtcdStore::connect(config).await?));
 
     let guard = client.mutex("accounts")?.acquire().await?;
-    let fence = Fence::of(&prefix, &guard).ok_or("etcd gives tokens")?;
+    let fence = guard.fence().ok_or("etcd gives fences")?;
     println!("held:   {}", write(&address, &fence, "17")?);
 
-    // An operator takes the lock away. The guard will hear of it at its next renewal.
+    // An operator takes the lock away. The guard hears of it a moment later.
     let order = Eviction::new(guard.name().clone(), guard.owner(), "an example");
     client.store().evict(&order).await?;
     println!("valid:  {}", guard.is_valid());

@@ -46,7 +46,6 @@ mod desk;
 mod evict;
 mod examine;
 mod fault;
-mod fence;
 mod hold;
 mod inner;
 mod inspect;
@@ -64,5 +63,4 @@ mod txn;
 mod watch;
 
 pub use config::{EtcdConfig, Tls};
-pub use fence::Fence;
 pub use store::EtcdStore;

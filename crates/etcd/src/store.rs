@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, HoldListener, LockName, LockState,
-    Patience, Place, Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Eviction, Fence, Fencing, Finding, Hold, HoldListener, LockName,
+    LockState, Patience, Place, Released, Renewal, Result, Store,
 };
 
 use crate::config::EtcdConfig;
@@ -67,6 +67,11 @@ impl Store for EtcdStore {
         let answer =
             self.inner.desk.queue(claim.owner, async move { inner.release(&given_up).await });
         answer.await.map_err(|error| error.about(&claim.name))
+    }
+
+    fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
+        let key = self.inner.keyring.line(name).key(&hold.owner.to_string());
+        Some(Fence::new(String::from_utf8(key).ok()?, i64::try_from(hold.token?.get()).ok()?))
     }
 
     fn tell_holders(&self, listener: HoldListener) {

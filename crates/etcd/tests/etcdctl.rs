@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{client, config_of, until_waiting};
 use tenure_core::{Client, ErrorKind, Eviction, Mode, Options, Origin, Released};
-use tenure_etcd::{EtcdStore, Fence};
+use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
 
 /// An `etcdctl lock` that says when it holds, and holds until a file appears (or for a minute).
@@ -195,7 +195,7 @@ on_servers! {
 }
 
 /// A transaction by `etcdctl`; whether its comparison held.
-fn write_if(server: &EtcdServer, fence: &Fence, key: &str, value: &str) -> bool {
+fn write_if(server: &EtcdServer, fence: &tenure_core::Fence, key: &str, value: &str) -> bool {
     let mut command = server.controller(&["txn"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -214,13 +214,13 @@ on_servers! {
         let options = Options::new().ttl(Duration::from_secs(60));
         let mutex = client.mutex("a/\"b\"").unwrap().with(options);
         let guard = mutex.acquire().await.unwrap();
-        let stale = Fence::of("tenure/", &guard).unwrap();
+        let stale = guard.fence().unwrap();
         assert!(write_if(&server, &stale, "balance", "1"));
         let order = Eviction::new(guard.name().clone(), guard.owner(), "test");
         client.store().evict(&order).await.unwrap();
         let next = mutex.acquire().await.unwrap();
         assert!(!write_if(&server, &stale, "balance", "2"));
-        let fence = Fence::of("tenure/", &next).unwrap();
+        let fence = next.fence().unwrap();
         assert!(fence.create_revision() > stale.create_revision());
         assert!(write_if(&server, &fence, "balance", "3"));
         assert_eq!(server.control(&["get", "--print-value-only", "balance"]).unwrap(), "3");

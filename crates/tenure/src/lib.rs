@@ -45,6 +45,4 @@ mod zookeeper;
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
 pub use tenure_core::*;
-#[cfg(feature = "etcd")]
-pub use tenure_etcd::Fence as EtcdFence;
 pub use url::StoreUrl;

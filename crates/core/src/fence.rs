@@ -1,13 +1,10 @@
-//! A comparison that makes a write in the same etcd depend on the lock.
+//! A comparison that makes a write in the store itself depend on the lock.
 
 use std::fmt;
 
-use tenure_core::Guard;
-
-use crate::keys::Keyring;
-
 /// What must be true in etcd while a guard's lock is held, to be put into a transaction: a write
-/// of a holder that lost its lock then fails inside etcd, whatever the holder believes.
+/// of a holder that lost its lock then fails inside etcd, whatever the holder believes. From
+/// [`Guard::fence`](crate::Guard::fence).
 ///
 /// It is the comparison "the key [`key`](Self::key) has the create revision
 /// [`create_revision`](Self::create_revision)", for whichever etcd client makes the transaction.
@@ -21,13 +18,9 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The fence of a guard of an etcd store with this prefix (`tenure/` by default). `None` for a
-    /// guard without a token, which no etcd store gives.
-    pub fn of(prefix: &str, guard: &Guard) -> Option<Self> {
-        let line = Keyring::new(prefix).line(guard.name());
-        let key = String::from_utf8(line.key(&guard.owner().to_string())).ok()?;
-        let create_revision = i64::try_from(guard.token()?.get()).ok()?;
-        Some(Self { key, create_revision })
+    /// The key has this create revision as long as the lock is held.
+    pub const fn new(key: String, create_revision: i64) -> Self {
+        Self { key, create_revision }
     }
 
     /// The key to compare.
@@ -44,5 +37,16 @@ impl Fence {
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "create({:?}) = \"{}\"", self.key, self.create_revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shown_as_etcdctl_reads_it() {
+        let fence = Fence::new("tenure/a \"b\"/1".into(), 7);
+        assert_eq!(fence.to_string(), r#"create("tenure/a \"b\"/1") = "7""#);
     }
 }
