@@ -28,11 +28,12 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 7] = [
+    let makers: [(&str, Maker); 8] = [
         ("python3", python),
         ("python3", older_redis),
         ("npm", node),
-        ("go", go),
+        ("go", redsync),
+        ("go", etcd),
         ("cargo", rust),
         ("javac", java),
         ("mvn", maven),
@@ -127,21 +128,29 @@ fn node(places: &Places) -> Outcome {
     Ok(())
 }
 
-fn go(places: &Places) -> Outcome {
+fn redsync(places: &Places) -> Outcome {
+    go(places, "redsync", "go")
+}
+
+fn etcd(places: &Places) -> Outcome {
+    go(places, "etcd-go", "go-etcd")
+}
+
+fn go(places: &Places, client: &str, folder: &str) -> Outcome {
     let home = places.target.join("go");
     let go = |words: &[&str]| {
         let mut command = Command::new("go");
-        command.args(words).current_dir(places.sources.join("go"));
+        command.args(words).current_dir(places.sources.join(folder));
         // Modules are read-only otherwise, and `cargo clean` could not remove them.
         let flags = std::env::var("GOFLAGS").unwrap_or_default() + " -modcacherw";
         command.env("GOFLAGS", flags.trim_start());
         command.env("GOMODCACHE", home.join("modules")).env("GOCACHE", home.join("cache"));
         command
     };
-    let program = home.join("hold");
-    fetch("redsync", &mut go(&["mod", "download"]))?;
-    build("redsync", go(&["build", "-buildvcs=false", "-o"]).arg(&program))?;
-    places.launch("redsync", &[&program])
+    let program = home.join(client);
+    fetch(client, &mut go(&["mod", "download"]))?;
+    build(client, go(&["build", "-buildvcs=false", "-o"]).arg(&program))?;
+    places.launch(client, &[&program])
 }
 
 fn rust(places: &Places) -> Outcome {

@@ -62,10 +62,9 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
 
 /// From the release to the waiter's guard, against the same with the Lock RPC of the server.
 ///
-/// A waiter of the server's own lock stands in line on the lease it is to hold on, and needs to write
-/// nothing when its turn has come; but if it dies, it is in the way for its whole TTL. Ours stands
-/// there on a short lease, and moves its key when its turn has come. That write is what the second
-/// row shows.
+/// A waiter of the server's own lock stands in line on the lease it is to hold on; but if it dies, it
+/// is in the way for its whole TTL. Ours stands there on a short lease, holds on that at first, and
+/// moves its key meanwhile.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;

@@ -110,7 +110,7 @@ impl<'a> Attempt<'a> {
             let news = match self.ask().await {
                 Ok(Answer::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
-                    self.check_term(since)?;
+                    self.check_term(&grant, since)?;
                     return Ok((grant, since));
                 }
                 Ok(Answer::Queued(place)) => {
@@ -124,7 +124,9 @@ impl<'a> Attempt<'a> {
             match news {
                 // Without a date, or with an old one, the grant is asked for again: that dates it.
                 Ok(Answer::Granted(grant)) => match grant.since {
-                    Some(since) if self.check_term(since).is_ok() => return Ok((grant, since)),
+                    Some(since) if self.check_term(&grant, since).is_ok() => {
+                        return Ok((grant, since));
+                    }
                     _ => {}
                 },
                 Ok(Answer::Queued(_)) => {}
@@ -182,14 +184,19 @@ impl<'a> Attempt<'a> {
     }
 
     /// Refuses a grant of whose term too little is left to work and renew in.
-    fn check_term(&self, since: Moment) -> Result<()> {
-        let ttl = self.undo.claim.ttl;
-        let left = deadline(since, ttl).since(now());
-        if left >= ttl / 2 {
+    fn check_term(&self, grant: &Grant, since: Moment) -> Result<()> {
+        let term = self.term(grant);
+        let left = deadline(since, term).since(now());
+        if left >= term / 2 {
             return Ok(());
         }
-        let why = format!("only {left:?} of its {ttl:?} were left: ask for a longer TTL");
+        let why = format!("only {left:?} of its {term:?} were left: ask for a longer TTL");
         Err(Error::new(ErrorKind::LeaseTooShort, "acquire", why))
+    }
+
+    fn term(&self, grant: &Grant) -> Duration {
+        let ttl = self.undo.claim.ttl;
+        grant.term.map_or(ttl, |term| term.min(ttl))
     }
 
     /// No await lies between the grant and the guard: one or the other always owns the claim.
@@ -198,7 +205,8 @@ impl<'a> Attempt<'a> {
         let claim = self.undo.claim.clone();
         metric::acquired(now().since(self.started));
         let hold_until = self.options.max_hold.map(|limit| now() + limit);
-        let watchdog = Watchdog::new(since, claim.ttl, hold_until);
+        let term = self.term(&grant);
+        let watchdog = Watchdog::with_first_term(since, term, claim.ttl, hold_until);
         let lease = Arc::new(Lease::new(claim, grant.token, watchdog.deadline()));
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }

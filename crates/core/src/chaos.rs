@@ -198,11 +198,11 @@ impl Store for Chaos {
         let road = Arc::clone(&self.road);
         tokio::spawn(async move {
             let pass_on = async {
-                while let Some(lost) = news.recv().await {
+                while let Some(told) = news.recv().await {
                     road.open().await;
                     road.travel().await;
                     if !road.loses_a_reply() {
-                        listener.lost(lost);
+                        listener.tell(told);
                     }
                 }
             };

@@ -1,12 +1,12 @@
 //! Keeps leases alive, and hears of their loss: one task for all leases of a client.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_proto::{Action, Backoff, Watchdog};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::clock::Alarm;
@@ -73,7 +73,12 @@ struct Book {
     alarms: BTreeSet<(Moment, OwnerId)>,
     /// When the task wakes up by itself.
     set_for: Moment,
+    /// The last losses of holds that were not in care: a guard may be about to be made of one.
+    strays: VecDeque<Hold>,
 }
+
+/// How many of those are remembered.
+const STRAYS: usize = 64;
 
 #[derive(Debug)]
 struct Ward {
@@ -84,6 +89,15 @@ struct Ward {
 }
 
 impl Ward {
+    /// The store says that its term began anew.
+    fn renewed(&mut self, since: Moment) {
+        self.watchdog.handle_renewed(since);
+        if !self.watchdog.is_in_danger() {
+            self.lease.extend(self.watchdog.deadline());
+        }
+        self.backoff = backoff(&self.watchdog);
+    }
+
     /// The store says that it does not hold.
     fn lose(&mut self) {
         if let Some(Action::Lost(reason)) = self.watchdog.handle_not_held() {
@@ -92,11 +106,22 @@ impl Ward {
     }
 }
 
+/// Renewals that fail are made again several times in a term.
+fn backoff(watchdog: &Watchdog) -> Backoff {
+    let term = watchdog.term();
+    Backoff::new(term / 60, term / 12)
+}
+
 const NEVER: Moment = Moment::from_nanos(u64::MAX);
 
 impl Default for Book {
     fn default() -> Self {
-        Self { wards: HashMap::new(), alarms: BTreeSet::new(), set_for: NEVER }
+        Self {
+            wards: HashMap::new(),
+            alarms: BTreeSet::new(),
+            set_for: NEVER,
+            strays: VecDeque::new(),
+        }
     }
 }
 
@@ -104,10 +129,13 @@ impl Book {
     /// Whether the new ward's alarm is earlier than any the task knows of.
     fn add(&mut self, lease: Arc<Lease>, watchdog: Watchdog) -> bool {
         let alarm = watchdog.poll_timeout();
-        let (owner, ttl) = (lease.claim.owner, lease.claim.ttl);
-        let backoff = Backoff::new(ttl / 60, ttl / 12);
-        self.alarms.insert((alarm, owner));
-        self.wards.insert(owner, Ward { lease, watchdog, backoff, alarm });
+        let hold = Hold { owner: lease.claim.owner, token: lease.token };
+        let backoff = backoff(&watchdog);
+        self.alarms.insert((alarm, hold.owner));
+        self.wards.insert(hold.owner, Ward { lease, watchdog, backoff, alarm });
+        if self.strays.contains(&hold) {
+            self.hear(News { hold, since: None });
+        }
         self.ring_for(alarm)
     }
 
@@ -148,11 +176,7 @@ impl Book {
             return false;
         };
         match outcome {
-            Some(Renewal::Renewed) => {
-                ward.watchdog.handle_renewed(sent);
-                ward.lease.extend(ward.watchdog.deadline());
-                ward.backoff.reset();
-            }
+            Some(Renewal::Renewed) => ward.renewed(sent),
             Some(Renewal::Lost) => ward.lose(),
             None => {
                 metric::renewal_missed();
@@ -164,14 +188,19 @@ impl Book {
         self.ring_for(alarm)
     }
 
-    /// The store says that a hold is over. Another grant than the one in care is not meant.
-    fn hear(&mut self, hold: Hold) {
-        if let Some(ward) = self.wards.get_mut(&hold.owner)
-            && ward.lease.token == hold.token
-        {
-            ward.lose();
-            self.set_alarm(hold.owner);
+    /// What the store says of a hold. Another grant than the one in care is not meant.
+    fn hear(&mut self, News { hold, since }: News) {
+        let ward = self.wards.get_mut(&hold.owner);
+        match (ward.filter(|ward| ward.lease.token == hold.token), since) {
+            (Some(ward), Some(since)) => ward.renewed(since),
+            (Some(ward), None) => ward.lose(),
+            (None, Some(_)) => {}
+            (None, None) => {
+                self.strays.truncate(STRAYS - 1);
+                self.strays.push_front(hold);
+            }
         }
+        self.set_alarm(hold.owner);
     }
 
     fn set_alarm(&mut self, owner: OwnerId) -> Moment {
@@ -203,7 +232,7 @@ impl Book {
     }
 }
 
-async fn go_round(round: Arc<Round>, mut news: News) {
+async fn go_round(round: Arc<Round>, mut news: mpsc::UnboundedReceiver<News>) {
     let alarm = match Alarm::new() {
         Ok(alarm) => alarm,
         Err(error) => {
@@ -224,11 +253,11 @@ async fn go_round(round: Arc<Round>, mut news: News) {
         tokio::select! {
             () = round.earlier.notified() => {}
             // A store that never tells has dropped the other end.
-            Some(lost) = news.recv() => {
+            Some(told) = news.recv() => {
                 let mut book = round.book.lock();
-                book.hear(lost);
-                while let Ok(lost) = news.try_recv() {
-                    book.hear(lost);
+                book.hear(told);
+                while let Ok(told) = news.try_recv() {
+                    book.hear(told);
                 }
             }
             slept = alarm.sleep_until(next) => if let Err(error) = slept {
@@ -303,6 +332,40 @@ mod tests {
         assert!(book.add(lease(), quick));
     }
 
+    fn over(owner: OwnerId, token: Option<Token>) -> News {
+        News { hold: Hold { owner, token }, since: None }
+    }
+
+    #[test]
+    fn a_loss_that_is_told_before_the_guard_is_made_is_not_missed() {
+        let mut book = Book::default();
+        let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
+        let lease = lease();
+        book.hear(over(lease.claim.owner, None));
+        for _ in 1..STRAYS {
+            book.hear(over(OwnerId::random(), None));
+        }
+        book.add(Arc::clone(&lease), watchdog);
+        assert_eq!(lease.loss(), Some(LossReason::NotHeld));
+        book.hear(over(OwnerId::random(), None));
+        assert_eq!(book.strays.len(), STRAYS, "they do not pile up");
+    }
+
+    #[test]
+    fn a_told_renewal_makes_a_whole_term_of_a_short_first_one() {
+        let (mut book, began) = (Book::default(), now());
+        let (short, ttl) = (Duration::from_secs(6), Duration::from_secs(60));
+        let watchdog = Watchdog::with_first_term(began, short, ttl, None);
+        let lease = Arc::new(Lease::new(Claim::sample(), None, watchdog.deadline()));
+        book.add(Arc::clone(&lease), watchdog);
+        let hold = Hold { owner: lease.claim.owner, token: None };
+        assert!(lease.remaining() < short);
+        book.hear(News { hold, since: Some(began) });
+        assert!(lease.remaining() > short);
+        let (alarm, _) = *book.alarms.first().unwrap();
+        assert_eq!(alarm, began + ttl / 3);
+    }
+
     #[test]
     fn a_told_loss_hits_the_grant_it_names_alone() {
         let (mut book, token) = (Book::default(), Some(Token::new(7)));
@@ -314,12 +377,12 @@ mod tests {
         }
         let owner = lost.claim.owner;
         for stale in [None, Some(Token::new(6))] {
-            book.hear(Hold { owner, token: stale });
+            book.hear(over(owner, stale));
         }
-        book.hear(Hold { owner: OwnerId::random(), token });
+        book.hear(over(OwnerId::random(), token));
         assert!(lost.is_valid(), "old news are no news");
         for _ in 0..2 {
-            book.hear(Hold { owner, token });
+            book.hear(over(owner, token));
         }
         assert_eq!(lost.loss(), Some(LossReason::NotHeld));
         assert!(other.is_valid());

@@ -192,7 +192,7 @@ impl Inner {
             {
                 return Ok(Some(Answer::Granted(grant)));
             }
-            self.remove(claim, true).await?;
+            self.remove(claim, Some(Standing::Waits)).await?;
             Ok(Some(Answer::Busy))
         };
         squeezed.await.map_err(Error::with_unknown_effect)
@@ -231,7 +231,7 @@ impl Inner {
             match self.promote_if_admitted(&place).await? {
                 Some(grant) => Ok(Some(Answer::Granted(grant))),
                 None => {
-                    self.remove(claim, true).await?;
+                    self.remove(claim, Some(Standing::Waits)).await?;
                     Ok(Some(Answer::Busy))
                 }
             }
@@ -300,5 +300,5 @@ impl Inner {
 
 fn granted(revision: i64, since: Moment) -> Answer {
     let token = u64::try_from(revision).ok().map(Token::new);
-    Answer::Granted(Grant { token, since: Some(since) })
+    Answer::Granted(Grant { token, since: Some(since), term: None })
 }

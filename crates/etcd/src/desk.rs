@@ -2,13 +2,17 @@
 //!
 //! Members handle calls side by side, so a release could overtake the claim it is to undo. Here
 //! each call on a claim begins when the one before it has ended, and goes on to its end even if
-//! nobody waits for it any more.
+//! nobody waits for it any more: in a task of its own then. While somebody waits for it, it has
+//! none: to wake another thread costs as much as a tenth of a transaction.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
-use tenure_core::{Error, ErrorKind, OwnerId, Result};
+use tenure_core::{OwnerId, Result};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 #[derive(Clone, Default)]
@@ -24,15 +28,11 @@ struct Last {
 
 impl Desk {
     /// Queues `work` at once, and answers how it went.
-    pub(crate) fn queue<T, W>(
+    pub(crate) fn queue<T: Send + 'static>(
         &self,
         owner: OwnerId,
-        work: W,
-    ) -> impl Future<Output = Result<T>> + Send + use<T, W>
-    where
-        T: Send + 'static,
-        W: Future<Output = Result<T>> + Send + 'static,
-    {
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Work<T> {
         let (ends, ended) = oneshot::channel();
         let (number, before) = {
             let mut last = self.last.lock();
@@ -42,7 +42,7 @@ impl Desk {
             (number, before)
         };
         let turn = Turn { desk: self.clone(), owner, number, _ends: ends };
-        let task = tokio::spawn(async move {
+        let work = Box::pin(async move {
             let _turn = turn;
             if let Some(before) = before {
                 // An error says that it has ended, which is all we wait for.
@@ -50,11 +50,31 @@ impl Desk {
             }
             work.await
         });
-        async move {
-            task.await.unwrap_or_else(|error| {
-                let why = format!("its task ended early: {error}");
-                Err(Error::new(ErrorKind::Internal, "use the store", why).with_unknown_effect())
-            })
+        Work { left: Some(work), runtime: Handle::current() }
+    }
+}
+
+/// Something that was asked for. Dropped, it goes on by itself.
+pub(crate) struct Work<T: Send + 'static> {
+    left: Option<Pin<Box<dyn Future<Output = Result<T>> + Send>>>,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Future for Work<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let Some(left) = &mut self.left else { return Poll::Pending };
+        let outcome = ready!(left.as_mut().poll(context));
+        self.left = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl<T: Send + 'static> Drop for Work<T> {
+    fn drop(&mut self) {
+        if let Some(left) = self.left.take() {
+            self.runtime.spawn(left);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::inner::Inner;
 use crate::members::Again;
 use crate::record::{Record, admitted, mode};
 use crate::rpc::{KeyValue, TxnRequest};
-use crate::txn::{created_at, delete, get, get_line, put, written_at};
+use crate::txn::{delete, get, get_line, put, written_at};
 
 /// How many evictions of one lock are remembered.
 const RECORDS: usize = 100;
@@ -29,7 +29,8 @@ impl Inner {
                 return Ok(Released::NotHeld);
             };
             let held = place < admitted(keys.iter().map(mode));
-            let mut compare = vec![created_at(&key, keys[place].create_revision)];
+            // Unchanged since it was seen: one that is moved meanwhile is to be told elsewhere.
+            let mut compare = vec![written_at(&key, keys[place].mod_revision)];
             let mut success = vec![delete(&key)];
             if held {
                 let records = seen.found(1).pop();

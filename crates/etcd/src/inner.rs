@@ -12,7 +12,7 @@ use crate::desk::Desk;
 use crate::keys::{Keyring, Line};
 use crate::lease::{Lease, Leases};
 use crate::members::{Again, Members};
-use crate::place::Place;
+use crate::place::{Place, Standing};
 use crate::rpc::TxnRequest;
 use crate::txn::{delete, hangs_on};
 use crate::watch::Watches;
@@ -102,10 +102,13 @@ impl Inner {
         self.places.lock().get(&owner).cloned()
     }
 
-    /// Stops waiting for a claim, and says whether it ever had to. What is in etcd stays.
-    pub(crate) fn forget(&self, owner: OwnerId) -> bool {
-        let place = self.places.lock().remove(&owner);
-        place.as_ref().inspect(|place| place.abandon()).is_some()
+    /// Stops waiting for a claim, and says how far it got, if it ever had to wait. What is in etcd
+    /// stays.
+    pub(crate) fn forget(&self, owner: OwnerId) -> Option<Standing> {
+        let place = self.places.lock().remove(&owner)?;
+        let standing = place.standing();
+        place.abandon();
+        Some(standing)
     }
 
     /// Stops waiting for all claims, and listening for losses.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{Hold, Moment, OwnerId, Result, Token, now};
+use tenure_proto::deadline;
 use tokio::sync::Mutex as Turn;
 use tokio::task::AbortHandle;
 use tonic::{Code, Status};
@@ -75,7 +76,33 @@ impl Lease {
     pub(crate) fn move_in(&self, owner: OwnerId, key: &[u8], ends: Moment) {
         let mut state = self.state.lock();
         let new = || Tenant { key: key.to_vec(), ends, token: None };
-        state.tenants.entry(owner).or_insert_with(new).ends = ends;
+        // Who was promised to stay longer stays longer.
+        let tenant = state.tenants.entry(owner).or_insert_with(new);
+        tenant.ends = tenant.ends.max(ends);
+    }
+
+    /// Lets a tenant hold on the lease that it waited on: from which moment on, and for how long at
+    /// most. `None` where too little is left of it, or where it is not sure to be there.
+    ///
+    /// One whose time was over may be about to be removed: it is not let in, and one that is let in
+    /// is not removed, for both are decided here.
+    pub(crate) fn lend(
+        &self,
+        owner: OwnerId,
+        ttl: Duration,
+        now: Moment,
+    ) -> Option<(Moment, Duration)> {
+        let mut state = self.state.lock();
+        let term = ttl.min(self.life);
+        let since = now.min(state.confirmed + (self.life - term));
+        let enough = deadline(since, term).since(now) >= term.mul_f64(0.6);
+        let retired = state.retired;
+        let tenant = state.tenants.get_mut(&owner)?;
+        if retired || !enough || tenant.ends <= now {
+            return None;
+        }
+        tenant.ends = tenant.ends.max(since + term);
+        Some((since, term))
     }
 
     /// Notes that a tenant holds, by the key of this create revision.
@@ -288,6 +315,27 @@ mod tests {
         // One that is a tenant again has written its key itself.
         lease.move_in(ghost, b"ghost", at(9));
         assert_eq!(lease.overdue(at(1)), []);
+    }
+
+    #[test]
+    fn a_lease_is_lent_as_far_as_it_is_sure_to_last_and_to_nobody_whose_time_is_over() {
+        let [waits, late] = [(); 2].map(|()| OwnerId::random());
+        let second = Duration::from_secs(1);
+        let at = |seconds| Moment::default() + second * seconds;
+        let lease = Lease::new(1, 10 * second, at(0));
+        lease.move_in(waits, b"waits", at(5));
+        lease.move_in(late, b"late", at(1));
+        assert_eq!(lease.lend(late, 30 * second, at(1)), None);
+        assert_eq!(lease.lend(OwnerId::random(), 30 * second, at(1)), None);
+        assert_eq!(lease.lend(waits, 30 * second, at(4)), None, "half of it has passed");
+        assert_eq!(lease.lend(waits, 30 * second, at(2)), Some((at(0), 10 * second)));
+        assert!(!lease.is_overdue(waits, at(9)), "it is not removed before it ends");
+        // A short hold is dated by the end of the lease, and never before its beginning.
+        assert_eq!(lease.lend(waits, 4 * second, at(3)), Some((at(3), 4 * second)));
+        assert_eq!(lease.lend(waits, 4 * second, at(7)), Some((at(6), 4 * second)));
+        assert_eq!(lease.lend(waits, 4 * second, at(8)), None);
+        lease.retire();
+        assert_eq!(lease.lend(waits, 30 * second, at(2)), None);
     }
 
     #[test]

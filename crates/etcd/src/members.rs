@@ -47,7 +47,8 @@ pub(crate) enum Again {
 }
 
 impl Members {
-    /// Logs in, and looks whether locks can be read.
+    /// Logs in, and looks whether locks can be read. While the members elect a leader, it tries again
+    /// within the time-out.
     pub(crate) async fn connect(config: &EtcdConfig, probe: Vec<u8>) -> Result<Arc<Self>> {
         let named = config.members.iter().map(|(host, port)| format!("{host}:{port}"));
         let member = |(name, endpoint): (String, Endpoint)| Member {
@@ -64,13 +65,23 @@ impl Members {
             timeout: config.timeout,
         });
         let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
-        let probed = async {
-            members.log_in(CONNECT).await?;
-            members.range(CONNECT, range).await
-        };
-        match probed.await {
-            Ok(_) => Ok(members),
-            Err(error) => Err(uncertified(config, &error).unwrap_or(error)),
+        let limit = now() + config.timeout;
+        loop {
+            let probed = async {
+                members.log_in(CONNECT).await?;
+                members.range(CONNECT, range.clone()).await
+            };
+            let Err(error) = probed.await else { return Ok(members) };
+            if let Some(why) = uncertified(config, &error) {
+                return Err(why);
+            }
+            // One member that is not there will not be there in a moment; of several, the one that was
+            // asked last says nothing of the others.
+            let elects = error.kind() == ErrorKind::QuorumLost || config.members.len() > 1;
+            if !elects || !error.is_transient() || now() + ELECTION_PAUSE >= limit {
+                return Err(error);
+            }
+            tokio::time::sleep(ELECTION_PAUSE).await;
         }
     }
 
@@ -237,6 +248,9 @@ fn uncertified(config: &EtcdConfig, error: &Error) -> Option<Error> {
 }
 
 const CONNECT: &str = "connect to etcd";
+
+/// Before the members are asked again whether they have a leader.
+const ELECTION_PAUSE: Duration = Duration::from_millis(100);
 
 /// Turns to the next member when a caller gave up on a silent one before we did.
 struct Patience<'a> {

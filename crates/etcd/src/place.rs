@@ -1,13 +1,13 @@
 //! A claim in line: who it waits for, and how it gets in.
 //!
-//! A task stands in line for each claim. It watches the one obstacle before it and its own key, and
-//! moves the key from the lease for waiting to the one for holding when its turn has come. Whoever
-//! claims or waits only looks at how far it got.
+//! A task stands in line for each claim. It watches the one obstacle before it and its own key. When
+//! its turn has come, the claim holds at once, for a short term, on the lease it waited on; its key is
+//! moved to the lease for holding meanwhile. Whoever claims or waits only looks at how far it got.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, Error, Grant, Mode, Result, Token, now};
+use tenure_core::{Claim, Error, Grant, Hold, Mode, Result, Token, now};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -95,6 +95,17 @@ impl Place {
         self.standing.send_replace(Standing::Unknown);
     }
 
+    /// What has been found out counts only if nobody knew better before.
+    fn settle(&self, found: Standing) {
+        self.standing.send_if_modified(|standing| {
+            let waits = matches!(standing, Standing::Waits);
+            if waits {
+                *standing = found;
+            }
+            waits
+        });
+    }
+
     fn token(&self) -> Option<Token> {
         u64::try_from(self.revision).ok().map(Token::new)
     }
@@ -116,7 +127,7 @@ impl Inner {
                     Standing::Unknown
                 }
             };
-            waiter.standing.send_replace(standing);
+            waiter.settle(standing);
         });
         *place.task.lock() = Some(task.abort_handle());
         if let Some(old) = self.places.lock().insert(place.claim.owner, place) {
@@ -125,7 +136,7 @@ impl Inner {
     }
 
     /// Look, watch, look again, wait: in this order, so that nothing falls in between.
-    async fn advance(self: &Arc<Self>, place: &Place, behind: Scope) -> Result<Option<Grant>> {
+    async fn advance(self: &Arc<Self>, place: &Arc<Place>, behind: Scope) -> Result<Option<Grant>> {
         let own = Scope { key: place.key.clone(), end: Vec::new(), writes: false };
         let mut own = self.watches.start(&own).await?;
         let mut seen = Some(View::Behind(behind));
@@ -136,7 +147,7 @@ impl Inner {
             };
             let scope = match view {
                 View::Gone => return Ok(None),
-                View::Admitted => match self.promote(place, false).await? {
+                View::Admitted => match self.enter(place).await? {
                     Some(grant) => return Ok(Some(grant)),
                     None => continue,
                 },
@@ -147,20 +158,55 @@ impl Inner {
                 continue;
             }
             let left = tokio::select! {
-                changed = watch.changed() => changed?,
+                // What happened to its own key comes first: one whose key is gone is not let in.
+                biased;
                 gone = own.changed() => { gone?; continue }
+                changed = watch.changed() => changed?,
                 () = place.look.notified() => continue,
             };
             // Who held alone was the first, and nobody else stood between it and this one.
             let sure = left.and_then(|kv| Record::read(&kv.value)).is_some_and(|record| {
                 record.held && record.mode == Mode::Exclusive && !scope.writes
             });
-            if place.claim.mode == Mode::Exclusive
-                && let Some(grant) = self.promote(place, sure).await?
+            if sure
+                && place.claim.mode == Mode::Exclusive
+                && let Some(grant) = self.enter(place).await?
             {
                 return Ok(Some(grant));
             }
         }
+    }
+
+    /// Lets in one that is admitted, and stays so: others only come behind it. At once, on the lease it
+    /// waited on, if enough is left of that; else when its key has been moved. `None`: its key is gone.
+    ///
+    /// The lease it waited on cannot have ended before the term it is lent for. It may be gone by force;
+    /// then so is its key, which the task above or the move finds out, and the loss is told.
+    async fn enter(self: &Arc<Self>, place: &Arc<Place>) -> Result<Option<Grant>> {
+        let Claim { owner, ttl, .. } = place.claim;
+        let Some((since, term)) = place.lease.lend(owner, ttl, now()) else {
+            return self.promote(place, true).await;
+        };
+        let (inner, moved) = (Arc::clone(self), Arc::clone(place));
+        // At the desk, so that no release overtakes it.
+        drop(self.desk.queue(owner, async move { inner.move_over(&moved).await }));
+        let term = (term < ttl).then_some(term);
+        Ok(Some(Grant { token: place.token(), since: Some(since), term }))
+    }
+
+    /// Moves the key of one that holds already. If that fails for want of an answer, the first renewal
+    /// does it.
+    async fn move_over(self: &Arc<Self>, place: &Place) -> Result<()> {
+        let hold = Hold { owner: place.claim.owner, token: place.token() };
+        match self.promote(place, true).await? {
+            Some(Grant { since: Some(since), .. }) => self.listeners.renewed(hold, since),
+            Some(_) => {}
+            None => {
+                place.standing.send_replace(Standing::Gone);
+                self.listeners.lost(hold);
+            }
+        }
+        Ok(())
     }
 
     /// Whether what was seen to be in the way still is, now that it is watched.
@@ -243,6 +289,6 @@ impl Inner {
         if promoted {
             lease.holds(claim.owner, *revision);
         }
-        Ok(promoted.then(|| Grant { token: place.token(), since }))
+        Ok(promoted.then(|| Grant { token: place.token(), since, term: None }))
     }
 }

@@ -186,6 +186,11 @@ impl Stream {
     }
 
     fn tell(&self, reply: WatchResponse) {
+        // Refused: the login that the stream began with is not valid any more, or never was. A new one
+        // begins with the present one.
+        if reply.created && reply.canceled {
+            return self.end();
+        }
         let watchers = self.watchers.lock();
         let Some(watcher) = watchers.by_id.get(&reply.watch_id) else { return };
         let news = if reply.canceled {

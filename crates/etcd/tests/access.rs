@@ -4,8 +4,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{client, config_of, until_waiting};
-use tenure_core::{Client, Error, ErrorKind};
+use tenure_core::{Client, Error, ErrorKind, Eviction, Options};
 use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
 use tenure_testkit::{Certificates, EtcdServer, GENEROUS, eventually};
 
@@ -138,6 +140,48 @@ on_servers! {
         let back = || async { client.list("").await.is_ok() };
         assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
         works(&client).await;
+    }
+}
+
+/// How many watches there are.
+fn watchers(server: &EtcdServer) -> u32 {
+    let page = server.page("/metrics").unwrap();
+    let name = "etcd_debugging_mvcc_watcher_total ";
+    page.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+}
+
+on_servers! {
+    /// Calls log in again. So must the stream of news, or nobody would be woken, or told of a loss.
+    async fn news_are_heard_after_a_login_has_ended() {
+        let server = EtcdServer::start(&["--auth-token-ttl", "1"]).unwrap();
+        server.control(&["role", "add", "root"]).unwrap();
+        guard_by_passwords(&server);
+        let mut config = config_of(&server);
+        config.username = Some("locker".into());
+        config.password = Some("secret".into());
+        let client = client(&config).await;
+        // No renewal, and no poll, falls into this test.
+        let hour = Duration::from_secs(3600);
+        let deaf = Options::new().ttl(hour).poll_cap(hour);
+        let mutex = client.mutex("a").unwrap().with(deaf);
+        for _ in 0..3 {
+            let guard = mutex.acquire().await.unwrap();
+            // A login ends when it was not used for its time.
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let waiting = tokio::spawn({
+                let mutex = mutex.clone();
+                async move { mutex.acquire().await.unwrap() }
+            });
+            until_waiting(&client, "a", 1).await;
+            // Its own key, the one before it, and what tells of losses.
+            let listens = || async { watchers(&server) == 3 };
+            assert!(eventually(GENEROUS, listens).await, "{} watches", watchers(&server));
+            guard.release().await.unwrap();
+            let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
+            let order = Eviction::new(next.name().clone(), next.owner(), "test");
+            client.store().evict(&order).await.unwrap();
+            tokio::time::timeout(GENEROUS, next.lost()).await.expect("it is not told");
+        }
     }
 }
 

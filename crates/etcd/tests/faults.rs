@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::{ELECTION, Turns, client, config, config_of, until_waiting};
 use proxy::Proxy;
 use tenure_core::{Client, ErrorKind, Guard, LossReason, Options, Released, now};
+use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -84,6 +85,31 @@ on_servers! {
         let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
         assert!(next.token() > token);
         next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    async fn connecting_waits_for_an_election_and_no_longer_than_its_time_out() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let mut config = config(&cluster.addresses());
+        config.timeout = ELECTION;
+        for _ in 0..2 {
+            let leader = cluster.leader().unwrap();
+            cluster.members()[leader].kill9().unwrap();
+            let client = client(&config).await;
+            drop(client.mutex("a").unwrap().acquire_within(ELECTION).await.unwrap());
+            client.close().await;
+            cluster.members()[leader].restart().unwrap();
+            cluster.until_all_serve().unwrap();
+        }
+        for member in 0..2 {
+            cluster.members()[member].kill9().unwrap();
+        }
+        config.timeout = Duration::from_millis(500);
+        let began = now();
+        let error = EtcdStore::connect(config).await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(now().since(began) < GENEROUS, "it tried for too long");
     }
 }
 
@@ -275,6 +301,38 @@ on_servers! {
             let holders = other.inspect("a").await.unwrap().holders;
             assert_eq!(holders[0].owner, next.owner().to_string());
             next.release().await.unwrap();
+        }
+    }
+}
+
+on_servers! {
+    /// Whether its key was moved to the lease for holding by then, or not.
+    async fn one_that_was_handed_the_lock_and_cut_off_knows_before_another_holds() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let [cut_off, other] =
+            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
+        let options = Options::new().ttl(Duration::from_secs(9));
+        for round in 0..3 {
+            let first = other.mutex("a").unwrap().acquire().await.unwrap();
+            let mutex = cut_off.mutex("a").unwrap().with(options.clone());
+            let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+            until_waiting(&other, "a", 1).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            first.release().await.unwrap();
+            let guard = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+            if round == 2 {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+            proxy.cut(true);
+            let next = other.mutex("a").unwrap().acquire_within(2 * GENEROUS).await.unwrap();
+            let valid = guard.is_valid();
+            assert!(!valid, "two were valid at once");
+            assert!(next.token() > guard.token());
+            proxy.cut(false);
+            drop(guard);
+            cut_off.close().await;
+            assert_eq!(next.release().await.unwrap(), Released::Released);
         }
     }
 }

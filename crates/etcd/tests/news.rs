@@ -6,8 +6,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{claim, client, config_of, store};
-use tenure_core::{Answer, Options, Patience, Place, Store};
+use common::{claim, client, config_of, store, until_waiting};
+use tenure_core::{Answer, Eviction, Options, Patience, Place, Released, Store};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
 
 const WAITERS: usize = 1_000;
@@ -87,6 +87,96 @@ on_servers! {
             let next = tokio::time::timeout(GENEROUS, waiting).await;
             next.unwrap_or_else(|_| panic!("round {round}: no news")).unwrap().release().await.unwrap();
         }
+    }
+}
+
+on_servers! {
+    /// It holds on the lease it waited on, which is short, until its key is on one that lasts for its TTL.
+    async fn who_is_handed_the_lock_has_its_whole_term_soon() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let [holds, waits] =
+            [client(&config_of(&server)).await, client(&config_of(&server)).await];
+        let long = Options::new().ttl(Duration::from_secs(3600));
+        for _ in 0..10 {
+            let first = holds.mutex("a").unwrap().acquire().await.unwrap();
+            let mutex = waits.mutex("a").unwrap().with(long.clone());
+            let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+            until_waiting(&holds, "a", 1).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            first.release().await.unwrap();
+            let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
+            let whole = || async { guard.remaining() > Duration::from_secs(1800) };
+            assert!(eventually(GENEROUS, whole).await, "{:?}", guard.remaining());
+            let state = holds.inspect("a").await.unwrap();
+            assert_eq!(state.holders[0].token, guard.token());
+            assert!(state.holders[0].age.is_some());
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+        assert_eq!(keys(&server), 0);
+    }
+}
+
+fn keys(server: &EtcdServer) -> usize {
+    let keys = server.control(&["get", "--prefix", "--keys-only", "tenure/a/"]).unwrap();
+    keys.lines().filter(|line| !line.is_empty()).count()
+}
+
+on_servers! {
+    /// Whatever comes first: it is not let in, or hears at once that it is out again.
+    async fn a_waiter_that_is_evicted_as_its_turn_comes_does_not_stay() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let [holds, waits] =
+            [client(&config_of(&server)).await, client(&config_of(&server)).await];
+        let long = Options::new().ttl(Duration::from_secs(3600));
+        for round in 0..60 {
+            let first = holds.mutex("a").unwrap().acquire().await.unwrap();
+            let mutex = waits.mutex("a").unwrap().with(long.clone());
+            let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+            until_waiting(&holds, "a", 1).await;
+            let owner = holds.inspect("a").await.unwrap().waiters[0].owner.parse().unwrap();
+            let order = Eviction::new("a".parse().unwrap(), owner, "test");
+            let release = async {
+                tokio::time::sleep(Duration::from_micros(round * 50)).await;
+                first.release().await.unwrap();
+            };
+            let (evicted, ()) = tokio::join!(holds.store().evict(&order), release);
+            evicted.unwrap();
+            let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
+            // It was out before, and in line again; or it is out now.
+            let settled = || async {
+                let holders = holds.inspect("a").await.unwrap().holders;
+                let token = holders.first().and_then(|holder| holder.token);
+                let holds = token.is_some() && token == guard.token();
+                guard.is_valid() == holds
+            };
+            assert!(eventually(GENEROUS, settled).await, "round {round}");
+            drop(guard);
+            waits.close().await;
+            assert_eq!(keys(&server), 0);
+        }
+    }
+}
+
+on_servers! {
+    /// The release is asked for while the key is being moved.
+    async fn a_release_right_after_a_hand_off_leaves_nothing() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let clients = [client(&config_of(&server)).await, client(&config_of(&server)).await];
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..40_usize {
+            let mutex = clients[number % 2].mutex("a").unwrap();
+            tasks.spawn(async move {
+                for round in 0..5 {
+                    let guard = mutex.acquire().await.unwrap();
+                    if (number + round) % 3 == 0 {
+                        tokio::time::sleep(Duration::from_micros(400)).await;
+                    }
+                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                }
+            });
+        }
+        tokio::time::timeout(3 * GENEROUS, tasks.join_all()).await.expect("all are stuck");
+        assert_eq!(keys(&server), 0);
     }
 }
 

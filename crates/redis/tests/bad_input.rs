@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use servers::{client, refusal, said, single};
 use tenure_core::{Error, ErrorKind};
 use tenure_redis::{RedisConfig, Topology};
-use tenure_testkit::{GENEROUS, RedisServer};
+use tenure_testkit::{GENEROUS, RedisCluster, RedisServer};
 
 /// All three ways to reach what listens on this port, with a short time-out.
 fn configs(port: u16) -> Vec<RedisConfig> {
@@ -133,5 +133,36 @@ on_servers! {
         // A release makes room: it must not be refused for want of it.
         held.release().await.unwrap();
         assert_eq!(said(&server, &["EXISTS", "tenure:before"]), "0");
+    }
+}
+
+on_servers! {
+    async fn a_url_for_another_kind_of_server_says_which_to_use() {
+        let server = RedisServer::start(&[]).unwrap();
+        let cluster = RedisCluster::start().unwrap();
+        let address = |port| ("127.0.0.1".to_owned(), port);
+        let here = address(server.port());
+        let node = address(cluster.nodes()[0].port());
+        let sentinels = Topology::Sentinel { sentinels: vec![here.clone()], service: "a".into() };
+        for (topology, remedy) in [
+            (Topology::Cluster { nodes: vec![here] }, "use redis://"),
+            (sentinels, "no Sentinel"),
+        ] {
+            let error = refusal(&RedisConfig::new(topology)).await;
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+        let client = client(&RedisConfig::new(Topology::Single { server: node })).await;
+        let mut error = None;
+        for number in 0..9 {
+            let mutex = client.mutex(&format!("lock-{number}")).unwrap();
+            error = error.or(mutex.try_acquire().await.err());
+        }
+        let error = error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("use redis+cluster://"), "{error}");
+        let mut nameless = RedisConfig::new(Topology::Single { server: address(server.port()) });
+        nameless.username = Some("joe".into());
+        assert_eq!(refusal(&nameless).await.kind(), ErrorKind::Invalid, "a user needs a password");
     }
 }

@@ -139,6 +139,27 @@ on_servers! {
 }
 
 on_servers! {
+    /// A majority decides, or that there can be none: nobody waits for the rest.
+    async fn a_server_that_stands_still_is_not_waited_for() {
+        let mut servers = start(3);
+        let mut config = of(&servers);
+        config.node_timeout = Some(GENEROUS);
+        config.nodes.iter_mut().for_each(|node| node.timeout = GENEROUS);
+        let store = store(&config).await;
+        servers[0].stop().unwrap();
+        let [owner, rival] = [(); 2].map(|()| claim("a", TTL));
+        let calls = async {
+            let won = store.claim(&owner, Patience::None).await;
+            assert!(matches!(won, Ok(Answer::Granted(_))), "{won:?}");
+            assert_eq!(store.claim(&rival, Patience::None).await.unwrap(), Answer::Busy);
+            assert_eq!(store.renew(&owner).await.unwrap(), Renewal::Renewed);
+            assert_eq!(store.release(&owner).await.unwrap(), Released::Released);
+        };
+        tokio::time::timeout(GENEROUS / 2, calls).await.expect("it is waited for");
+    }
+}
+
+on_servers! {
     /// A server that owes an answer is not asked for more: it costs neither time nor memory.
     async fn a_black_hole_is_asked_once() {
         let (_servers, proxy, store) = behind_a_proxy(LIMIT).await;

@@ -287,5 +287,5 @@ impl Inner {
 }
 
 fn granted(token: Option<Token>, since: Moment) -> Answer {
-    Answer::Granted(Grant { token, since: Some(since) })
+    Answer::Granted(Grant { token, since: Some(since), term: None })
 }

@@ -3,17 +3,19 @@
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tenure_core::{Error, ErrorKind, Result, now};
 use tokio::net::TcpStream;
-use zookeeper_client::{Client, Connector, TlsOptions};
+use zookeeper_client::{Client, Connector, Error as Fault, TlsOptions};
 
 use crate::config::{Tls, ZooKeeperConfig};
 use crate::fault::fault;
 
 pub(crate) const CONNECT: &str = "connect to ZooKeeper";
 
-/// A server that is silent for so long is left for another. A sign of life is sent about three times
-/// as often, so that the leader's idea of when we were last heard of is never far behind.
+/// A server that is silent for so long is left for another. A sign of life is sent about once
+/// a second, so that the leader's idea of when we were last heard of is never far behind.
 const SILENCE: Duration = Duration::from_millis(2500);
 
 /// How long to wait before all servers are tried again.
@@ -27,29 +29,43 @@ pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Cli
     let connector = connector(config, life)?;
     let cluster: Vec<_> = config.servers.iter().map(address).collect();
     let cluster = cluster.join(",");
+    let attempt = || {
+        let (connector, cluster) = (connector.clone(), cluster.as_str());
+        async move {
+            match config.tls {
+                Some(_) => connector.secure_connect(cluster).await,
+                None => connector.connect(cluster).await,
+            }
+        }
+    };
     let give_up = now() + config.timeout;
+    let mut failed = Fault::Timeout;
+    let mut attempts = FuturesUnordered::from_iter([attempt()]);
     loop {
         let left = give_up.since(now());
-        let connector = connector.clone();
-        let opening = async {
-            match config.tls {
-                Some(_) => connector.secure_connect(&cluster).await,
-                None => connector.connect(&cluster).await,
-            }
-        };
-        let failed = match tokio::time::timeout(left, opening).await {
-            Ok(Ok(client)) => return Ok(client),
-            Ok(Err(error @ zookeeper_client::Error::AuthFailed)) => {
-                return Err(fault(CONNECT, error));
-            }
-            Ok(Err(error)) => error,
-            Err(_) => zookeeper_client::Error::Timeout,
-        };
-        if give_up.since(now()) <= PAUSE {
+        if left.is_zero() {
             return Err(explain(config, failed).await);
         }
-        tokio::time::sleep(PAUSE).await;
+        let outcome = tokio::time::timeout(left.min(hedge(config)), attempts.next()).await;
+        match outcome {
+            Ok(Some(Ok(client))) => return Ok(client),
+            Ok(Some(Err(error @ Fault::AuthFailed))) => return Err(fault(CONNECT, error)),
+            Ok(Some(Err(error))) => {
+                failed = error;
+                tokio::time::sleep(PAUSE).await;
+            }
+            // It was silent, and is left to go on: another attempt begins with another server.
+            Ok(None) | Err(_) => {}
+        }
+        attempts.push(attempt());
     }
+}
+
+/// How long an attempt may be silent before another is begun beside it. The client library tries
+/// servers one after the other, in any order, and waits longer for each than a caller may want to.
+fn hedge(config: &ZooKeeperConfig) -> Duration {
+    let several = config.servers.len() > 1;
+    if several { config.timeout / 8 } else { config.timeout / 2 }
 }
 
 /// `host:port`, with the brackets that an address of version 6 needs.
@@ -75,7 +91,7 @@ fn connector(config: &ZooKeeperConfig, life: Duration) -> Result<Connector> {
 fn trust(tls: &Tls) -> Result<TlsOptions> {
     // It fails only where there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let refused = |error: zookeeper_client::Error| {
+    let refused = |error: Fault| {
         let why = format!("{error}: check ca, cert and key");
         Error::new(ErrorKind::Invalid, "set up TLS", why).caused_by(error)
     };
@@ -105,7 +121,7 @@ fn pem(path: &Path) -> Result<String> {
 }
 
 /// Why no session could be opened: the client library does not say.
-async fn explain(config: &ZooKeeperConfig, failed: zookeeper_client::Error) -> Error {
+async fn explain(config: &ZooKeeperConfig, failed: Fault) -> Error {
     let mut unreached = Vec::new();
     let limit = config.timeout.min(Duration::from_millis(500));
     for server in &config.servers {

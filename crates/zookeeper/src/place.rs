@@ -246,7 +246,7 @@ impl Inner {
             let record = Record::write(&place.claim, record::Stage::Held, Duration::ZERO);
             drop(place.session.zk.set_data(&place.node, &record, None));
         }
-        Some(Grant { token: place.token, since: Some(place.session.confirmed()) })
+        Some(Grant { token: place.token, since: Some(place.session.confirmed()), term: None })
     }
 }
 

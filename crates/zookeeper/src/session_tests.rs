@@ -1,12 +1,10 @@
-//! What only a look from inside shows: sessions that others end, and nodes of earlier ones.
+//! What only a look from inside shows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Claim, Client, LockName, LossReason, Mode, Options, Origin, OwnerId, Patience,
-};
-use tenure_testkit::{GENEROUS, ZooKeeperServer};
+use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience};
+use tenure_testkit::ZooKeeperServer;
 use zookeeper_client::{Acls, Client as Bare, CreateMode};
 
 use crate::config::Neighbours;
@@ -22,33 +20,6 @@ async fn store(server: &ZooKeeperServer) -> (ZooKeeperStore, Arc<Inner>) {
     let store = ZooKeeperStore::connect(config).await.unwrap();
     let inner = store.inner();
     (store, inner)
-}
-
-/// Ends a session from elsewhere, as an administrator would.
-async fn end(server: &ZooKeeperServer, session: &Bare) {
-    let (address, known) = (format!("127.0.0.1:{}", server.port()), session.session().clone());
-    drop(Bare::connector().with_session(known).connect(&address).await.unwrap());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_whose_session_is_ended_by_another_is_told_at_once() {
-    if ZooKeeperServer::is_missing("a_holder_whose_session_is_ended_by_another") {
-        return;
-    }
-    let server = ZooKeeperServer::start(&[]).unwrap();
-    let (store, inner) = store(&server).await;
-    let client = Client::new(Arc::new(store));
-    let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
-    for _ in 0..2 {
-        let guard = mutex.acquire().await.unwrap();
-        let session = inner.sessions.get("test", TTL).await.unwrap();
-        end(&server, &session.zk).await;
-        // Its next renewal would be much later.
-        let told = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it is told");
-        assert_eq!(told, LossReason::NotHeld);
-        drop(guard);
-    }
-    mutex.acquire_within(GENEROUS).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

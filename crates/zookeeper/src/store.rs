@@ -64,7 +64,7 @@ impl Store for ZooKeeperStore {
             // It holds already: at least as long as its session is known to last.
             Stage::Holds => {
                 let since = Some(tenant.session.confirmed());
-                return Ok(Answer::Granted(Grant { token: tenant.token, since }));
+                return Ok(Answer::Granted(Grant { token: tenant.token, since, term: None }));
             }
             Stage::Unsure => return Ok(Answer::Queued(*place)),
         };

@@ -67,6 +67,19 @@ on_servers! {
 }
 
 on_servers! {
+    async fn a_server_that_is_silent_keeps_nobody_from_connecting() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let silent = (ensemble.leader().unwrap() + 1) % 3;
+        ensemble.members()[silent].stop().unwrap();
+        for round in 0..10 {
+            let client = client(&config(&ensemble.addresses())).await;
+            assert!(client.list("").await.is_ok(), "{round}");
+        }
+        ensemble.members()[silent].cont().unwrap();
+    }
+}
+
+on_servers! {
     async fn a_guard_outlives_the_leader() {
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
         let clients = clients(&ensemble.addresses(), 2).await;
@@ -319,5 +332,28 @@ on_servers! {
         };
         assert!(before.token < after.token);
         assert_eq!(other.inspect(&waits.name).await.unwrap().waiters.len(), 1);
+    }
+}
+
+on_servers! {
+    /// Long before its next renewal: a server that does not know the session says so.
+    async fn a_holder_whose_session_was_ended_by_the_servers_is_told_at_once() {
+        let servers = [(); 2].map(|()| ZooKeeperServer::start(&[]).unwrap());
+        let proxy = Proxy::start(servers[0].port()).await.unwrap();
+        let long = Options::new().ttl(Duration::from_secs(500));
+        // One that has written less than its client has seen would not take it.
+        let busy = client(&config_of(&servers[1])).await.mutex("busy").unwrap();
+        for _ in 0..20 {
+            busy.acquire().await.unwrap().release().await.unwrap();
+        }
+        let client = client(&config(&proxy.address())).await;
+        let mutex = client.mutex("a").unwrap().with(long);
+        let guard = mutex.acquire().await.unwrap();
+        proxy.lead_to(servers[1].port());
+        let told = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it is told");
+        assert_eq!(told, LossReason::NotHeld);
+        drop(guard);
+        let again = mutex.acquire_within(GENEROUS).await.unwrap();
+        again.release().await.unwrap();
     }
 }

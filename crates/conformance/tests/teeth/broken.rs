@@ -103,8 +103,8 @@ impl Broken {
             _ => return answer,
         };
         match answer {
-            Answer::Granted(Grant { since, .. }) => {
-                Answer::Granted(Grant { token: Some(Token::new(number)), since })
+            Answer::Granted(grant) => {
+                Answer::Granted(Grant { token: Some(Token::new(number)), ..grant })
             }
             other => other,
         }
@@ -113,7 +113,7 @@ impl Broken {
     /// A grant out of nothing.
     fn forged(&self) -> Answer {
         let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
-        Answer::Granted(Grant { token: Some(Token::new(token)), since: None })
+        Answer::Granted(Grant { token: Some(Token::new(token)), since: None, term: None })
     }
 
     /// Anybody's claim that is shown as a holder, or waits, under this name.

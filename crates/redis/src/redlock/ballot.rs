@@ -91,6 +91,8 @@ impl<'a> Ballot<'a> {
         if !self.patience.is_zero() {
             self.listen();
         }
+        self.carry_out();
+        self.view.look(self.asked);
         loop {
             self.carry_out();
             match self.round.verdict() {

@@ -79,6 +79,7 @@ impl Quorum {
                 }
             }
         }
+        view.look(to);
         loop {
             match tally.outcome() {
                 Majority::For => return Ok(Released::Released),

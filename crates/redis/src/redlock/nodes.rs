@@ -186,4 +186,14 @@ impl View {
     pub(super) fn post(&self, node: usize, command: &Command) -> Option<Reply> {
         self.connections[node].as_ref()?.post(command)
     }
+
+    /// Hands out what the nodes with a bit in `asked` have answered by now. Those that were asked
+    /// first may have, while the others were: then nobody need go to sleep and be woken for it.
+    pub(super) fn look(&self, asked: u32) {
+        for (node, connection) in self.connections.iter().enumerate() {
+            if let Some(connection) = connection.as_ref().filter(|_| asked & 1 << node != 0) {
+                connection.look();
+            }
+        }
+    }
 }

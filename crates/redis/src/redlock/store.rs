@@ -151,7 +151,7 @@ impl Quorum {
 }
 
 fn granted(token: Token) -> Answer {
-    Answer::Granted(Grant { token: Some(token), since: None })
+    Answer::Granted(Grant { token: Some(token), since: None, term: None })
 }
 
 #[async_trait]

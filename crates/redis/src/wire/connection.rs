@@ -260,7 +260,7 @@ impl Connection {
     }
 
     /// Hands out what has arrived by now, if anything has.
-    fn look(&self) {
+    pub(crate) fn look(&self) {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return;

@@ -116,9 +116,11 @@ fn terms(facts: &Facts) -> Vec<Finding> {
     if longest < default {
         let what = format!("a TTL above {longest:?} is refused, the default of 30s with it");
         findings.push(Finding::advice(what, "raise maxSessionTimeout, or use a shorter TTL"));
-    } else {
+    } else if facts.settings.is_some() {
         let longest = longest.min(Options::MAX_TTL);
         findings.push(Finding::fine(format!("a TTL may be as long as {longest:?}")));
+    } else {
+        findings.push(Finding::fine("a TTL of 30s, the default, is within the servers' limits"));
     }
     let Some(settings) = facts.settings else { return findings };
     if settings.shortest > Duration::from_secs(10) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,6 +15,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 pub(crate) struct Proxy {
     port: u16,
     way: watch::Sender<Way>,
+    server: Arc<AtomicU16>,
     carriers: Arc<Mutex<Vec<AbortHandle>>>,
     task: JoinHandle<()>,
 }
@@ -33,18 +35,21 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let port = listener.local_addr()?.port();
         let (way, heard) = watch::channel(Way::Open);
+        let server = Arc::new(AtomicU16::new(server));
+        let target = Arc::clone(&server);
         let carriers = Arc::new(Mutex::new(Vec::new()));
         let carried = Arc::clone(&carriers);
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { continue };
+                let to = ("127.0.0.1", target.load(Ordering::SeqCst));
+                let Ok(server) = TcpStream::connect(to).await else { continue };
                 let ((from, to), (back, answer)) = (client.into_split(), server.into_split());
                 let there = tokio::spawn(pass(from, answer, heard.clone(), false));
                 let back = tokio::spawn(pass(back, to, heard.clone(), true));
                 carried.lock().extend([there.abort_handle(), back.abort_handle()]);
             }
         });
-        Ok(Self { port, way, carriers, task })
+        Ok(Self { port, way, server, carriers, task })
     }
 
     pub(crate) fn address(&self) -> String {
@@ -54,6 +59,12 @@ impl Proxy {
     /// From now on this is what passes.
     pub(crate) fn set(&self, way: Way) {
         self.way.send_replace(way);
+    }
+
+    /// From now on connections go to another server; those there are end.
+    pub(crate) fn lead_to(&self, server: u16) {
+        self.server.store(server, Ordering::SeqCst);
+        self.heal();
     }
 
     /// Opens the way, and closes all connections there are.
