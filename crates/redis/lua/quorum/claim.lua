@@ -13,15 +13,12 @@ if kind == 'x' and call('EXISTS', K, Q) == 0 then
   local ms = (us - t[2] % 1000) / 1000
   local floor = math.max(ms * 1024, tonumber(ARGV[5]))
   local token = call('INCR', T)
-  if token >= floor then
-    token = string.format('%.0f', token)
-  else
-    token = string.format('%.0f', floor)
-    call('SET', T, token)
+  if token < floor then
+    call('SET', T, floor)
+    token = floor
   end
-  local since = string.format(' %.0f ', ms)
-  call('SET', K, owner .. ' ' .. token .. since .. ARGV[4], 'PX', ARGV[3])
-  return 'granted ' .. token .. string.format(' %.0f', us)
+  call('SET', K, owner .. string.format(' %d %d ', token, ms) .. ARGV[4], 'PX', ARGV[3])
+  return string.format('granted %d %d', token, us)
 end
 
 local W, P, E = KEYS[3], KEYS[4], KEYS[5]
