@@ -142,7 +142,8 @@ async fn explain(config: &ZooKeeperConfig, failed: Fault) -> Error {
         Error::new(ErrorKind::Denied, CONNECT, why)
     } else {
         let why = "a server takes connections, but opens no session: too few servers are up, they \
-                   elect a leader, or the port wants TLS (zks://)";
+                   elect a leader, this machine has too many connections (maxClientCnxns), or the \
+                   port wants TLS (zks://)";
         Error::new(ErrorKind::QuorumLost, CONNECT, why)
     };
     error.caused_by(failed)
