@@ -175,7 +175,8 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
         return Ok(old.clone());
     }
     // What is still on its way over the old one has arrived, or never will: the server has answered
-    // here, and what a dead connection holds back is thrown away.
+    // here, and what its machine did not acknowledge in time is thrown away. A proxy in between that
+    // keeps bytes for longer is not covered: then the TTL ends what arrives late.
     if let Some(stuck) = state.connection.replace(connection.clone()) {
         stuck.close();
     }

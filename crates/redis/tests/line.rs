@@ -126,9 +126,9 @@ async fn a_connection_that_goes_silent_is_replaced_by_one_that_answers() {
     assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
 }
 
-/// A server that pauses is slow, and not another: its connection is kept, and with it the order.
+/// Also where another connection was tried meanwhile, and failed.
 #[tokio::test]
-async fn a_server_that_pauses_keeps_its_connection() {
+async fn a_server_that_paused_is_used_again_when_it_goes_on() {
     let Some(mut server) = server() else { return };
     let mut config =
         RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), server.port()) });
