@@ -88,12 +88,15 @@ struct Report {
     failed: usize,
     skipped: Vec<String>,
     conformance: Vec<(String, usize)>,
+    /// How long each step took.
+    seconds: Vec<(String, u64)>,
 }
 
 impl Report {
     /// Runs a step, shows its output as it comes, and keeps what the summary needs.
     fn step(&mut self, name: &str, mut command: Command) -> bool {
         println!("== {name}");
+        let started = Instant::now();
         let mut child = match command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -107,7 +110,9 @@ impl Report {
                 self.read(&line);
             }
         }
-        child.wait().is_ok_and(|status| status.success())
+        let sound = child.wait().is_ok_and(|status| status.success());
+        self.seconds.push((name.to_owned(), started.elapsed().as_secs()));
+        sound
     }
 
     /// Fetches the lock clients that ours are tested with.
@@ -154,6 +159,9 @@ impl Report {
 
     fn print(&self) {
         println!("== summary");
+        for (step, seconds) in &self.seconds {
+            println!("{seconds:>5} s  {step}");
+        }
         for (suite, cases) in &self.conformance {
             println!("conformance, {suite}: {cases} cases passed");
         }

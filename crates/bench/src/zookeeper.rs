@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Client, Options};
+use tenure_core::{Client, Mutex, Options};
 use tenure_testkit::ZooKeeperServer;
 use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
 use tokio::runtime::Runtime;
@@ -22,20 +22,25 @@ pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
 
 const NODE: CreateOptions<'static> = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 
-/// A free lock against a node that is created and deleted.
+/// A free lock against a node that is created and deleted: by the client that used it last, and by
+/// two in turn, who must look whether the other is there.
 pub(crate) fn free() -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(1)?;
     let client = connect(&runtime, &server)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let pair = [connect(&runtime, &server)?, connect(&runtime, &server)?];
+    let (mut again, mut in_turn, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     runtime.block_on(async {
-        let mutex = client.mutex("bench")?;
+        let mutex = client.mutex("again")?;
+        let [one, other] = [pair[0].mutex("in turn")?, pair[1].mutex("in turn")?];
         let bare = bare(&server).await?;
         for _ in 0..ROUNDS {
             for _ in 0..PAIRS {
-                let start = Instant::now();
-                mutex.acquire().await?.release().await?;
-                ours.push(start.elapsed());
+                again.push(use_once(&mutex).await?);
+            }
+            for _ in 0..PAIRS / 2 {
+                in_turn.push(use_once(&one).await?);
+                in_turn.push(use_once(&other).await?);
             }
             for _ in 0..PAIRS {
                 let start = Instant::now();
@@ -46,9 +51,20 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
         }
         Ok::<(), Box<dyn std::error::Error>>(())
     })?;
-    let (what, against) =
-        ("zookeeper: acquire + release, free, one task", "a bare create and delete");
-    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.25))])
+    let against = "a bare create and delete";
+    let row = |what, ours, bound| {
+        Row::of_times(what, median(ours), against, median(theirs.clone()), bound)
+    };
+    Ok(vec![
+        row("zookeeper: acquire + release, free, one task", again, Some(1.25)),
+        row("zookeeper: acquire + release, free, two clients in turn", in_turn, None),
+    ])
+}
+
+async fn use_once(mutex: &Mutex) -> Outcome<Duration> {
+    let start = Instant::now();
+    mutex.acquire().await?.release().await?;
+    Ok(start.elapsed())
 }
 
 /// From the release to the waiter's guard, against a deletion, the event of it in another session,

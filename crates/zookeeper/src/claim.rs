@@ -8,11 +8,11 @@ use tenure_core::{
 };
 use zookeeper_client::Error as Fault;
 
-use crate::create::{Own, token};
+use crate::create::{Arrival, Own, token};
 use crate::fault::{fault, is_refusal};
 use crate::inner::{Inner, nodes_of};
 use crate::keys::parent;
-use crate::line::Line;
+use crate::line::number;
 use crate::numbers::used_up;
 use crate::place::{Place, Standing};
 use crate::record::{self, Record};
@@ -148,8 +148,9 @@ impl Inner {
                 // Nobody else's session may end our hold.
                 Some(stat) if stat.ephemeral_owner == session.id() => {
                     let own = Own { number: line.0[at].number, nodes, stat };
+                    let arrival = Arrival { own, line, vigil: None };
                     let since = session.confirmed();
-                    self.settle(&tenant, own, line, patience, since).await.map(Some)
+                    self.settle(&tenant, arrival, patience, since).await.map(Some)
                 }
                 Some(_) => {
                     self.drop_nodes(ACQUIRE, &tenant).await?;
@@ -180,7 +181,7 @@ impl Inner {
         let tenant = Tenant::new(claim, &lock, &session);
         self.tenants.move_in(tenant.clone(), now() + life);
         let sent = now();
-        let (own, line) = match self.create(&tenant).await {
+        let arrival = match self.create(&tenant).await {
             Ok(created) => created,
             Err(Fault::NoNode) => {
                 self.tenants.move_out(claim.owner);
@@ -199,7 +200,7 @@ impl Inner {
             }
         };
         session.confirm(sent);
-        let settled = self.settle(&tenant, own, line, patience, sent).await;
+        let settled = self.settle(&tenant, arrival, patience, sent).await;
         settled.map(Some).map_err(Error::with_unknown_effect)
     }
 
@@ -207,12 +208,12 @@ impl Inner {
     async fn settle(
         self: &Arc<Self>,
         tenant: &Tenant,
-        own: Own,
-        line: Line,
+        arrival: Arrival,
         patience: Patience,
         since: Moment,
     ) -> Result<Answer> {
         let Tenant { claim, lock, session, .. } = tenant;
+        let Arrival { own, line, vigil } = arrival;
         let token = token(&own.stat);
         let Some(at) = line.find(claim.owner) else {
             self.tenants.move_out(claim.owner);
@@ -228,6 +229,7 @@ impl Inner {
         match patience {
             _ if !waits => {
                 known.stage = Stage::Holds;
+                known.vigil = vigil.filter(|_| at == 0);
                 // One that waited before this was found out is not told from one that did not.
                 self.tenants.move_in(known, now() + claim.ttl);
                 Ok(granted(token, since))
@@ -264,6 +266,9 @@ impl Inner {
             [] => false,
             _ => self.delete(&session, &nodes).await.map_err(|error| fault(operation, error))?,
         };
+        if let (true, Some(vigil), Some(last)) = (there, &tenant.vigil, nodes.last()) {
+            number(last).into_iter().for_each(|number| vigil.gone(number));
+        }
         self.begin_anew(&session, lock, &nodes);
         self.tenants.move_out(claim.owner);
         Ok(there)

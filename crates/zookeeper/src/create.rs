@@ -1,15 +1,15 @@
 //! The nodes of a claim come into being.
 
-use std::collections::HashSet;
 use std::future::ready;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tenure_core::Token;
 use zookeeper_client::{CreateMode, Error as Fault, MultiWriteResult, Stat};
 
 use crate::inner::{Inner, line};
+use crate::known::Vigil;
 use crate::line::{Line, names, number};
 use crate::record::{Record, Stage};
 use crate::tenants::Tenant;
@@ -23,38 +23,25 @@ pub(crate) struct Own {
     pub(crate) stat: Stat,
 }
 
+impl Own {
+    /// The line that nobody else is in.
+    fn alone(&self) -> Line {
+        let names = self.nodes.iter().filter_map(|node| node.rsplit('/').next());
+        Line::read(&names.map(str::to_owned).collect::<Vec<_>>())
+    }
+}
+
+/// A claim that has come into line.
+pub(crate) struct Arrival {
+    pub(crate) own: Own,
+    pub(crate) line: Line,
+    /// Who watches the node above it.
+    pub(crate) vigil: Option<Arc<Vigil>>,
+}
+
 /// The transaction that created the node: they are numbered for the whole of ZooKeeper.
 pub(crate) fn token(stat: &Stat) -> Option<Token> {
     u64::try_from(stat.czxid).ok().map(Token::new)
-}
-
-/// Locks whose nodes were there when they were last looked at. A guess that is wrong costs a call.
-#[derive(Default)]
-pub(crate) struct Known(Mutex<HashSet<String>>);
-
-impl Known {
-    /// How many are remembered.
-    const LIMIT: usize = 10_000;
-
-    pub(crate) fn has(&self, lock: &str) -> bool {
-        self.0.lock().contains(lock)
-    }
-
-    fn note(&self, lock: &str) {
-        let mut known = self.0.lock();
-        if known.contains(lock) {
-            return;
-        }
-        if known.len() >= Self::LIMIT {
-            known.clear();
-        }
-        known.insert(lock.to_owned());
-    }
-
-    /// Whether it was known.
-    pub(crate) fn forget(&self, lock: &str) -> bool {
-        self.0.lock().remove(lock)
-    }
 }
 
 type Sent<'a> = Pin<Box<dyn Future<Output = Result<Own, Fault>> + Send + 'a>>;
@@ -62,16 +49,22 @@ type Sent<'a> = Pin<Box<dyn Future<Output = Result<Own, Fault>> + Send + 'a>>;
 impl Inner {
     /// Creates the nodes of a claim, and the one above them if need be, and looks at the line, all in
     /// one go: a server handles the calls of a session in their order, so the new nodes are in the
-    /// line.
-    pub(crate) async fn create(&self, tenant: &Tenant) -> Result<(Own, Line), Fault> {
+    /// line. Where their number says that nobody else is there, that is enough.
+    pub(crate) async fn create(&self, tenant: &Tenant) -> Result<Arrival, Fault> {
         let Tenant { claim, lock, session, .. } = tenant;
         let names = names(claim, self.config.neighbours);
         let paths: Vec<String> = names.iter().map(|name| format!("{lock}/{name}")).collect();
+        let known = self.known.has(lock);
+        let vigil = self.known.vigil(lock, session);
         // The server removes a container some time after its last child.
         let parent = self.config.neighbours.parent().with_acls(self.acls());
-        let above = (!self.known.has(lock)).then(|| session.zk.create(lock, b"", &parent));
+        let above = (!known).then(|| session.zk.create(lock, b"", &parent));
         let created = self.send(tenant, &paths);
-        let listed = session.zk.list_children(lock);
+        let list = || session.zk.list_children(lock);
+        let listed = vigil.as_ref().is_none_or(|vigil| !vigil.is_quiet()).then(list);
+        let state = session.zk.state_watcher();
+        // One that comes again may come once more.
+        let watched = (known && vigil.is_none()).then(|| session.zk.check_and_watch_stat(lock));
         let answers = async {
             let above = match above {
                 Some(above) => above.await.map(drop),
@@ -86,7 +79,19 @@ impl Inner {
                 (Err(error), _) => return Err(error),
             };
             self.known.note(lock);
-            Ok((own, line(listed.await)?))
+            let line = match listed {
+                _ if vigil.as_ref().is_some_and(|vigil| vigil.is_only(own.number)) => own.alone(),
+                Some(listed) => line(listed.await)?,
+                None => line(list().await)?,
+            };
+            if let Some(watched) = watched
+                && let Ok((Some(_), watcher)) = watched.await
+            {
+                self.known.keep(lock, Vigil::new(session, state, watcher));
+            }
+            // Of the same node that ours are below, which is there as long as they are.
+            let vigil = self.known.vigil(lock, session);
+            Ok(Arrival { own, line, vigil })
         };
         session.answer(answers).await
     }

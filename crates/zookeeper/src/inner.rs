@@ -8,9 +8,9 @@ use tokio::task::AbortHandle;
 use zookeeper_client::{Acls, CreateMode, Error as Fault};
 
 use crate::config::{Access, ZooKeeperConfig};
-use crate::create::Known;
 use crate::fault::fault;
 use crate::keys::Keyring;
+use crate::known::Known;
 use crate::line::Line;
 use crate::numbers::Limits;
 use crate::session::{Session, Sessions};

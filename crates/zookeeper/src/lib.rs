@@ -65,8 +65,11 @@ mod examine;
 mod fault;
 mod hold;
 mod inner;
+#[cfg(test)]
+mod inside;
 mod inspect;
 mod keys;
+mod known;
 mod line;
 mod list;
 mod numbers;

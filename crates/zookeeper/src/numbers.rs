@@ -55,39 +55,10 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
     use super::*;
-    use crate::ZooKeeperConfig;
-    use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience, Released};
+    use crate::inside::{PATIENT, claim, inner, take};
+    use tenure_core::{Answer, Released};
     use tenure_testkit::ZooKeeperServer;
-
-    fn claim() -> Claim {
-        Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_secs(30),
-            origin: Origin::here(),
-            label: "".into(),
-        }
-    }
-
-    const PATIENT: Patience = Patience::queue(Duration::from_secs(30));
-
-    async fn take(inner: &Arc<Inner>) -> Result<Claim, Error> {
-        let claim = claim();
-        match inner.claim(&claim, PATIENT).await? {
-            Answer::Granted(_) => Ok(claim),
-            other => panic!("it was free: {other:?}"),
-        }
-    }
-
-    async fn inner(server: &ZooKeeperServer, limits: Limits) -> Arc<Inner> {
-        let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
-        Inner::connect(config, limits).await.unwrap().0
-    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_lock_that_comes_near_the_end_of_its_numbers_is_refused() {

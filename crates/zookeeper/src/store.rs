@@ -35,11 +35,6 @@ impl ZooKeeperStore {
         let (inner, sweeper) = Inner::connect(config, Limits::default()).await?;
         Ok(Self { inner, sweeper })
     }
-
-    #[cfg(test)]
-    pub(crate) fn inner(&self) -> Arc<Inner> {
-        Arc::clone(&self.inner)
-    }
 }
 
 #[async_trait]

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use tenure_testkit::GENEROUS;
@@ -88,7 +88,13 @@ async fn signals_sent_to_us_reach_the_command() {
         let shell_line = format!(
             "trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
         );
-        let mut run = store.start(&["run", "a", "-c", &shell_line]);
+        // Whoever runs the tests may ignore some of them, and a shell cannot trap what it ignored
+        // from the start.
+        let mut command = Command::new("env");
+        let tenure = store.tenure(&["run", "a", "-c", &shell_line]);
+        command.arg("--default-signal").arg(tenure.get_program()).args(tenure.get_args());
+        command.env("TENURE_DIR", store.scratch()).env_remove("TENURE_STORE");
+        let mut run = tenure_testkit::Process::spawn(command).unwrap();
         assert_eq!(line(&mut run).await, "ready");
         signal(&run, number);
         assert_eq!(line(&mut run).await, format!("got {name}"));
@@ -111,7 +117,7 @@ async fn a_signal_that_our_starter_ignores_stays_ignored() {
     let store = Store::new();
     let binary = env!("CARGO_BIN_EXE_tenure");
     let shell_line = "trap '' HUP; exec \"$0\" run a -c 'echo ready; kill -HUP $$; kill -HUP $PPID; read word; echo $word'";
-    let mut command = std::process::Command::new("sh");
+    let mut command = Command::new("sh");
     command
         .args(["-c", shell_line, binary])
         .env("TENURE_DIR", store.scratch())
@@ -126,7 +132,7 @@ async fn a_signal_that_our_starter_ignores_stays_ignored() {
 #[test]
 fn signals_that_our_starter_holds_back_are_held_back_from_the_command() {
     let store = Store::new();
-    let mut command = std::process::Command::new("env");
+    let mut command = Command::new("env");
     command.args(["--block-signal=USR2", env!("CARGO_BIN_EXE_tenure"), "run", "a", "--"]);
     command.args(["grep", "SigBlk", "/proc/self/status"]).env("TENURE_DIR", store.scratch());
     let shown = Ran::from(command.env_remove("TENURE_STORE").output().unwrap()).ok();

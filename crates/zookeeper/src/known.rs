@@ -1,0 +1,223 @@
+//! What a client remembers of locks it has used, so that it need not ask again.
+//!
+//! ZooKeeper numbers the children of a node one after the other, whoever creates them. So if the
+//! last one that we know of was ours, nobody stood before it, we deleted it, and the next one is
+//! ours again: then there is no other child at all, and nothing need be listed. That is true as long
+//! as the node above is the same. Its numbers begin anew when it is deleted and made again; so it is
+//! watched, and a server tells of the deletion before it answers anything that came later.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use zookeeper_client::{OneshotWatcher, StateWatcher};
+
+use crate::session::Session;
+
+/// Locks whose nodes were there when they were last looked at. A guess that is wrong costs a call.
+#[derive(Default)]
+pub(crate) struct Known(Mutex<HashMap<String, Option<Arc<Vigil>>>>);
+
+impl Known {
+    /// How many are remembered.
+    const LIMIT: usize = 10_000;
+
+    pub(crate) fn has(&self, lock: &str) -> bool {
+        self.0.lock().contains_key(lock)
+    }
+
+    pub(crate) fn note(&self, lock: &str) {
+        let mut known = self.0.lock();
+        if known.contains_key(lock) {
+            return;
+        }
+        if known.len() >= Self::LIMIT {
+            known.clear();
+        }
+        known.insert(lock.to_owned(), None);
+    }
+
+    /// Whether it was known.
+    pub(crate) fn forget(&self, lock: &str) -> bool {
+        self.0.lock().remove(lock).is_some()
+    }
+
+    /// Who watches the lock's node on this session, if nothing has happened to it since.
+    pub(crate) fn vigil(&self, lock: &str, session: &Session) -> Option<Arc<Vigil>> {
+        let vigil = self.0.lock().get(lock).cloned().flatten()?;
+        (vigil.session == session.id() && !vigil.is_over()).then_some(vigil)
+    }
+
+    pub(crate) fn keep(&self, lock: &str, vigil: Vigil) {
+        if let Some(known) = self.0.lock().get_mut(lock) {
+            *known = Some(Arc::new(vigil));
+        }
+    }
+}
+
+type News = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A lock's node that is watched, and what is known of its numbers.
+pub(crate) struct Vigil {
+    session: i64,
+    /// No child has a number below this, nor ever will.
+    next: AtomicI32,
+    /// Whether the last one who came was alone.
+    alone: AtomicBool,
+    /// Resolves when it is over: something happened to the node, or to the connection. What is told
+    /// of the time without a connection is not relied on.
+    news: Mutex<Option<News>>,
+}
+
+impl Vigil {
+    /// The state is one from before the node was asked to be watched.
+    pub(crate) fn new(session: &Session, mut state: StateWatcher, watcher: OneshotWatcher) -> Self {
+        let news = async move {
+            tokio::select! {
+                _ = watcher.changed() => {}
+                _ = state.changed() => {}
+            }
+        };
+        Self {
+            session: session.id(),
+            next: AtomicI32::new(i32::MIN),
+            alone: AtomicBool::new(false),
+            news: Mutex::new(Some(Box::pin(news))),
+        }
+    }
+
+    /// Whether this is the number of the only child, which was created just now.
+    ///
+    /// To be asked after the answer to the creation: then an earlier deletion of the lock's node has
+    /// been heard of.
+    pub(crate) fn is_only(&self, number: i32) -> bool {
+        let only = self.next.load(Ordering::Acquire) == number && !self.is_over();
+        self.alone.store(only, Ordering::Relaxed);
+        only
+    }
+
+    /// Whether the next one who comes is probably alone, as the last one was.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
+
+    /// One with this number, before which nobody stood, was deleted.
+    pub(crate) fn gone(&self, number: i32) {
+        self.next.fetch_max(number.saturating_add(1), Ordering::AcqRel);
+    }
+
+    fn is_over(&self) -> bool {
+        let mut news = self.news.lock();
+        if news.as_mut().is_none_or(|news| news.now_or_never().is_some()) {
+            *news = None;
+        }
+        news.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Answer, Released};
+    use tenure_testkit::ZooKeeperServer;
+    use zookeeper_client::{Acls, CreateMode};
+
+    use crate::inner::Inner;
+    use crate::inside::{PATIENT, bare, claim, inner, stand, take};
+    use crate::numbers::Limits;
+    use std::sync::Arc;
+
+    /// Uses the lock until its client knows that it is alone with it.
+    async fn warm(inner: &Arc<Inner>) {
+        for _ in 0..4 {
+            pair(inner).await;
+        }
+        let session = inner.sessions.any("test").await.unwrap();
+        let vigil = inner.known.vigil("/tenure/a", &session).expect("the node is watched");
+        assert!(vigil.is_quiet(), "the last one was seen to be alone");
+    }
+
+    async fn pair(inner: &Arc<Inner>) {
+        let held = take(inner).await.unwrap();
+        assert_eq!(inner.release(&held).await.unwrap(), Released::Released);
+    }
+
+    fn received(server: &ZooKeeperServer) -> u64 {
+        let said = server.word("mntr").unwrap();
+        let line = said.lines().find(|line| line.starts_with("zk_packets_received")).unwrap();
+        line.split_whitespace().last().unwrap().parse().unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn one_who_is_alone_with_a_lock_does_not_list_it() {
+        if ZooKeeperServer::is_missing("one_who_is_alone_with_a_lock") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        warm(&inner).await;
+        let before = received(&server);
+        for _ in 0..200 {
+            pair(&inner).await;
+        }
+        // Signs of life come on top.
+        let asked = received(&server) - before;
+        assert!((400..500).contains(&asked), "{asked} for 200 creations and deletions");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn another_who_came_in_between_is_seen() {
+        if ZooKeeperServer::is_missing("another_who_came_in_between_is_seen") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        warm(&inner).await;
+        let other = bare(&server).await;
+        let held = stand(&other).await;
+        let waits = claim();
+        assert!(matches!(inner.claim(&waits, PATIENT).await.unwrap(), Answer::Queued(_)));
+        other.delete(&held, None).await.unwrap();
+        inner.release(&waits).await.unwrap();
+        warm(&inner).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_same_number_below_a_new_node_means_nothing() {
+        if ZooKeeperServer::is_missing("the_same_number_below_a_new_node") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        warm(&inner).await;
+        let other = bare(&server).await;
+        // As servers do with a container that is not used, and as others do who need it then.
+        other.delete("/tenure/a", None).await.unwrap();
+        let container = CreateMode::Container.with_acls(Acls::anyone_all());
+        other.create("/tenure/a", b"", &container).await.unwrap();
+        for _ in 0..4 {
+            stand(&other).await;
+        }
+        let waits = claim();
+        let answer = inner.claim(&waits, PATIENT).await.unwrap();
+        assert!(matches!(answer, Answer::Queued(_)), "four are before it: {answer:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_happens_without_a_connection_is_not_guessed() {
+        if ZooKeeperServer::is_missing("what_happens_without_a_connection") {
+            return;
+        }
+        let mut server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        warm(&inner).await;
+        let session = inner.sessions.any("test").await.unwrap();
+        server.kill9().unwrap();
+        server.restart().unwrap();
+        session.ready("test").await.unwrap();
+        assert!(inner.known.vigil("/tenure/a", &session).is_none(), "it was not watched meanwhile");
+        warm(&inner).await;
+    }
+}
