@@ -53,7 +53,8 @@ impl Guard {
     }
 
     /// A comparison for transactions of the same store, so that a write of a holder that lost its
-    /// lock fails there. etcd has it; `None` elsewhere: send the [`token`](Self::token) instead.
+    /// lock fails there. etcd and ZooKeeper have it; `None` elsewhere: send the
+    /// [`token`](Self::token) instead.
     pub fn fence(&self) -> Option<Fence> {
         let hold = Hold { owner: self.owner(), token: self.token() };
         self.inner.store.fence(self.name(), hold)

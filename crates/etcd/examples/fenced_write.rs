@@ -1,8 +1,8 @@
 //! A write in etcd that fails when the lock is lost, whatever its holder believes.
 //!
 //! `cargo run -p tenure-etcd --example fenced_write -- 127.0.0.1:2379` with an etcd there, and
-//! `etcdctl` to make the transaction; with any other client, compare [`Fence::key`]'s create revision
-//! with [`Fence::create_revision`].
+//! `etcdctl` to make the transaction; with any other client, compare the create revision of
+//! [`Fence::key`] with [`Fence::revision`].
 
 use std::error::Error;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use tenure_core::{Client, Eviction, Fence};
-use tenure_etcd::{EtcdConfig, EtcdStore};
+use tenure_etcd::{EtcdConfig, EtcdStore, etcdctl};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -33,11 +33,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Puts a value if the fence holds; `etcdctl` says `SUCCESS` or `FAILURE`.
 fn write(address: &str, fence: &Fence, value: &str) -> Result<String, Box<dyn Error>> {
-    let mut etcdctl = Command::new("etcdctl");
-    etcdctl.env("ETCDCTL_API", "3").args(["--endpoints", address, "txn"]);
-    let mut child = etcdctl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut command = Command::new("etcdctl");
+    command.env("ETCDCTL_API", "3").args(["--endpoints", address, "txn"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().ok_or("no input")?;
-    write!(input, "{fence}\n\nput balance {value}\n\n\n")?;
+    write!(input, "{}\n\nput balance {value}\n\n\n", etcdctl(fence))?;
     drop(input);
     let said = String::from_utf8(child.wait_with_output()?.stdout)?;
     Ok(said.lines().next().unwrap_or_default().to_owned())

@@ -46,6 +46,7 @@ mod desk;
 mod evict;
 mod examine;
 mod fault;
+mod fence;
 mod hold;
 mod inner;
 mod inspect;
@@ -63,4 +64,5 @@ mod txn;
 mod watch;
 
 pub use config::{EtcdConfig, Tls};
+pub use fence::etcdctl;
 pub use store::EtcdStore;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{client, config_of, until_waiting};
 use tenure_core::{Client, ErrorKind, Eviction, Mode, Options, Origin, Released};
-use tenure_etcd::EtcdStore;
+use tenure_etcd::{EtcdStore, etcdctl};
 use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
 
 /// An `etcdctl lock` that says when it holds, and holds until a file appears (or for a minute).
@@ -199,7 +199,7 @@ fn write_if(server: &EtcdServer, fence: &tenure_core::Fence, key: &str, value: &
     let mut command = server.controller(&["txn"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    write!(input, "{fence}\n\nput {key} {value}\n\n\n").unwrap();
+    write!(input, "{}\n\nput {key} {value}\n\n\n", etcdctl(fence)).unwrap();
     drop(input);
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -221,7 +221,7 @@ on_servers! {
         let next = mutex.acquire().await.unwrap();
         assert!(!write_if(&server, &stale, "balance", "2"));
         let fence = next.fence().unwrap();
-        assert!(fence.create_revision() > stale.create_revision());
+        assert!(fence.revision() > stale.revision());
         assert!(write_if(&server, &fence, "balance", "3"));
         assert_eq!(server.control(&["get", "--print-value-only", "balance"]).unwrap(), "3");
         next.release().await.unwrap();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, Grant, HoldListener, LockName,
-    LockState, Patience, Place, Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Eviction, Fence, Fencing, Finding, Grant, Hold, HoldListener,
+    LockName, LockState, Patience, Place, Released, Renewal, Result, Store,
 };
 use tokio::task::AbortHandle;
 
@@ -75,6 +75,12 @@ impl Store for ZooKeeperStore {
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         self.inner.release(claim).await.map_err(|error| error.about(&claim.name))
+    }
+
+    fn fence(&self, _name: &LockName, hold: Hold) -> Option<Fence> {
+        let (tenant, _) = self.inner.tenants.find(hold.owner)?;
+        let node = tenant.nodes.first().filter(|_| tenant.token == hold.token)?;
+        Some(Fence::new(node.clone(), i64::try_from(hold.token?.get()).ok()?))
     }
 
     fn tell_holders(&self, listener: HoldListener) {

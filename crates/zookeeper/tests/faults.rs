@@ -13,9 +13,11 @@ use std::time::Duration;
 use common::{ELECTION, Turns, claim, client, config, config_of, store, until_waiting};
 use proxy::{Proxy, Way};
 use tenure_core::{
-    Answer, Client, ErrorKind, LossReason, Options, Patience, Released, Renewal, Store, now,
+    Answer, Client, ErrorKind, Eviction, Fence, LossReason, Options, Patience, Released, Renewal,
+    Store, now,
 };
 use tenure_testkit::{GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use zookeeper_client::{Acls, CreateMode};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -355,5 +357,39 @@ on_servers! {
         drop(guard);
         let again = mutex.acquire_within(GENEROUS).await.unwrap();
         again.release().await.unwrap();
+    }
+}
+
+/// A write that depends on a fence; whether it was made.
+async fn write_if(zk: &zookeeper_client::Client, fence: &Fence, value: &str) -> bool {
+    let mut together = zk.new_multi_writer();
+    together.add_check_version(fence.key(), -1).unwrap();
+    together.add_set_data("/balance", value.as_bytes(), None).unwrap();
+    together.commit().await.is_ok()
+}
+
+on_servers! {
+    async fn a_write_that_names_the_fence_fails_when_the_lock_is_lost() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let address = format!("127.0.0.1:{}", server.port());
+        let zk = zookeeper_client::Client::connect(&address).await.unwrap();
+        let node = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        zk.create("/balance", b"0", &node).await.unwrap();
+        let mutex = client.mutex("a").unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        let stale = guard.fence().unwrap();
+        assert_eq!(stale.revision(), i64::try_from(guard.token().unwrap().get()).unwrap());
+        assert!(write_if(&zk, &stale, "1").await);
+        let order = Eviction::new(guard.name().clone(), guard.owner(), "test");
+        client.store().evict(&order).await.unwrap();
+        let next = mutex.acquire().await.unwrap();
+        assert!(!write_if(&zk, &stale, "2").await);
+        let fence = next.fence().unwrap();
+        assert!(fence.revision() > stale.revision());
+        assert!(write_if(&zk, &fence, "3").await);
+        next.release().await.unwrap();
+        assert!(!write_if(&zk, &fence, "4").await);
+        assert_eq!(zk.get_data("/balance").await.unwrap().0, b"3");
     }
 }
