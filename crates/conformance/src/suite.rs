@@ -72,6 +72,7 @@ macro_rules! suite {
             release::a_repeated_release_changes_nothing,
             release::a_stranger_cannot_release,
             release::claiming_again_is_the_same_hold,
+            release::closing_a_client_disturbs_nobody,
             release::closing_a_client_waits_for_its_releases,
             release::releasing_a_waiting_claim_leaves_the_line,
             scale::a_crowd_of_one_client_is_served_to_the_last,

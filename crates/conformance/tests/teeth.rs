@@ -115,6 +115,9 @@ teeth! {
         release::claiming_again_is_the_same_hold,
         handover::a_release_makes_the_first_in_line_the_holder,
     ];
+    a_store_that_gives_back_what_is_in_use: TidiesTooMuch fails [
+        release::closing_a_client_disturbs_nobody,
+    ];
     a_store_that_does_not_compare_the_owner: ReleasesForAnybody fails [
         release::a_stranger_cannot_release,
         release::a_repeated_release_changes_nothing,

@@ -217,6 +217,10 @@ impl Store for Chaos {
         });
     }
 
+    async fn tidy(&self) {
+        self.store.tidy().await;
+    }
+
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         self.road.trouble(|| self.store.inspect(name)).await
     }

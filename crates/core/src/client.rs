@@ -108,13 +108,19 @@ impl Client {
         within(limit, "list locks", self.inner.store.list(prefix)).await
     }
 
-    /// Waits until every release that was left to the background is done, or its TTL has passed.
-    /// Call it before the process ends, or what was dropped last is freed only by its TTL.
+    /// Waits until every release that was left to the background is done, or its TTL has passed;
+    /// then has the store give back what it kept for this client. Call it before the process ends,
+    /// or what was dropped last is freed only by its TTL. Locks that are still held stay held, and
+    /// the client can be used again.
     ///
     /// # Cancel safety
     /// Dropping it stops the waiting, not the releases.
     pub async fn close(&self) {
         self.inner.janitor.flush().await;
+        let tidied = self.inner.store.tidy();
+        if tokio::time::timeout(self.inner.call_timeout, tidied).await.is_err() {
+            tracing::debug!("the store was not tidied in time");
+        }
     }
 
     fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Self {

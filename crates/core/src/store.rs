@@ -111,6 +111,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults that keep it from looking at all. What it is not allowed to look at, it says in a
     /// finding.
     async fn examine(&self) -> Result<Vec<Finding>>;
+
+    /// Gives back what it keeps in the engine for claims, and no claim needs now: sessions, leases.
+    /// What cannot be given back ends by itself, later. Calls that come after it, or meanwhile, are
+    /// served as ever.
+    async fn tidy(&self) {}
 }
 
 /// Whether a claim that cannot be granted at once should stay.

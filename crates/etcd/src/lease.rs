@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use crate::members::{Again, Members};
 use crate::rpc::lease_client::LeaseClient;
-use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest};
+use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
 
 /// One lease in etcd.
 #[derive(Debug)]
@@ -143,6 +143,19 @@ impl Lease {
         self.state.lock().retired = true;
     }
 
+    /// Nobody may move in any more, if nobody is there. False: somebody is.
+    fn retire_if_empty(&self) -> bool {
+        let mut state = self.state.lock();
+        state.retired |= state.tenants.is_empty();
+        state.tenants.is_empty()
+    }
+
+    fn leave_alone(&self) {
+        if let Some(listener) = self.listener.lock().take() {
+            listener.abort();
+        }
+    }
+
     /// The lease is gone: everybody is out, and these held.
     pub(crate) fn end(&self) -> Vec<Hold> {
         let mut state = self.state.lock();
@@ -238,11 +251,26 @@ impl Leases {
 
     /// Nobody listens for losses any more.
     pub(crate) fn leave_alone(&self) {
-        for lease in self.by_id.lock().values() {
-            if let Some(listener) = lease.listener.lock().take() {
-                listener.abort();
+        self.by_id.lock().values().for_each(|lease| lease.leave_alone());
+    }
+
+    /// Ends the leases that nobody is on. One that cannot be ended now ends by itself.
+    pub(crate) async fn give_back(&self) {
+        let leases: Vec<_> = self.by_id.lock().values().cloned().collect();
+        for lease in leases.into_iter().filter(|lease| lease.retire_if_empty()) {
+            lease.leave_alone();
+            self.by_id.lock().remove(&lease.id);
+            if let Err(error) = self.revoke(lease.id).await {
+                tracing::debug!(lease = lease.id, %error, "not given back");
             }
         }
+    }
+
+    async fn revoke(&self, id: i64) -> Result<()> {
+        let ask = |link| async move {
+            LeaseClient::new(link).lease_revoke(LeaseRevokeRequest { id }).await
+        };
+        self.members.call("give back a lease", Again::Harmless, ask).await.map(drop)
     }
 
     /// Confirms the lease by a sign of life that is sent after `began`. False: the lease is gone.
@@ -336,6 +364,18 @@ mod tests {
         assert_eq!(lease.lend(waits, 4 * second, at(8)), None);
         lease.retire();
         assert_eq!(lease.lend(waits, 30 * second, at(2)), None);
+    }
+
+    #[test]
+    fn a_lease_is_given_back_only_when_nobody_is_on_it() {
+        let lease = Lease::new(1, Duration::from_secs(10), Moment::default());
+        let owner = OwnerId::random();
+        lease.move_in(owner, b"key", now());
+        assert!(!lease.retire_if_empty());
+        assert!(lease.is_usable(Moment::default()));
+        lease.move_out(owner);
+        assert!(lease.retire_if_empty());
+        assert!(!lease.is_usable(Moment::default()), "nobody moves in any more");
     }
 
     #[test]

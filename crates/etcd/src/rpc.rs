@@ -452,6 +452,13 @@ pub struct LeaseGrantResponse {
     pub ttl: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseRevokeRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaseRevokeResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseKeepAliveRequest {
     #[prost(int64, tag = "1")]
     pub id: i64,
@@ -882,6 +889,30 @@ pub mod lease_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseGrant"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn lease_revoke(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseRevokeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseRevokeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseRevoke",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseRevoke"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lease_keep_alive(

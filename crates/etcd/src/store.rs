@@ -69,6 +69,10 @@ impl Store for EtcdStore {
         answer.await.map_err(|error| error.about(&claim.name))
     }
 
+    async fn tidy(&self) {
+        self.inner.leases.give_back().await;
+    }
+
     fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
         let key = self.inner.keyring.line(name).key(&hold.owner.to_string());
         Some(Fence::new(String::from_utf8(key).ok()?, i64::try_from(hold.token?.get()).ok()?))

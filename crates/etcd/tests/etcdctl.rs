@@ -228,3 +228,22 @@ on_servers! {
         assert!(!write_if(&server, &fence, "balance", "4"));
     }
 }
+
+on_servers! {
+    async fn a_client_that_closes_leaves_no_lease_unless_it_is_needed() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let with = |seconds| Options::new().ttl(Duration::from_secs(seconds));
+        let held = client.mutex("a").unwrap().with(with(100)).acquire().await.unwrap();
+        client.mutex("b").unwrap().with(with(200)).acquire().await.unwrap().release().await.unwrap();
+        let leases = || server.control(&["lease", "list"]).unwrap();
+        assert!(leases().starts_with("found 2 leases"), "{}", leases());
+        client.close().await;
+        assert!(leases().starts_with("found 1 leases"), "{}", leases());
+        assert!(held.is_valid());
+        held.release().await.unwrap();
+        client.close().await;
+        assert!(leases().starts_with("found 0 leases"), "{}", leases());
+        client.mutex("a").unwrap().acquire().await.unwrap().release().await.unwrap();
+    }
+}

@@ -40,7 +40,9 @@ on_servers! {
         }
 
         let fresh = insist(&client, "fresh", &options).await;
-        assert_ne!(group.master(), Some(0));
+        // Each Sentinel hears of it in its own time.
+        let told = eventually(FAILOVER, || async { group.master() != Some(0) });
+        assert!(told.await, "nobody else became the master");
         assert!(fresh.is_valid());
         let lost = tokio::time::timeout(FAILOVER, gone.lost()).await;
         assert!(lost.is_ok(), "nobody said that the lock is gone");

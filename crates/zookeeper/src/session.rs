@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Moment, Result, now};
 use tokio::sync::Mutex as Turn;
 use tokio::task::AbortHandle;
-use zookeeper_client::{Client, Error as Fault, SessionState};
+use zookeeper_client::{Client, Error as Fault, SessionState, StateWatcher};
 
 use crate::config::ZooKeeperConfig;
 use crate::connect::{CONNECT, open};
@@ -57,11 +57,16 @@ impl Session {
         self.listener.lock().get_or_insert_with(start);
     }
 
-    /// Whether somebody uses it, besides those who keep it.
-    fn is_in_use(self: &Arc<Self>) -> bool {
+    /// Whether somebody has it, besides those who keep it: a claim, or a call.
+    fn is_shared(self: &Arc<Self>) -> bool {
         let kept = 1 + usize::from(self.listener.lock().is_some());
+        Arc::strong_count(self) > kept
+    }
+
+    /// Whether somebody uses it, or did a short while ago.
+    fn is_in_use(self: &Arc<Self>) -> bool {
         let idle = now().since(Moment::from_nanos(self.used.load(Ordering::Relaxed)));
-        !self.is_over() && (Arc::strong_count(self) > kept || idle < IDLE)
+        !self.is_over() && (self.is_shared() || idle < IDLE)
     }
 
     /// Stops listening: who listens keeps it.
@@ -94,17 +99,12 @@ impl Session {
         if self.zk.state() == SessionState::SyncConnected {
             return Ok(());
         }
-        let connected = async {
-            let mut watcher = self.zk.state_watcher();
-            let mut state = watcher.state();
-            while !state.is_terminated() && state != SessionState::SyncConnected {
-                state = watcher.changed().await;
-            }
-            state == SessionState::SyncConnected
-        };
-        let why = match tokio::time::timeout(self.timeout, connected).await {
-            Ok(true) => return Ok(()),
-            Ok(false) => "the session has ended: ask again",
+        let settled = until(self.zk.state_watcher(), |state| {
+            state.is_terminated() || state == SessionState::SyncConnected
+        });
+        let why = match tokio::time::timeout(self.timeout, settled).await {
+            Ok(SessionState::SyncConnected) => return Ok(()),
+            Ok(_) => "the session has ended: ask again",
             Err(_) => "there is no connection to any server: check that they run",
         };
         Err(Error::new(ErrorKind::Unreachable, operation, why))
@@ -213,9 +213,34 @@ impl Sessions {
         self.by_seconds.lock().values().for_each(|session| session.leave_alone());
     }
 
+    /// Closes the sessions that nobody has. One that cannot be closed now ends by itself.
+    pub(crate) async fn give_back(&self) {
+        let mut closed = Vec::new();
+        self.by_seconds.lock().retain(|_, session| {
+            let keep = session.is_over() || session.is_shared();
+            if !keep {
+                session.leave_alone();
+                closed.push(session.zk.state_watcher());
+            }
+            keep
+        });
+        for watcher in closed {
+            until(watcher, SessionState::is_terminated).await;
+        }
+    }
+
     fn open_one(&self, seconds: u64) -> Option<Arc<Session>> {
         self.by_seconds.lock().get(&seconds).filter(|one| !one.is_over()).cloned()
     }
+}
+
+/// Waits for a state that will do.
+async fn until(mut watcher: StateWatcher, will_do: impl Fn(SessionState) -> bool) -> SessionState {
+    let mut state = watcher.state();
+    while !will_do(state) {
+        state = watcher.changed().await;
+    }
+    state
 }
 
 /// To open a session is part of what was asked for.

@@ -77,6 +77,10 @@ impl Store for ZooKeeperStore {
         self.inner.release(claim).await.map_err(|error| error.about(&claim.name))
     }
 
+    async fn tidy(&self) {
+        self.inner.sessions.give_back().await;
+    }
+
     fn fence(&self, _name: &LockName, hold: Hold) -> Option<Fence> {
         let (tenant, _) = self.inner.tenants.find(hold.owner)?;
         let node = tenant.nodes.first().filter(|_| tenant.token == hold.token)?;

@@ -393,3 +393,26 @@ on_servers! {
         assert_eq!(zk.get_data("/balance").await.unwrap().0, b"3");
     }
 }
+
+on_servers! {
+    async fn a_client_that_closes_leaves_no_session_unless_it_is_needed() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let with = |seconds| Options::new().ttl(Duration::from_secs(seconds));
+        let held = client.mutex("a").unwrap().with(with(10)).acquire().await.unwrap();
+        client.mutex("b").unwrap().with(with(20)).acquire().await.unwrap().release().await.unwrap();
+        let sessions = || {
+            let figures = server.word("mntr").unwrap();
+            let line = figures.lines().find(|line| line.starts_with("zk_global_sessions"));
+            line.and_then(|line| line.split_whitespace().last()?.parse::<u64>().ok()).unwrap()
+        };
+        assert_eq!(sessions(), 3, "one to begin with, and one for each TTL");
+        client.close().await;
+        assert_eq!(sessions(), 1);
+        assert!(held.is_valid());
+        held.release().await.unwrap();
+        client.close().await;
+        assert_eq!(sessions(), 0);
+        client.mutex("a").unwrap().acquire().await.unwrap().release().await.unwrap();
+    }
+}

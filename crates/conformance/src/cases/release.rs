@@ -108,3 +108,28 @@ pub async fn closing_a_client_waits_for_its_releases(fixture: &dyn Fixture) {
     client.close().await;
     assert_eq!(raw.list(prefix.as_str()).await, []);
 }
+
+/// What is held when a client closes stays held, and who waits keeps its place; and a closed client
+/// can be used again.
+pub async fn closing_a_client_disturbs_nobody(fixture: &dyn Fixture) {
+    let prefix = name("close-busy");
+    let (raw, client) = (raw(fixture).await, client(fixture).await);
+    let mutex = |which: &str| client.mutex(&format!("{prefix}/{which}")).unwrap().with(long());
+    let guard = mutex("held").acquire().await.unwrap();
+    let token = guard.token();
+    let waiter = mutex("held");
+    let waiting = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+    raw.until_waiting(guard.name(), 1).await;
+    let_go(mutex("before").acquire().await.unwrap()).await;
+    client.close().await;
+    let state = raw.inspect(guard.name()).await;
+    assert_eq!((state.holders.len(), state.waiters.len()), (1, 1), "{state:?}");
+    assert_eq!(state.holders[0].token, token);
+    let_go(mutex("after").acquire().await.unwrap()).await;
+    assert!(guard.is_valid());
+    let_go(guard).await;
+    let next = tokio::time::timeout(tenure_testkit::GENEROUS, waiting).await.unwrap().unwrap();
+    let_go(next).await;
+    client.close().await;
+    assert_eq!(raw.list(prefix.as_str()).await, []);
+}

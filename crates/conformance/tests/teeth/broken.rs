@@ -50,6 +50,7 @@ pub(crate) enum Fault {
     AdmitsTheUnsound,
     FindsFaultInSilence,
     TellsNobody,
+    TidiesTooMuch,
 }
 
 /// The memory store with one fault.
@@ -254,6 +255,15 @@ impl Store for Broken {
                 self.store.release(&claim).await
             }
             _ => self.store.release(&claim).await,
+        }
+    }
+
+    async fn tidy(&self) {
+        if self.is(Fault::TidiesTooMuch) {
+            let claims: Vec<Claim> = self.claims.lock().unwrap().values().cloned().collect();
+            for claim in claims {
+                self.store.release(&claim).await.unwrap();
+            }
         }
     }
 
