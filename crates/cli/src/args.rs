@@ -102,7 +102,8 @@ pub(crate) struct Lock {
     /// Do not wait: exit with 75 if the lock is busy
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait at most so long, then exit with 75 [default: wait for ever]
+    /// Wait at most so long, then exit with 75, or with the code of what kept the store from
+    /// answering [default: wait for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
     /// Hold it alone (the default)

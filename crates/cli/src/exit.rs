@@ -102,18 +102,21 @@ pub(crate) const fn code(kind: ErrorKind) -> u8 {
     }
 }
 
-/// An error with its causes, in one line.
+/// An error with its causes, in one line: unless it says itself what is at the bottom of it.
 pub(crate) fn line(error: &Error) -> String {
     let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
+    let causes: Vec<String> = std::iter::successors(error.source(), |cause| (*cause).source())
+        .map(ToString::to_string)
+        .collect();
+    if causes.last().is_some_and(|last| line.contains(last)) {
+        return line;
+    }
+    for cause in causes {
         // Many errors repeat their cause.
-        if !line.contains(&text) {
+        if !line.contains(&cause) {
             // Writing to a string cannot fail.
-            let _ = write!(line, ": {text}");
+            let _ = write!(line, ": {cause}");
         }
-        cause = error.source();
     }
     line
 }
@@ -156,5 +159,9 @@ mod tests {
         assert_eq!(line(&error.caused_by("refused")), "could not list: no reply: refused");
         let error = Error::new(ErrorKind::Unreachable, "list", "no reply");
         assert_eq!(line(&error.caused_by("refused")), "could not list: no reply: refused");
+        // What lies between an error and the cause that it names says nothing more.
+        let between = Error::new(ErrorKind::Internal, "connect", "code 14").caused_by("refused");
+        let error = Error::new(ErrorKind::Unreachable, "list", "no reply: refused");
+        assert_eq!(line(&error.caused_by(between)), "could not list: no reply: refused");
     }
 }

@@ -133,11 +133,12 @@ async fn explain(config: &ZooKeeperConfig, failed: Fault) -> Error {
         };
         unreached.push(format!("{address} ({why})"));
     }
-    let error = if unreached.len() == config.servers.len() {
+    if unreached.len() == config.servers.len() {
         let unreached = unreached.join(", ");
         let why = format!("no server can be reached: {unreached}; check that they run");
-        Error::new(ErrorKind::Unreachable, CONNECT, why)
-    } else if config.tls.is_some() {
+        return Error::new(ErrorKind::Unreachable, CONNECT, why);
+    }
+    let error = if config.tls.is_some() {
         let why = "a server takes connections, but no session comes of it: check ca, cert and key, \
                    and that the port speaks TLS";
         Error::new(ErrorKind::Denied, CONNECT, why)
