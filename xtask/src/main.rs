@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 mod interop;
 mod packages;
+mod programs;
 mod steps;
 
 fn main() -> ExitCode {

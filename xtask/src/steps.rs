@@ -3,10 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use crate::interop::{self, Trouble};
-use crate::packages;
+use crate::programs::{Program, Run};
+use crate::{packages, programs};
 
 /// Format, lints, documentation, all tests; then what was run and what was skipped.
 pub(crate) fn test() -> ExitCode {
@@ -16,14 +18,12 @@ pub(crate) fn test() -> ExitCode {
         report.skipped.push(format!("what needs {package}: the package could not be installed"));
     }
     let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    let tests = ["test", "--workspace", "--all-targets", "--exclude", CONFORMANCE];
     let examples = ["test", "--workspace", "--doc"];
     let sound = report.step("format", cargo(&["fmt", "--all", "--check"]))
         && report.step("lints", cargo(&lints))
         && report.step("documentation", documentation())
         && report.other_clients()
-        && report.step("tests", cargo(&tests))
-        && report.conformance()
+        && report.programs()
         && report.step("examples in the documentation", cargo(&examples));
     report.print();
     println!("{} in {} s", if sound { "passed" } else { "FAILED" }, started.elapsed().as_secs());
@@ -67,20 +67,6 @@ fn documentation() -> Command {
     command
 }
 
-/// The package whose test programs are one suite a store.
-const CONFORMANCE: &str = "tenure-conformance";
-
-/// The names of its test programs, sorted.
-fn suites() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/conformance/tests");
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
-    let rust = files.filter(|path| path.extension().is_some_and(|end| end == "rs"));
-    let mut names: Vec<String> =
-        rust.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
-    names.sort();
-    names
-}
-
 /// What the steps said, added up.
 #[derive(Default)]
 struct Report {
@@ -88,8 +74,10 @@ struct Report {
     failed: usize,
     skipped: Vec<String>,
     conformance: Vec<(String, usize)>,
-    /// How long each step took.
+    /// How long each step took, and each test program, of which two run at a time.
     seconds: Vec<(String, u64)>,
+    /// The test programs that failed.
+    broken: Vec<String>,
 }
 
 impl Report {
@@ -118,6 +106,7 @@ impl Report {
     /// Fetches the lock clients that ours are tested with.
     fn other_clients(&mut self) -> bool {
         println!("== other clients");
+        let started = Instant::now();
         let mut sound = true;
         for trouble in interop::provide() {
             match trouble {
@@ -128,23 +117,40 @@ impl Report {
                 }
             }
         }
+        self.seconds.push(("other clients".into(), started.elapsed().as_secs()));
         sound
     }
 
-    /// One suite after the other, each with a count of its own.
-    fn conformance(&mut self) -> bool {
-        let suites = suites();
-        if suites.is_empty() {
+    /// Builds all test programs, and runs every one, also if others fail.
+    fn programs(&mut self) -> bool {
+        println!("== tests: build");
+        let started = Instant::now();
+        let Some(programs) = programs::build() else { return false };
+        self.seconds.push(("tests: build".into(), started.elapsed().as_secs()));
+        if !programs.iter().any(Program::is_suite) {
             println!("no conformance suite was found");
             return false;
         }
-        suites.into_iter().all(|suite| {
-            let before = self.passed;
-            let test = cargo(&["test", "--package", CONFORMANCE, "--test", &suite]);
-            let sound = self.step(&format!("conformance: {suite}"), test);
-            self.conformance.push((suite, self.passed - before));
-            sound
-        })
+        let (sender, ended) = mpsc::channel();
+        let running = std::thread::spawn(move || programs::run(programs, &sender));
+        let mut sound = true;
+        for run in ended {
+            sound &= programs::show(&run).is_ok() && run.sound;
+            self.note(run);
+        }
+        running.join().is_ok() && sound
+    }
+
+    fn note(&mut self, run: Run) {
+        let before = self.passed;
+        run.said.lines().for_each(|line| self.read(line));
+        if run.name.starts_with("conformance: ") {
+            self.conformance.push((run.name.clone(), self.passed - before));
+        }
+        if !run.sound {
+            self.broken.push(run.name.clone());
+        }
+        self.seconds.push((run.name, run.seconds));
     }
 
     /// Test programs say `skipped: why`, past the capture of their output, and their counts.
@@ -159,11 +165,14 @@ impl Report {
 
     fn print(&self) {
         println!("== summary");
-        for (step, seconds) in &self.seconds {
+        for (step, seconds) in self.seconds.iter().filter(|(_, seconds)| *seconds >= 5) {
             println!("{seconds:>5} s  {step}");
         }
         for (suite, cases) in &self.conformance {
-            println!("conformance, {suite}: {cases} cases passed");
+            println!("{suite}: {cases} cases passed");
+        }
+        for program in &self.broken {
+            println!("FAILED: {program}");
         }
         for why in &self.skipped {
             println!("skipped: {why}");
@@ -191,10 +200,5 @@ mod tests {
         report.read("skipped: a full disk: cannot mount");
         assert_eq!((report.passed, report.failed), (41, 2));
         assert_eq!(report.skipped, ["a full disk: cannot mount"]);
-    }
-
-    #[test]
-    fn the_suites_are_found() {
-        assert!(suites().contains(&"memory".to_owned()), "{:?}", suites());
     }
 }
