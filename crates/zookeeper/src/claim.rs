@@ -148,7 +148,7 @@ impl Inner {
                 // Nobody else's session may end our hold.
                 Some(stat) if stat.ephemeral_owner == session.id() => {
                     let own = Own { number: line.0[at].number, nodes, stat };
-                    let arrival = Arrival { own, line, vigil: None };
+                    let arrival = Arrival { own, line, again: false };
                     let since = session.confirmed();
                     self.settle(&tenant, arrival, patience, since).await.map(Some)
                 }
@@ -213,7 +213,7 @@ impl Inner {
         since: Moment,
     ) -> Result<Answer> {
         let Tenant { claim, lock, session, .. } = tenant;
-        let Arrival { own, line, vigil } = arrival;
+        let Arrival { own, line, again } = arrival;
         let token = token(&own.stat);
         let Some(at) = line.find(claim.owner) else {
             self.tenants.move_out(claim.owner);
@@ -229,7 +229,9 @@ impl Inner {
         match patience {
             _ if !waits => {
                 known.stage = Stage::Holds;
-                known.vigil = vigil.filter(|_| at == 0);
+                if at == 0 && again {
+                    known.vigil = self.watch_over(lock, session).await;
+                }
                 // One that waited before this was found out is not told from one that did not.
                 self.tenants.move_in(known, now() + claim.ttl);
                 Ok(granted(token, since))

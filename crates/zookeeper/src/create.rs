@@ -2,14 +2,12 @@
 
 use std::future::ready;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Token;
 use zookeeper_client::{CreateMode, Error as Fault, MultiWriteResult, Stat};
 
 use crate::inner::{Inner, line};
-use crate::known::Vigil;
 use crate::line::{Line, names, number};
 use crate::record::{Record, Stage};
 use crate::tenants::Tenant;
@@ -35,8 +33,8 @@ impl Own {
 pub(crate) struct Arrival {
     pub(crate) own: Own,
     pub(crate) line: Line,
-    /// Who watches the node above it.
-    pub(crate) vigil: Option<Arc<Vigil>>,
+    /// Whether its client has used this lock before.
+    pub(crate) again: bool,
 }
 
 /// The transaction that created the node: they are numbered for the whole of ZooKeeper.
@@ -62,9 +60,6 @@ impl Inner {
         let created = self.send(tenant, &paths);
         let list = || session.zk.list_children(lock);
         let listed = vigil.as_ref().is_none_or(|vigil| !vigil.is_quiet()).then(list);
-        let state = session.zk.state_watcher();
-        // One that comes again may come once more.
-        let watched = (known && vigil.is_none()).then(|| session.zk.check_and_watch_stat(lock));
         let answers = async {
             let above = match above {
                 Some(above) => above.await.map(drop),
@@ -84,14 +79,7 @@ impl Inner {
                 Some(listed) => line(listed.await)?,
                 None => line(list().await)?,
             };
-            if let Some(watched) = watched
-                && let Ok((Some(_), watcher)) = watched.await
-            {
-                self.known.keep(lock, Vigil::new(session, state, watcher));
-            }
-            // Of the same node that ours are below, which is there as long as they are.
-            let vigil = self.known.vigil(lock, session);
-            Ok(Arrival { own, line, vigil })
+            Ok(Arrival { own, line, again: known })
         };
         session.answer(answers).await
     }

@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use zookeeper_client::{OneshotWatcher, StateWatcher};
 
+use crate::inner::Inner;
 use crate::session::Session;
 
 /// Locks whose nodes were there when they were last looked at. A guess that is wrong costs a call.
@@ -51,10 +52,26 @@ impl Known {
         (vigil.session == session.id() && !vigil.is_over()).then_some(vigil)
     }
 
-    pub(crate) fn keep(&self, lock: &str, vigil: Vigil) {
+    fn keep(&self, lock: &str, vigil: Vigil) -> Arc<Vigil> {
+        let vigil = Arc::new(vigil);
         if let Some(known) = self.0.lock().get_mut(lock) {
-            *known = Some(Arc::new(vigil));
+            *known = Some(Arc::clone(&vigil));
         }
+        vigil
+    }
+}
+
+impl Inner {
+    /// Has a lock's node watched, if it is not yet. To be called while a node of ours is below it:
+    /// then it is the one that ours is below, or ours cannot be deleted later.
+    pub(crate) async fn watch_over(&self, lock: &str, session: &Session) -> Option<Arc<Vigil>> {
+        if let Some(vigil) = self.known.vigil(lock, session) {
+            return Some(vigil);
+        }
+        let state = session.zk.state_watcher();
+        let (stat, watcher) = session.answer(session.zk.check_and_watch_stat(lock)).await.ok()?;
+        stat?;
+        Some(self.known.keep(lock, Vigil::new(session, state, watcher)))
     }
 }
 
@@ -74,7 +91,7 @@ pub(crate) struct Vigil {
 
 impl Vigil {
     /// The state is one from before the node was asked to be watched.
-    pub(crate) fn new(session: &Session, mut state: StateWatcher, watcher: OneshotWatcher) -> Self {
+    fn new(session: &Session, mut state: StateWatcher, watcher: OneshotWatcher) -> Self {
         let news = async move {
             tokio::select! {
                 _ = watcher.changed() => {}
