@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::config::{RedisConfig, Topology};
+use crate::keys::SLOTS;
 use crate::link::{Link, Trouble};
 use crate::servers::Address;
 use crate::wire::{Command, Hearer, Value, cmd};
@@ -137,8 +138,16 @@ impl Cluster {
         Ok(link)
     }
 
+    /// A link to every master. It fails where some slot has none: nothing may be left out in silence.
     pub(crate) async fn all(&self) -> Result<Vec<Link>> {
         self.learn().await?;
+        if let Some(slot) = unserved(&self.map.read()) {
+            let why = format!(
+                "no master serves slot {slot}: a part of the Cluster is down, and its locks cannot \
+                 be seen"
+            );
+            return Err(Error::new(ErrorKind::Unreachable, REACH, why));
+        }
         self.masters().iter().map(|master| self.link_to(master)).collect()
     }
 
@@ -269,6 +278,18 @@ impl Cluster {
     }
 }
 
+/// The first slot that nobody serves.
+fn unserved(map: &Map) -> Option<u16> {
+    let mut next = 0;
+    for (last, (first, _)) in map {
+        if *first > next {
+            break;
+        }
+        next = last + 1;
+    }
+    (next < SLOTS).then_some(next)
+}
+
 fn is_unnamed(host: &str) -> bool {
     matches!(host, "" | "?")
 }
@@ -287,4 +308,22 @@ fn silent(config: &RedisConfig) -> Error {
     let why =
         format!("no node of the Cluster answers within {:?}: check the hosts", config.timeout);
     Error::new(ErrorKind::Unreachable, REACH, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_nobody_serves_is_found() {
+        let map = |ranges: &[(u16, u16)]| -> Map {
+            let address = ("host".to_owned(), 1);
+            ranges.iter().map(|(first, last)| (*last, (*first, address.clone()))).collect()
+        };
+        assert_eq!(unserved(&map(&[(0, 99), (100, 16_383)])), None);
+        assert_eq!(unserved(&map(&[(0, 98), (100, 16_383)])), Some(99));
+        assert_eq!(unserved(&map(&[(1, 16_383)])), Some(0));
+        assert_eq!(unserved(&map(&[(0, 16_382)])), Some(16_383));
+        assert_eq!(unserved(&map(&[])), Some(0));
+    }
 }

@@ -113,7 +113,7 @@ impl Keyring {
     }
 }
 
-const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// For every slot a number that hashes to it.
 static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {

@@ -6,7 +6,7 @@ mod servers;
 
 use std::time::Duration;
 
-use servers::{Load, addresses, client, hand_over_by_push, insist, refusal, said};
+use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, insist, refusal, said};
 use tenure_core::{
     Answer, Claim, ErrorKind, LockName, Mode, Options, Origin, OwnerId, Patience, Released,
     Renewal, Store,
@@ -79,6 +79,29 @@ on_servers! {
         load.stop().await;
         // Also who waits for a push alone hears of it on the new master.
         hand_over_by_push(&client, &client, "after").await;
+    }
+}
+
+on_servers! {
+    async fn locks_that_cannot_be_seen_are_not_left_out_in_silence() {
+        let serve_the_rest = ["--cluster-require-full-coverage", "no"];
+        let mut cluster = RedisCluster::start_with(&serve_the_rest).unwrap();
+        let client = client(&config(&cluster)).await;
+        let names = names(&cluster);
+        let mut guards = Vec::new();
+        for name in &names {
+            guards.push(client.mutex(name).unwrap().acquire().await.unwrap());
+        }
+        assert_eq!(client.list("").await.unwrap().len(), names.len());
+        let dead = cluster.master_of(&format!("tenure:{}", names[0])).unwrap();
+        // A master and the replica that could take its place.
+        for node in [dead, dead + 3] {
+            cluster.kill9(node).unwrap();
+        }
+        let told = eventually(FAILOVER, || async {
+            client.list("").await.unwrap_err().to_string().contains("cannot be seen")
+        });
+        assert!(told.await, "nobody says why");
     }
 }
 
