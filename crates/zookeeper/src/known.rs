@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use tokio::task::unconstrained;
 use zookeeper_client::{OneshotWatcher, StateWatcher};
 
 use crate::inner::Inner;
@@ -128,7 +129,8 @@ impl Vigil {
 
     fn is_over(&self) -> bool {
         let mut news = self.news.lock();
-        if news.as_mut().is_none_or(|news| news.now_or_never().is_some()) {
+        // A task that has had its turn would be told to wait, as if there were no news.
+        if news.as_mut().is_none_or(|news| unconstrained(news).now_or_never().is_some()) {
             *news = None;
         }
         news.is_none()
@@ -137,8 +139,10 @@ impl Vigil {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use tenure_core::{Answer, Released};
     use tenure_testkit::ZooKeeperServer;
+    use tokio::task::consume_budget;
     use zookeeper_client::{Acls, CreateMode};
 
     use crate::inner::Inner;
@@ -236,5 +240,22 @@ mod tests {
         session.ready("test").await.unwrap();
         assert!(inner.known.vigil("/tenure/a", &session).is_none(), "it was not watched meanwhile");
         warm(&inner).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_task_that_has_had_its_turn_hears_of_a_new_node_all_the_same() {
+        if ZooKeeperServer::is_missing("a_task_that_has_had_its_turn") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        warm(&inner).await;
+        let session = inner.sessions.any("test").await.unwrap();
+        bare(&server).await.delete("/tenure/a", None).await.unwrap();
+        // What is answered now comes after the news.
+        session.zk.sync("/").await.unwrap();
+        let turns = (0..10_000).take_while(|_| consume_budget().now_or_never().is_some());
+        assert!(turns.count() < 10_000, "the runtime lets a task go on for ever");
+        assert!(inner.known.vigil("/tenure/a", &session).is_none(), "the node is gone");
     }
 }
