@@ -34,7 +34,8 @@ pub(crate) fn fault(operation: &'static str, fault: Fault) -> Error {
     let (kind, why) = match &fault {
         Fault::NoAuth => (
             ErrorKind::Denied,
-            "the user lacks rights: it needs to read, write, create, delete below the prefix",
+            "the user lacks rights, or has another password: it needs to read, write, create, delete \
+             below the prefix",
         ),
         Fault::AuthFailed => (ErrorKind::Denied, "the login was refused"),
         Fault::InvalidAcl => {
