@@ -76,9 +76,9 @@ impl Inner {
     }
 
     /// Keeps a place in line that is there already. `None`: it is not there any more.
-    async fn stay(&self, place: &Place, patience: Duration) -> Result<Option<Answer>> {
+    pub(crate) async fn stay(&self, place: &Place, patience: Duration) -> Result<Option<Answer>> {
         let owner = place.claim.owner;
-        let there = self.tenants.update(owner, now() + patience, |_| {})
+        let there = self.tenants.wait_on(owner, now() + patience)
             && place.check().await.map_err(|error| fault(ACQUIRE, error))?;
         if there {
             return Ok(Some(Answer::Queued(Mark::default())));
@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// A hold that is asked for again: the same token, and its term starts anew.
-    async fn confirm(&self, tenant: &Tenant) -> Result<Option<Answer>> {
+    pub(crate) async fn confirm(&self, tenant: &Tenant) -> Result<Option<Answer>> {
         let sent = now();
         let there = self.is_there(ACQUIRE, tenant).await?;
         Ok(there.then(|| granted(tenant.token, sent)))
@@ -100,14 +100,19 @@ impl Inner {
         let Some(node) = nodes.first() else { return Ok(false) };
         let sent = now();
         // Before it is sent: it must not be removed while the answer is on its way.
-        if !self.tenants.update(claim.owner, sent + claim.ttl, |tenant| tenant.unsaid = None) {
+        let ends = sent + claim.ttl;
+        if !self.tenants.update(claim.owner, ends, |_| {}) {
             return Ok(false);
         }
         let seen = match tenant.unsaid {
             // The node says that it waits, or nothing: it is told since when it holds.
             Some(entered) => {
                 let record = Record::write(claim, record::Stage::Held, sent.since(entered));
-                session.answer(session.zk.set_data(node, &record, None)).await.map(Some)
+                let said = session.answer(session.zk.set_data(node, &record, None)).await;
+                if said.is_ok() {
+                    self.tenants.update(claim.owner, ends, |tenant| tenant.unsaid = None);
+                }
+                said.map(Some)
             }
             None => {
                 let (synced, seen) = (session.zk.sync(node), session.zk.check_stat(node));
@@ -134,6 +139,9 @@ impl Inner {
 
     /// Looks for nodes of a claim whose fate is not known. `None`: there are none.
     async fn adopt(self: &Arc<Self>, tenant: Tenant, patience: Patience) -> Result<Option<Answer>> {
+        let waited = matches!(tenant.stage, Stage::Waits(_));
+        // If its turn has come, its node is yet to say so.
+        let tenant = Tenant { unsaid: waited.then(now), ..tenant };
         let Tenant { claim, lock, session, .. } = &tenant;
         let adopted = async {
             let line = self.see_now(ACQUIRE, session, lock).await?;

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use zookeeper_client::{Error as Fault, OneshotWatcher};
 
 use crate::fault::fault;
-use crate::inner::Inner;
+use crate::inner::{Inner, line};
 use crate::line::Line;
 use crate::record::{self, Record};
 use crate::session::Session;
@@ -91,6 +91,9 @@ impl Place {
 
     /// Looks whether its node and its obstacle are still there. False: its node is gone.
     ///
+    /// A taker of permits looks at the whole line: there may be room for it although the one before
+    /// it, which it watches, has not moved. That one may have been stopped, or have lost its news.
+    ///
     /// The first time, the node is made to say that it waits. One that waits no longer than until
     /// then spares the write; it is then shown as if it had held since it came.
     pub(crate) async fn check(&self) -> Result<bool, Fault> {
@@ -100,30 +103,37 @@ impl Place {
         let record = Record::write(&self.claim, record::Stage::Waits, Duration::ZERO);
         let marked = mark.then(|| zk.set_data(&self.node, &record, None));
         let own = zk.check_stat(&self.node);
-        let obstacle = self.obstacle.lock().clone();
+        let takes_permits = matches!(self.claim.mode, Mode::Permits { .. });
+        let listed = takes_permits.then(|| zk.list_children(&self.lock));
+        let obstacle = self.obstacle.lock().clone().filter(|_| !takes_permits);
         let before = obstacle.as_deref().map(|path| zk.check_stat(path));
         let answers = async {
             if let Some(marked) = marked {
                 match marked.await {
                     Ok(_) => self.session.confirm(sent),
-                    Err(Fault::NoNode) => return Ok((None, None)),
+                    Err(Fault::NoNode) => return Ok((None, true)),
                     Err(error) => return Err(error),
                 }
             }
             let own = own.await?;
-            let before = match before {
-                Some(before) => Some(before.await?.is_some()),
-                None => None,
+            let hindered = match (listed, before) {
+                (Some(listed), _) => self.is_hindered_in(&line(listed.await)?),
+                (None, Some(before)) => before.await?.is_some(),
+                (None, None) => true,
             };
-            Ok((own, before))
+            Ok((own, hindered))
         };
-        let (own, before) = self.session.answer(answers).await?;
-        if before == Some(false) {
-            // Its task may look at something that is gone.
+        let (own, hindered) = self.session.answer(answers).await?;
+        if !hindered {
+            // Its task may look at something that is gone, or does not matter any more.
             self.look.notify_one();
         }
         let id = self.session.id();
         Ok(own.is_some_and(|stat| stat.ephemeral_owner == id))
+    }
+
+    fn is_hindered_in(&self, line: &Line) -> bool {
+        line.find(self.claim.owner).is_none_or(|at| line.obstacle(at).is_some())
     }
 }
 

@@ -1,14 +1,20 @@
 //! What only a look from inside shows.
 
-use tenure_core::Answer;
-use tenure_testkit::ZooKeeperServer;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Answer, Claim, LockName, Mode, Renewal, Store, now};
+use tenure_testkit::{GENEROUS, ZooKeeperServer};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::config::Neighbours;
-use crate::inside::{PATIENT, TTL, bare, claim, inner};
+use crate::inner::Inner;
+use crate::inside::{PATIENT, TTL, bare, claim, inner, take};
 use crate::line::names;
 use crate::numbers::Limits;
-use crate::tenants::Tenant;
+use crate::place::{Place, Standing};
+use crate::tenants::{Stage, Tenant};
+use crate::{ZooKeeperConfig, ZooKeeperStore};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_another_session_is_replaced_and_never_adopted() {
@@ -36,4 +42,81 @@ async fn a_node_of_another_session_is_replaced_and_never_adopted() {
     drop(earlier);
     let again = inner.claim(&claim, PATIENT).await.unwrap();
     assert!(matches!(again, Answer::Granted(same) if same.token == grant.token));
+}
+
+/// One that waits for the lock `a` behind one that holds it, and its place.
+async fn queue(inner: &Arc<Inner>, claim: &Claim) -> Arc<Place> {
+    assert!(matches!(inner.claim(claim, PATIENT).await.unwrap(), Answer::Queued(_)));
+    match inner.tenants.find(claim.owner).unwrap().0.stage {
+        Stage::Waits(place) => place,
+        _ => panic!("it waits"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_came_to_hold_while_it_asked_keeps_its_whole_term() {
+    if ZooKeeperServer::is_missing("one_that_came_to_hold_while_it_asked") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let inner = inner(&server, Limits::default()).await;
+    let (held, waits) = (take(&inner).await.unwrap(), claim());
+    let place = queue(&inner, &waits).await;
+    inner.release(&held).await.unwrap();
+    assert!(matches!(place.news().await, Standing::Holds(_)));
+    // It saw that it waits just before that, and asks for its place to be kept for so long.
+    inner.stay(&place, Duration::from_millis(1)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(inner.renew(&waits).await.unwrap(), Renewal::Renewed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_was_not_asked_for_in_time_is_dated_by_what_its_node_has_left() {
+    if ZooKeeperServer::is_missing("a_grant_that_was_not_asked_for_in_time") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
+    let store = ZooKeeperStore::connect(config).await.unwrap();
+    let short = |name: &str| Claim {
+        name: LockName::new(name).unwrap(),
+        ttl: Duration::from_secs(3),
+        ..claim()
+    };
+    let (held, waits, other) = (short("a"), short("a"), short("b"));
+    store.claim(&held, PATIENT).await.unwrap();
+    store.claim(&other, PATIENT).await.unwrap();
+    let place = queue(store.inner(), &waits).await;
+    store.release(&held).await.unwrap();
+    assert!(matches!(place.news().await, Standing::Holds(_)));
+    let entered = now();
+    // Nobody hears of it for most of the term, while the session is used by others.
+    tokio::time::sleep(waits.ttl * 3 / 4).await;
+    store.renew(&other).await.unwrap();
+    let answer = store.wait(&waits, &tenure_core::Place::default()).await.unwrap();
+    let Answer::Granted(grant) = answer else { return };
+    let good_until = grant.since.unwrap() + waits.ttl;
+    tokio::time::sleep((entered + waits.ttl).since(now()) + Duration::from_millis(300)).await;
+    let state = store.inspect(&waits.name).await.unwrap();
+    assert!(now() >= good_until || !state.is_free(), "it was removed before its term was over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permit_is_found_although_the_one_before_stands_still() {
+    if ZooKeeperServer::is_missing("a_permit_is_found_although_the_one_before") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let (one, other) =
+        (inner(&server, Limits::default()).await, inner(&server, Limits::default()).await);
+    let permits = |take| Claim { mode: Mode::Permits { take, of: 2 }, ..claim() };
+    let (both, stopped, last) = (permits(2), permits(1), permits(1));
+    one.claim(&both, PATIENT).await.unwrap();
+    queue(&one, &stopped).await.abandon();
+    let place = queue(&other, &last).await;
+    one.release(&both).await.unwrap();
+    // As it does once a second.
+    other.claim(&last, PATIENT).await.unwrap();
+    let news = tokio::time::timeout(GENEROUS, place.news()).await;
+    assert!(matches!(news, Ok(Standing::Holds(_))), "there is room for both: {news:?}");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Eviction, Fence, Fencing, Finding, Grant, Hold, HoldListener,
-    LockName, LockState, Patience, Place, Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Eviction, Fence, Fencing, Finding, Hold, HoldListener, LockName,
+    LockState, Patience, Place, Released, Renewal, Result, Store,
 };
 use tokio::task::AbortHandle;
 
@@ -35,6 +35,11 @@ impl ZooKeeperStore {
         let (inner, sweeper) = Inner::connect(config, Limits::default()).await?;
         Ok(Self { inner, sweeper })
     }
+
+    #[cfg(test)]
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
 }
 
 #[async_trait]
@@ -56,10 +61,11 @@ impl Store for ZooKeeperStore {
         };
         let waiting = match tenant.stage {
             Stage::Waits(waiting) => waiting,
-            // It holds already: at least as long as its session is known to last.
+            // It has held for some time: its term must start anew, or it might end unheard of.
             Stage::Holds => {
-                let since = Some(tenant.session.confirmed());
-                return Ok(Answer::Granted(Grant { token: tenant.token, since, term: None }));
+                let held = self.inner.confirm(&tenant).await;
+                let held = held.map_err(|error| error.about(&claim.name))?;
+                return Ok(held.unwrap_or(Answer::Queued(*place)));
             }
             Stage::Unsure => return Ok(Answer::Queued(*place)),
         };

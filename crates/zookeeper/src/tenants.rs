@@ -121,11 +121,25 @@ impl Tenants {
         ends: Moment,
         change: impl FnOnce(&mut Tenant),
     ) -> bool {
+        self.change(owner, |tenant| {
+            change(tenant);
+            Some(ends)
+        })
+    }
+
+    /// Lets a claim wait until this moment. One that has come to hold meanwhile keeps its own term,
+    /// which its holder relies on. False: it is gone, or being removed.
+    pub(crate) fn wait_on(&self, owner: OwnerId, ends: Moment) -> bool {
+        self.change(owner, |tenant| (!matches!(tenant.stage, Stage::Holds)).then_some(ends))
+    }
+
+    /// Changes what is known of a claim, and when it ends, if the change says so.
+    fn change(&self, owner: OwnerId, change: impl FnOnce(&mut Tenant) -> Option<Moment>) -> bool {
         let mut book = self.book.lock();
         let Some(entry) = book.by_owner.get_mut(&owner).filter(|entry| !entry.overdue) else {
             return false;
         };
-        change(&mut entry.tenant);
+        let Some(ends) = change(&mut entry.tenant) else { return true };
         let old = std::mem::replace(&mut entry.ends, ends);
         book.by_end.remove(&(old, owner));
         book.by_end.insert((ends, owner));
