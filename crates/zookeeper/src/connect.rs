@@ -19,7 +19,7 @@ pub(crate) const CONNECT: &str = "connect to ZooKeeper";
 const SILENCE: Duration = Duration::from_millis(2500);
 
 /// How long to wait before all servers are tried again.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens a session of this length, or whatever the servers make of it.
 pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Client> {
@@ -27,8 +27,7 @@ pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Cli
         return Err(Error::new(ErrorKind::Invalid, CONNECT, "name at least one server"));
     }
     let connector = connector(config, life)?;
-    let cluster: Vec<_> = config.servers.iter().map(address).collect();
-    let cluster = cluster.join(",");
+    let cluster = cluster(config);
     let attempt = || {
         let (connector, cluster) = (connector.clone(), cluster.as_str());
         async move {
@@ -59,6 +58,20 @@ pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Cli
         }
         attempts.push(attempt());
     }
+}
+
+/// The servers, as the client library reads them.
+///
+/// It pauses longer each time it has tried all of them, twice as long as before. With a single one
+/// that is soon longer than anybody waits, or than a lock lasts. Named several times, it is tried
+/// about once a second.
+fn cluster(config: &ZooKeeperConfig) -> String {
+    const TIMES: usize = 20;
+    let mut cluster: Vec<_> = config.servers.iter().map(address).collect();
+    if let [alone] = &cluster[..] {
+        cluster = vec![alone.clone(); TIMES];
+    }
+    cluster.join(",")
 }
 
 /// How long an attempt may be silent before another is begun beside it. The client library tries
@@ -138,15 +151,35 @@ async fn explain(config: &ZooKeeperConfig, failed: Fault) -> Error {
         let why = format!("no server can be reached: {unreached}; check that they run");
         return Error::new(ErrorKind::Unreachable, CONNECT, why);
     }
-    let error = if config.tls.is_some() {
+    let (kind, why) = if config.tls.is_some() {
         let why = "a server takes connections, but no session comes of it: check ca, cert and key, \
-                   and that the port speaks TLS";
-        Error::new(ErrorKind::Denied, CONNECT, why)
+                   that the port speaks TLS, and that enough servers are up";
+        (ErrorKind::Denied, why)
     } else {
         let why = "a server takes connections, but opens no session: too few servers are up, they \
                    elect a leader, this machine has too many connections (maxClientCnxns), or the \
                    port wants TLS (zks://)";
-        Error::new(ErrorKind::QuorumLost, CONNECT, why)
+        (ErrorKind::QuorumLost, why)
     };
-    error.caused_by(failed)
+    let why = match &unreached[..] {
+        [] => why.into(),
+        _ => format!("{why}; not reached: {}", unreached.join(", ")),
+    };
+    Error::new(kind, CONNECT, why).caused_by(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_alone_is_named_so_often_that_it_is_tried_often() {
+        let config = |names: &[&str]| {
+            ZooKeeperConfig::new(names.iter().map(|name| ((*name).into(), 7)).collect())
+        };
+        let alone = cluster(&config(&["h"]));
+        assert!(alone.split(',').count() > 10 && alone.split(',').all(|name| name == "h:7"));
+        // One of several that is silent must not be tried twice in a row.
+        assert_eq!(cluster(&config(&["h", "::1"])), "h:7,[::1]:7");
+    }
 }
