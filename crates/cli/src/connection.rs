@@ -29,6 +29,14 @@ impl Connection {
         Ok(Self { client, url })
     }
 
+    /// Opens the store behind `url`, has it used, and closes it.
+    pub(crate) async fn with(url: &str, used: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
+        let connection = Self::open(url).await?;
+        let outcome = used(&connection).await;
+        connection.close(&outcome).await;
+        outcome
+    }
+
     /// All locks that are held or waited for and begin with `prefix`.
     pub(crate) async fn states(&self, prefix: &str) -> Result<Vec<LockState>, Failure> {
         let mut states = Vec::new();

@@ -17,7 +17,10 @@ struct FindingObject<'a> {
 }
 
 pub(crate) async fn execute(store: &str, output: &Output) -> Outcome {
-    let connection = Connection::open(store).await?;
+    Connection::with(store, async |connection| examine(connection, output).await).await
+}
+
+async fn examine(connection: &Connection, output: &Output) -> Outcome {
     let mut findings = connection.examine().await?;
     findings.sort_by_key(|finding| Reverse(finding.severity));
     let told = findings.iter().try_for_each(|finding| tell(finding, output));

@@ -9,7 +9,10 @@ use crate::output::Output;
 use crate::show::{self, StateObject};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) -> Outcome {
-    let connection = Connection::open(store).await?;
+    Connection::with(store, async |connection| list(connection, arguments, output).await).await
+}
+
+async fn list(connection: &Connection, arguments: &args::Ls, output: &Output) -> Outcome {
     let states = connection.states(&arguments.prefix).await?;
     let told = match output.is_json() {
         true => states.iter().try_for_each(|state| output.object(&StateObject::from(state))),

@@ -13,14 +13,12 @@ use crate::show;
 
 pub(crate) async fn execute(store: &str, arguments: &args::Release, output: &Output) -> Outcome {
     let name = LockName::new(&arguments.name)?;
-    let connection = Connection::open(store).await?;
-    match (arguments.owner, &arguments.reason) {
-        (Some(owner), _) => release(&connection, name, owner, output).await,
-        (None, reason) => {
-            let reason = reason.as_deref().unwrap_or_default();
-            evict(&connection, &name, reason, output).await
-        }
-    }
+    let reason = arguments.reason.as_deref().unwrap_or_default();
+    Connection::with(store, async |connection| match arguments.owner {
+        Some(owner) => release(connection, name, owner, output).await,
+        None => evict(connection, &name, reason, output).await,
+    })
+    .await
 }
 
 async fn release(

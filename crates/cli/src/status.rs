@@ -11,8 +11,12 @@ use crate::show::{self, StateObject};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Status, output: &Output) -> Outcome {
     lock::check_name(&arguments.name)?;
-    let connection = Connection::open(store).await?;
-    let state = connection.client.inspect(&arguments.name).await?;
+    let name = &arguments.name;
+    Connection::with(store, async |connection| look(connection, name, output).await).await
+}
+
+async fn look(connection: &Connection, name: &str, output: &Output) -> Outcome {
+    let state = connection.client.inspect(name).await?;
     let told = match output.is_json() {
         true => output.object(&StateObject::from(&state)),
         false => tell(&state, output),

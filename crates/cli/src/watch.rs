@@ -19,13 +19,18 @@ pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Outpu
         return Err(Failure::new(exit::USAGE, "--every must be above zero, such as 100ms"));
     }
     let mut signals = Signals::listen(&ENDING)?;
-    let watching = watch(store, arguments, output);
     // To be interrupted is how a watch ends.
-    signals.unless_interrupted(watching).await.unwrap_or(Ok(exit::OK))
+    let Ok(connection) = signals.unless_interrupted(Connection::open(store)).await else {
+        return Ok(exit::OK);
+    };
+    let connection = connection?;
+    let watching = watch(&connection, arguments, output);
+    let outcome = signals.unless_interrupted(watching).await.unwrap_or(Ok(exit::OK));
+    connection.close(&outcome).await;
+    outcome
 }
 
-async fn watch(store: &str, arguments: &args::Watch, output: &Output) -> Outcome {
-    let connection = Connection::open(store).await?;
+async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output) -> Outcome {
     let mut ticks = interval(arguments.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = Vec::new();

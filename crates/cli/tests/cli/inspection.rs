@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tenure_testkit::{GENEROUS, eventually};
+use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
 
 use crate::common::{Store, code, line, signal};
 
@@ -95,4 +95,26 @@ async fn watch_ends_quietly_when_nobody_reads_it() {
     assert!(ended, "it watches on for nobody");
     let output = watch.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+#[test]
+fn who_only_looks_leaves_no_session_behind() {
+    if ZooKeeperServer::is_missing("who_only_looks_leaves_no_session_behind") {
+        return;
+    }
+    let (store, server) = (Store::new(), ZooKeeperServer::start(&[]).unwrap());
+    let url = format!("zk://127.0.0.1:{}", server.port());
+    for (words, code) in [
+        (&["run", "a", "--", "true"][..], 0),
+        (&["ls"], 0),
+        (&["status", "a"], 0),
+        (&["release", "a", "--force", "--reason", "test"], 1),
+        (&["doctor"], 0),
+    ] {
+        let ran = store.run(&[&["--store", &*url], words].concat());
+        assert_eq!(ran.code, Some(code), "{ran:?}");
+        let figures = server.word("mntr").unwrap();
+        let sessions = figures.lines().find(|line| line.starts_with("zk_global_sessions")).unwrap();
+        assert!(sessions.ends_with("\t0"), "{words:?}: {sessions}");
+    }
 }
