@@ -140,15 +140,17 @@ impl Vigil {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use tenure_core::{Answer, Released};
+    use tenure_core::{Answer, Claim, Released};
     use tenure_testkit::ZooKeeperServer;
     use tokio::task::consume_budget;
-    use zookeeper_client::{Acls, CreateMode};
+    use zookeeper_client::{Acls, Client as Bare, CreateMode};
 
     use crate::inner::Inner;
-    use crate::inside::{PATIENT, bare, claim, inner, stand, take};
+    use crate::inside::{PATIENT, TTL, bare, claim, inner, stand, take};
+    use crate::line::Line;
     use crate::numbers::Limits;
     use std::sync::Arc;
+    use std::time::Duration;
 
     /// Uses the lock until its client knows that it is alone with it.
     async fn warm(inner: &Arc<Inner>) {
@@ -257,5 +259,78 @@ mod tests {
         let turns = (0..10_000).take_while(|_| consume_budget().now_or_never().is_some());
         assert!(turns.count() < 10_000, "the runtime lets a task go on for ever");
         assert!(inner.known.vigil("/tenure/a", &session).is_none(), "the node is gone");
+    }
+
+    /// Takes the lock so often, with one session or another, and looks who is first while it holds.
+    async fn take_turns(inner: Arc<Inner>, judge: Bare, rounds: u32, pause: Duration) {
+        for round in 0..rounds {
+            let ttl = TTL + Duration::from_secs((round / 20 % 2).into());
+            let claim = Claim { ttl, ..claim() };
+            let mut answer = inner.claim(&claim, PATIENT).await;
+            while let Ok(Answer::Queued(_)) = answer {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                answer = inner.claim(&claim, PATIENT).await;
+            }
+            // It fails where the node above is gone at every look.
+            if answer.is_ok() {
+                judge.sync("/").await.unwrap();
+                let line = Line::read(&judge.list_children("/tenure/a").await.unwrap());
+                assert_eq!(line.0[0].owner, Some(claim.owner), "it is not first: {line:?}");
+            }
+            inner.release(&claim).await.unwrap();
+            // In a row first, then with time for others in between.
+            if round % 6 == 5 {
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    /// If nobody is there: makes the lock's node anew, with as many children as it ever had, and
+    /// leaves but the first.
+    async fn replace(other: &Bare) -> Result<(), zookeeper_client::Error> {
+        let container = CreateMode::Container.with_acls(Acls::anyone_all());
+        let Some(old) = other.check_stat("/tenure/a").await? else { return Ok(()) };
+        other.delete("/tenure/a", None).await?;
+        other.create("/tenure/a", b"", &container).await?;
+        let held = stand(other).await;
+        for _ in 1..old.cversion / 2 {
+            other.delete(&stand(other).await, None).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        other.delete(&held, None).await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_is_let_in_is_first_whatever_others_do() {
+        if ZooKeeperServer::is_missing("who_is_let_in_is_first_whatever_others_do") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        // Our own replace it as well.
+        let inner = inner(&server, Limits { renew: 12, last: i32::MAX }).await;
+        let other = bare(&server).await;
+        let turns = [(240, 30), (40, 210)].map(|(rounds, pause)| {
+            let pause = Duration::from_millis(pause);
+            take_turns(Arc::clone(&inner), other.clone(), rounds, pause)
+        });
+        let turns = tokio::spawn(futures_util::future::join_all(turns));
+        for step in 0_u64.. {
+            if turns.is_finished() {
+                break;
+            }
+            let _ = replace(&other).await;
+            tokio::time::sleep(Duration::from_millis(step * 7 % 31)).await;
+            stand_for_a_moment(&other).await;
+        }
+        turns.await.unwrap();
+    }
+
+    /// Comes to the lock and goes, if there is one.
+    async fn stand_for_a_moment(other: &Bare) {
+        let child = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        if let Ok((_, number)) = other.create("/tenure/a/x-lock-", b"", &child).await {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            let _ = other.delete(&format!("/tenure/a/x-lock-{number}"), None).await;
+        }
     }
 }

@@ -45,11 +45,11 @@ on_servers! {
             tasks.spawn(async move { sender.send(mutex.acquire().await.unwrap()).unwrap() });
         }
         let watched = || async {
-            let figures = server.word("wchs").unwrap();
-            // Each session watches for its losses, too.
-            figures.contains(&format!("Total watches:{}\n", WAITERS + CLIENTS))
+            // Sessions watch other nodes, too: for their losses, and those of locks they use often.
+            let paths = server.word("wchp").unwrap();
+            paths.lines().filter(|line| line.contains("-lock-")).count() == WAITERS
         };
-        assert!(eventually(GENEROUS, watched).await, "{}", server.word("wchs").unwrap());
+        assert!(eventually(GENEROUS, watched).await, "{}", server.word("wchp").unwrap());
         let mut before = events(&server);
         let mut held = holder;
         for _ in 0..WAITERS {
