@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::signal;
+use crate::process::{halt, signal};
 use crate::redis::free_port;
 use crate::{GENEROUS, temp_dir};
 
@@ -125,7 +125,7 @@ impl EtcdServer {
     /// # Errors
     /// If it has ended.
     pub fn stop(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::STOP)
+        halt(&mut self.child)
     }
 
     /// Lets a stopped server continue.

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 
-use crate::eventually;
+use crate::{GENEROUS, eventually};
 
 /// A child process with piped standard input and output, read line by line.
 ///
@@ -94,7 +94,7 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn stop(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::STOP)
+        halt(&mut self.child)
     }
 
     /// Lets a stopped process continue.
@@ -128,6 +128,33 @@ pub(crate) fn signal(child: &mut Child, signal: Signal) -> io::Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
+/// Stops a child, and returns when it stands still: a signal is only on its way at first.
+pub(crate) fn halt(child: &mut Child) -> io::Result<()> {
+    signal(child, Signal::STOP)?;
+    let start = Instant::now();
+    while !stands_still(child.id())? {
+        if start.elapsed() > GENEROUS {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: u32) -> io::Result<bool> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let stat = std::fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
+        // The name before the state is in brackets, and may hold anything.
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        if state.is_some_and(|state| state != "T") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // Errors only say that it has ended already.
@@ -138,7 +165,6 @@ impl Drop for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GENEROUS;
 
     fn cat() -> Process {
         Process::start::<&str>(Path::new("cat"), &[]).unwrap()

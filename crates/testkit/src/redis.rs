@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::signal;
+use crate::process::{halt, signal};
 use crate::redis_wire::command;
 use crate::{FalseClock, GENEROUS, spawn_servant, temp_dir};
 
@@ -112,7 +112,7 @@ impl RedisServer {
     /// # Errors
     /// If it has ended.
     pub fn stop(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::STOP)
+        halt(&mut self.child)
     }
 
     /// Lets a stopped server continue.
