@@ -110,24 +110,20 @@ impl Inner {
                 let record = Record::write(claim, record::Stage::Held, sent.since(entered));
                 let said = session.answer(session.zk.set_data(node, &record, None)).await;
                 if said.is_ok() {
+                    session.confirm(sent);
                     self.tenants.update(claim.owner, ends, |tenant| tenant.unsaid = None);
                 }
                 said.map(Some)
             }
-            None => {
-                let (synced, seen) = (session.zk.sync(node), session.zk.check_stat(node));
-                let answers = async {
-                    synced.await?;
-                    seen.await
-                };
-                session.answer(answers).await
-            }
+            None => match session.reach(node, sent).await {
+                Ok(()) => session.answer(session.zk.check_stat(node)).await,
+                Err(error) => Err(error),
+            },
         };
         let seen = match seen {
             Err(Fault::NoNode) => None,
             seen => seen.map_err(|error| fault(operation, error))?,
         };
-        session.confirm(sent);
         let there = seen.is_some_and(|stat| {
             stat.ephemeral_owner == session.id() && token(&stat) == tenant.token
         });
@@ -155,6 +151,11 @@ impl Inner {
             match stat.map_err(|error| fault(ACQUIRE, error))? {
                 // Nobody else's session may end our hold.
                 Some(stat) if stat.ephemeral_owner == session.id() => {
+                    match session.reach(node, now()).await {
+                        Ok(()) => {}
+                        Err(Fault::NoNode) => return Ok(None),
+                        Err(error) => return Err(fault(ACQUIRE, error)),
+                    }
                     let own = Own { number: line.0[at].number, nodes, stat };
                     let arrival = Arrival { own, line, again: false };
                     let since = session.confirmed();

@@ -12,8 +12,8 @@ use crate::tenants::{Stage, Tenant};
 const RELEASE: &str = "release";
 
 impl Inner {
-    /// The nodes must be there, and of this session, and the leader must have said so after this
-    /// began.
+    /// The nodes must be there, and of this session, and a write must have been answered that was sent
+    /// after this began.
     pub(crate) async fn renew(self: &Arc<Self>, claim: &Claim) -> Result<Renewal> {
         let Some((tenant, false)) = self.tenants.find(claim.owner) else {
             return Ok(Renewal::Lost);

@@ -65,15 +65,12 @@ impl Inner {
         session: &Session,
         lock: &str,
     ) -> Result<Line> {
-        let sent = now();
         let (synced, listed) = (session.zk.sync(lock), session.zk.list_children(lock));
         let answers = async {
             synced.await?;
             line(listed.await)
         };
-        let seen = session.answer(answers).await.map_err(|error| fault(operation, error))?;
-        session.confirm(sent);
-        Ok(seen)
+        session.answer(answers).await.map_err(|error| fault(operation, error))
     }
 
     /// Makes the node that locks, or records, are children of, and those above it.

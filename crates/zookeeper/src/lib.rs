@@ -49,8 +49,8 @@
 //! Mutual exclusion holds as long as ZooKeeper keeps its data and its sessions, through the loss of
 //! any minority of its servers. Tokens are the transactions that created the nodes: they rise until
 //! the data is wiped, or restored from an older snapshot. A holder that is cut off stops by its own
-//! clock before the servers end its session: its term counts from the last call that the leader has
-//! answered, not from what a single server says, which may have lost the leader. One that is
+//! clock before the servers end its session: its term counts from the last write that
+//! was answered, not from what a single server says, which may have lost the others. One that is
 //! evicted hears of it at once.
 //!
 //! One that waited for less than a second is shown as if it had held since it came.

@@ -1,7 +1,7 @@
 //! The names of locks.
 
 use futures_util::{StreamExt, stream};
-use tenure_core::{LockName, Result, now};
+use tenure_core::{LockName, Result};
 use zookeeper_client::Error as Fault;
 
 use crate::fault::fault;
@@ -16,7 +16,6 @@ impl Inner {
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let session = self.sessions.any(LIST).await?;
         let zk = &session.zk;
-        let sent = now();
         let folder = self.keyring.folder();
         let (synced, listed) = (zk.sync(folder), zk.list_children(folder));
         let answers = async {
@@ -27,7 +26,6 @@ impl Inner {
             }
         };
         let children = session.answer(answers).await.map_err(|error| fault(LIST, error))?;
-        session.confirm(sent);
         let known = children.iter().filter_map(|child| self.keyring.lock_of(child));
         let asked: Vec<LockName> = known.filter(|name| name.as_str().starts_with(prefix)).collect();
         let look = |name: LockName| {

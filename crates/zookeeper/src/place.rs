@@ -228,11 +228,14 @@ impl Inner {
     /// earlier view could not hide anybody who stands before it.
     async fn look(&self, place: &Place) -> Result<Line> {
         place.session.ready(WAIT).await?;
-        if self.is_fresh(place) {
-            self.see(WAIT, &place.session, &place.lock).await
-        } else {
-            self.see_now(WAIT, &place.session, &place.lock).await
+        if !self.is_fresh(place) {
+            match place.session.reach(&place.node, now()).await {
+                // The look will tell.
+                Ok(()) | Err(Fault::NoNode) => {}
+                Err(error) => return Err(fault(WAIT, error)),
+            }
         }
+        self.see(WAIT, &place.session, &place.lock).await
     }
 
     /// Whether so much of the session's life is left that a grant is of use.

@@ -30,13 +30,18 @@ const FIRST: Duration = Duration::from_secs(30);
 /// A session that nobody has used for so long is closed when another is opened.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// A node of any version will do.
+const ANY_VERSION: i32 = -1;
+
 /// One session with ZooKeeper.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) zk: Client,
     timeout: Duration,
-    /// The moment before the last call was sent that a leader has answered.
+    /// The moment before the last write was sent that was answered.
     confirmed: AtomicU64,
+    /// Who has it confirmed does so for all who wait for their turn.
+    turn: Turn<()>,
     used: AtomicU64,
     /// Who listens for losses.
     listener: Mutex<Option<AbortHandle>>,
@@ -81,16 +86,34 @@ impl Session {
         self.zk.state().is_terminated()
     }
 
-    /// The moment before the last call was sent that went through the leader and was answered: the
-    /// session lasts from then on. A server that lost the leader goes on answering for a while, and
-    /// the leader does not hear of it: so what a server alone answers does not count.
+    /// The moment before the last write was sent that was answered: a majority took part in it, so
+    /// the session lasts from then on. A server that lost the leader goes on answering for a while,
+    /// and so does a leader that lost the others, even to `sync`: what they answer alone does not
+    /// count.
     pub(crate) fn confirmed(&self) -> Moment {
         Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
 
-    /// A call that went through the leader and was sent after this moment has been answered.
+    /// A write that was sent after this moment has been answered.
     pub(crate) fn confirm(&self, sent: Moment) {
         self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Has a majority confirm the session after `began`, by a write that changes nothing: that this
+    /// node is there. It fails with `NoNode` if it is not; if another's write was in time, nobody
+    /// has looked.
+    pub(crate) async fn reach(&self, node: &str, began: Moment) -> Result<(), Fault> {
+        let _turn = self.turn.lock().await;
+        if self.confirmed() >= began {
+            return Ok(());
+        }
+        let sent = now();
+        let mut together = self.zk.new_multi_writer();
+        together.add_check_version(node, ANY_VERSION)?;
+        let checked = async { together.commit().await.map(drop).map_err(Fault::from) };
+        self.answer(checked).await?;
+        self.confirm(sent);
+        Ok(())
     }
 
     /// Waits for a connection. What is sent without one stays in a queue, for how long nobody knows.
@@ -192,6 +215,7 @@ impl Sessions {
             zk,
             timeout,
             confirmed: moment(),
+            turn: Turn::new(()),
             used: moment(),
             listener: Mutex::default(),
         });

@@ -416,3 +416,28 @@ on_servers! {
         client.mutex("a").unwrap().acquire().await.unwrap().release().await.unwrap();
     }
 }
+
+on_servers! {
+    /// It does not know yet that the others are gone, and goes on answering what it need not ask
+    /// them. They may have another leader by then, and let sessions end.
+    async fn a_leader_that_is_cut_off_renews_nothing() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let leader = ensemble.leader().unwrap();
+        let store = store(&config_of(&ensemble.members()[leader])).await;
+        let held = claim("a", Duration::from_secs(20));
+        let answer = store.claim(&held, Patience::None).await.unwrap();
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+        let others: Vec<usize> = (0..3).filter(|one| *one != leader).collect();
+        for other in &others {
+            ensemble.members()[*other].stop().unwrap();
+        }
+        let renewed = store.renew(&held).await;
+        assert!(renewed.is_err(), "{renewed:?}");
+        for other in &others {
+            ensemble.members()[*other].cont().unwrap();
+        }
+        let again = || async { matches!(store.renew(&held).await, Ok(Renewal::Renewed)) };
+        assert!(eventually(ELECTION, again).await);
+    }
+}
