@@ -52,20 +52,48 @@ impl Inner {
         (line, key)
     }
 
-    /// A lease to hold on, of which at most a quarter has passed: the rest is the grant's term.
+    /// A lease to hold on, of which at most a quarter has passed: the rest is the grant's term. The
+    /// claim has moved in.
     pub(crate) async fn hold_lease(self: &Arc<Self>, claim: &Claim) -> Result<Arc<Lease>> {
-        let lease = self.lease(claim.ttl, claim.ttl / 4).await?;
+        let (_, key) = self.key_of(claim);
+        let take = |lease: &Lease| lease.move_in(claim.owner, &key, now() + claim.ttl);
+        self.lease_to_hold(claim, take).await
+    }
+
+    /// Has the lease at hand that a claim will hold on.
+    pub(crate) async fn prepare(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        self.lease_to_hold(claim, |_| true).await.map(drop)
+    }
+
+    async fn lease_to_hold(
+        self: &Arc<Self>,
+        claim: &Claim,
+        take: impl Fn(&Lease) -> bool,
+    ) -> Result<Arc<Lease>> {
+        let lease = self.lease(claim.ttl, claim.ttl / 4, take).await?;
         self.attend(&lease);
         Ok(lease)
     }
 
-    /// A lease to wait on, which lasts for `patience` from now on, and up to a quarter longer.
-    pub(crate) async fn place_lease(self: &Arc<Self>, patience: Duration) -> Result<Arc<Lease>> {
-        self.lease(patience + patience / 4, patience / 4).await
+    /// A lease to wait on, which lasts for `patience` from now on, and up to a quarter longer. The
+    /// claim has moved in.
+    pub(crate) async fn place_lease(
+        self: &Arc<Self>,
+        claim: &Claim,
+        patience: Duration,
+    ) -> Result<Arc<Lease>> {
+        let (_, key) = self.key_of(claim);
+        let take = |lease: &Lease| lease.move_in(claim.owner, &key, now() + patience);
+        self.lease(patience + patience / 4, patience / 4, take).await
     }
 
-    async fn lease(self: &Arc<Self>, life: Duration, age: Duration) -> Result<Arc<Lease>> {
-        let lease = self.leases.get("acquire", life, age).await?;
+    async fn lease(
+        self: &Arc<Self>,
+        life: Duration,
+        age: Duration,
+        take: impl Fn(&Lease) -> bool,
+    ) -> Result<Arc<Lease>> {
+        let lease = self.leases.get("acquire", life, age, take).await?;
         self.sweep(&lease);
         Ok(lease)
     }
