@@ -8,6 +8,7 @@ use tenure_core::{
     now,
 };
 
+use crate::aside::aside;
 use crate::fault::is_lease_gone;
 use crate::inner::Inner;
 use crate::lease::Lease;
@@ -213,8 +214,11 @@ impl Inner {
                 {
                     return Ok(None);
                 }
-                let since = self.confirm("acquire", claim, &own).await?;
-                return Ok(since.map(|since| granted(own.create_revision, since)));
+                let revision = own.create_revision;
+                let (inner, claim) = (Arc::clone(self), claim.clone());
+                let confirmed = async move { inner.confirm("acquire", &claim, &own).await };
+                let since = aside("acquire", confirmed).await?;
+                return Ok(since.map(|since| granted(revision, since)));
             }
             let lease = match patience {
                 Patience::Queue { lease: patience, .. } => {

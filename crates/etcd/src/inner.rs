@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tenure_core::{Claim, HoldListeners, OwnerId, Result, now};
 
+use crate::aside::aside;
 use crate::config::EtcdConfig;
 use crate::desk::Desk;
 use crate::keys::{Keyring, Line};
@@ -56,7 +57,8 @@ impl Inner {
     /// claim has moved in.
     pub(crate) async fn hold_lease(self: &Arc<Self>, claim: &Claim) -> Result<Arc<Lease>> {
         let (_, key) = self.key_of(claim);
-        let take = |lease: &Lease| lease.move_in(claim.owner, &key, now() + claim.ttl);
+        let (owner, ttl) = (claim.owner, claim.ttl);
+        let take = move |lease: &Lease| lease.move_in(owner, &key, now() + ttl);
         self.lease_to_hold(claim, take).await
     }
 
@@ -68,7 +70,7 @@ impl Inner {
     async fn lease_to_hold(
         self: &Arc<Self>,
         claim: &Claim,
-        take: impl Fn(&Lease) -> bool,
+        take: impl Fn(&Lease) -> bool + Send + 'static,
     ) -> Result<Arc<Lease>> {
         let lease = self.lease(claim.ttl, claim.ttl / 4, take).await?;
         self.attend(&lease);
@@ -83,7 +85,8 @@ impl Inner {
         patience: Duration,
     ) -> Result<Arc<Lease>> {
         let (_, key) = self.key_of(claim);
-        let take = |lease: &Lease| lease.move_in(claim.owner, &key, now() + patience);
+        let owner = claim.owner;
+        let take = move |lease: &Lease| lease.move_in(owner, &key, now() + patience);
         self.lease(patience + patience / 4, patience / 4, take).await
     }
 
@@ -91,9 +94,16 @@ impl Inner {
         self: &Arc<Self>,
         life: Duration,
         age: Duration,
-        take: impl Fn(&Lease) -> bool,
+        take: impl Fn(&Lease) -> bool + Send + 'static,
     ) -> Result<Arc<Lease>> {
-        let lease = self.leases.get("acquire", life, age, take).await?;
+        let lease = match self.leases.at_hand(life, age, &take) {
+            Some(lease) => lease,
+            None => {
+                let inner = Arc::clone(self);
+                let asked = async move { inner.leases.get("acquire", life, age, take).await };
+                aside("acquire", asked).await?
+            }
+        };
         self.sweep(&lease);
         Ok(lease)
     }

@@ -248,9 +248,29 @@ impl Leases {
         Self { members, by_seconds: Mutex::default(), by_id: Mutex::default() }
     }
 
+    /// What [`get`](Self::get) answers, where it need not ask etcd, nor wait for another who does.
+    pub(crate) fn at_hand(
+        &self,
+        life: Duration,
+        age: Duration,
+        take: impl Fn(&Lease) -> bool,
+    ) -> Option<Arc<Lease>> {
+        let seat = self.seat(seconds(life));
+        let seat = seat.try_lock().ok()?;
+        let lease = seat.as_ref()?;
+        let young = lease.is_usable(now()) && now().since(lease.confirmed()) <= age;
+        (young && take(lease)).then(|| Arc::clone(lease))
+    }
+
+    fn seat(&self, seconds: i64) -> Arc<Seat> {
+        Arc::clone(self.by_seconds.lock().entry(seconds).or_default())
+    }
+
     /// A lease that lasts `life`, of which at most `age` has passed. Every call of one client with
     /// the same `life`, rounded up to seconds, gets the same one while it can be used, and while it
     /// can `take` it: it may have been given back meanwhile.
+    ///
+    /// All of them wait for one, so whoever calls this must be driven to its end.
     pub(crate) async fn get(
         &self,
         operation: &'static str,
@@ -258,8 +278,8 @@ impl Leases {
         age: Duration,
         take: impl Fn(&Lease) -> bool,
     ) -> Result<Arc<Lease>> {
-        let seconds = i64::try_from(life.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-        let seat = Arc::clone(self.by_seconds.lock().entry(seconds).or_default());
+        let seconds = seconds(life);
+        let seat = self.seat(seconds);
         let mut seat = seat.lock().await;
         if let Some(lease) = &*seat
             && lease.is_usable(now())
@@ -282,6 +302,11 @@ impl Leases {
     /// One of ours.
     pub(crate) fn find(&self, id: i64) -> Option<Arc<Lease>> {
         self.by_id.lock().get(&id).cloned()
+    }
+
+    /// Nothing of this owner's is left.
+    pub(crate) fn move_out(&self, owner: OwnerId) {
+        self.by_id.lock().values().for_each(|lease| lease.move_out(owner));
     }
 
     /// Nobody listens for losses any more.
@@ -310,6 +335,7 @@ impl Leases {
     }
 
     /// Confirms the lease by a sign of life that is sent after `began`. False: the lease is gone.
+    /// All who are on it wait for one, so whoever calls this must be driven to its end.
     pub(crate) async fn keep_alive(
         &self,
         operation: &'static str,
@@ -353,6 +379,11 @@ impl Leases {
         let life = Duration::from_secs(u64::try_from(reply.ttl.max(ttl)).unwrap_or_default());
         Ok(Lease::new(reply.id, life, sent))
     }
+}
+
+/// etcd counts in whole ones.
+fn seconds(life: Duration) -> i64 {
+    i64::try_from(life.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
 
 #[cfg(test)]

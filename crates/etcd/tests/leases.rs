@@ -6,12 +6,14 @@ mod common;
 #[path = "common/proxy.rs"]
 mod proxy;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{claim, config, config_of, store};
+use futures_util::FutureExt;
 use proxy::Proxy;
-use tenure_core::{Answer, Patience, Released, Renewal, Store, now};
+use tenure_core::{Answer, Eviction, Patience, Released, Renewal, Store, now};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -196,5 +198,41 @@ on_servers! {
         assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
         assert_eq!(store.renew(&second).await.unwrap(), Renewal::Renewed, "it went with the lease");
         assert_eq!(leases(&server).len(), 1);
+    }
+}
+
+on_servers! {
+    /// Who has moved out everywhere holds no lease up.
+    async fn a_hold_that_was_taken_by_force_keeps_no_lease() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let [store, other] = [store(&config_of(&server)).await, store(&config_of(&server)).await];
+        let taken = claim("taken", TTL);
+        store.claim(&taken, Patience::None).await.unwrap();
+        let order = Eviction::new(taken.name.clone(), taken.owner, "test");
+        assert_eq!(other.evict(&order).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&taken).await.unwrap(), Released::NotHeld);
+        store.tidy().await;
+        assert_eq!(leases(&server), [String::new(); 0]);
+    }
+}
+
+on_servers! {
+    /// It asks for a sign of life of the lease that another lock is held on, and is then left alone,
+    /// neither driven on nor dropped.
+    async fn a_claim_that_nobody_drives_holds_up_nobody_else() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = Arc::new(store(&config_of(&server)).await);
+        let ttl = Duration::from_secs(24);
+        let [held, left_alone, next] = ["held", "left alone", "next"].map(|name| claim(name, ttl));
+        store.claim(&held, Patience::None).await.unwrap();
+        tokio::time::sleep(ttl.mul_f64(0.26)).await;
+        let mut idle = pin!(store.claim(&left_alone, Patience::None));
+        assert!(idle.as_mut().now_or_never().is_none());
+        let renewed = tokio::time::timeout(GENEROUS, store.renew(&held)).await;
+        assert_eq!(renewed.expect("the renewal waits for it").unwrap(), Renewal::Renewed);
+        let answer = tokio::time::timeout(GENEROUS, store.claim(&next, Patience::None)).await;
+        let answer = answer.expect("the next claim waits for it").unwrap();
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert!(matches!(idle.await.unwrap(), Answer::Granted(_)));
     }
 }
