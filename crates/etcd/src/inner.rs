@@ -33,10 +33,10 @@ impl Inner {
     pub(crate) async fn connect(config: EtcdConfig) -> Result<Arc<Self>> {
         let keyring = Keyring::new(&config.prefix);
         let (probe, _) = keyring.all("");
-        let members = Members::connect(&config, probe).await?;
+        let members = Members::connect(&config, probe.clone()).await?;
         Ok(Arc::new(Self {
             keyring,
-            leases: Leases::new(Arc::clone(&members)),
+            leases: Leases::new(Arc::clone(&members), probe),
             watches: Watches::new(Arc::clone(&members)),
             members,
             places: Mutex::default(),

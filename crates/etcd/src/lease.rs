@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use crate::members::{Again, Members};
 use crate::rpc::lease_client::LeaseClient;
-use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
+use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest};
 
 /// One lease in etcd.
 #[derive(Debug)]
@@ -239,13 +239,15 @@ type Seat = Turn<Option<Arc<Lease>>>;
 /// The leases of one client.
 pub(crate) struct Leases {
     members: Arc<Members>,
+    /// A key that we may read.
+    probe: Vec<u8>,
     by_seconds: Mutex<HashMap<i64, Arc<Seat>>>,
     by_id: Mutex<HashMap<i64, Arc<Lease>>>,
 }
 
 impl Leases {
-    pub(crate) fn new(members: Arc<Members>) -> Self {
-        Self { members, by_seconds: Mutex::default(), by_id: Mutex::default() }
+    pub(crate) fn new(members: Arc<Members>, probe: Vec<u8>) -> Self {
+        Self { members, probe, by_seconds: Mutex::default(), by_id: Mutex::default() }
     }
 
     /// What [`get`](Self::get) answers, where it need not ask etcd, nor wait for another who does.
@@ -285,6 +287,9 @@ impl Leases {
             && lease.is_usable(now())
         {
             let young = now().since(lease.confirmed()) <= age;
+            if !young {
+                self.find_leader(operation).await?;
+            }
             if (young || self.keep_alive(operation, lease, now()).await?) && take(lease) {
                 return Ok(Arc::clone(lease));
             }
@@ -332,6 +337,15 @@ impl Leases {
             LeaseClient::new(link).lease_revoke(LeaseRevokeRequest { id }).await
         };
         self.members.call("give back a lease", Again::Harmless, ask).await.map(drop)
+    }
+
+    /// Reads anything, which takes a leader that the majority follows. A sign of life does not: one
+    /// that stood still and was replaced confirms it, and it does not count with the one in its place.
+    /// So one must be sent after a read only, or after a transaction.
+    async fn find_leader(&self, operation: &'static str) -> Result<()> {
+        let key = self.probe.clone();
+        let request = RangeRequest { key, limit: 1, keys_only: true, ..Default::default() };
+        self.members.range(operation, request).await.map(drop)
     }
 
     /// Confirms the lease by a sign of life that is sent after `began`. False: the lease is gone.
