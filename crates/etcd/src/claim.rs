@@ -8,6 +8,7 @@ use tenure_core::{
     now,
 };
 
+use crate::aside::aside;
 use crate::fault::is_lease_gone;
 use crate::inner::Inner;
 use crate::lease::Lease;
@@ -54,13 +55,15 @@ impl Inner {
 
     /// Keeps a place in line that is there already. `None`: it is not there any more.
     async fn stay(self: &Arc<Self>, place: &Place, patience: Duration) -> Result<Option<Answer>> {
-        place.lease.move_in(place.claim.owner, &place.key, now() + patience);
-        let lease = self.place_lease(patience).await?;
+        if !place.lease.move_in(place.claim.owner, &place.key, now() + patience) {
+            return Ok(None);
+        }
+        let lease = self.place_lease(&place.claim, patience).await?;
         if lease.id != place.lease.id {
             return Ok(None);
         }
         // So that it is at hand when the turn comes.
-        self.hold_lease(&place.claim).await?;
+        self.prepare(&place.claim).await?;
         let queued = Some(Answer::Queued(Mark::default()));
         if let Some(obstacle) = place.obstacle() {
             let reads = vec![get(&place.key), get(&obstacle)];
@@ -98,39 +101,34 @@ impl Inner {
             failure,
         };
         let since = lease.confirmed();
-        let mut outcome = self.write(claim, &key, &lease, claim.ttl, request).await?;
+        let mut outcome = self.write(claim, &key, &lease, request).await?;
         if outcome.succeeded {
             lease.holds(claim.owner, outcome.revision);
             return Ok(Some(granted(outcome.revision, since)));
         }
-        lease.move_out(claim.owner);
         if let Some(own) = outcome.found(0).pop() {
+            if own.lease != lease.id {
+                lease.move_out(claim.owner);
+            }
             return self.adopt(claim, own, patience).await;
         }
+        let modes: Vec<Mode> = outcome.found(1).iter().map(mode).collect();
+        let busy = claim.mode == Mode::Exclusive || obstacle(&modes, claim.mode).is_some();
+        if patience == Patience::None && !busy {
+            return self.squeeze_in(claim, &lease).await;
+        }
+        lease.move_out(claim.owner);
         match patience {
-            Patience::Queue { lease: patience, .. } => {
-                let lease = self.place_lease(patience).await?;
-                self.join(claim, &lease, patience).await
-            }
-            Patience::None => {
-                let modes: Vec<Mode> = outcome.found(1).iter().map(mode).collect();
-                if claim.mode == Mode::Exclusive || obstacle(&modes, claim.mode).is_some() {
-                    return Ok(Some(Answer::Busy));
-                }
-                self.squeeze_in(claim, &lease).await
-            }
+            Patience::Queue { lease: patience, .. } => self.join(claim, patience).await,
+            Patience::None => Ok(Some(Answer::Busy)),
         }
     }
 
-    /// Goes to the end of the line, on this lease.
-    async fn join(
-        self: &Arc<Self>,
-        claim: &Claim,
-        lease: &Arc<Lease>,
-        patience: Duration,
-    ) -> Result<Option<Answer>> {
+    /// Goes to the end of the line.
+    async fn join(self: &Arc<Self>, claim: &Claim, patience: Duration) -> Result<Option<Answer>> {
         let (_, key) = self.key_of(claim);
-        let Some(place) = self.put_in_line(claim, lease, patience, 0).await? else {
+        let lease = self.place_lease(claim, patience).await?;
+        let Some(place) = self.put_in_line(claim, &lease, 0).await? else {
             let mut seen = self.members.look("acquire", vec![get(&key)]).await?;
             return match seen.found(0).pop() {
                 Some(own) => self.adopt(claim, own, Patience::queue(patience)).await,
@@ -140,13 +138,12 @@ impl Inner {
         self.settle(place).await.map_err(Error::with_unknown_effect)
     }
 
-    /// Writes the key of one who waits: a new one, or anew one that was created by `revision`.
-    /// `None`: that is not the case any more.
+    /// Writes the key of one who waits, on a lease that it has moved in on: a new one, or anew one
+    /// that was created by `revision`. `None`: that is not the case any more.
     async fn put_in_line(
         self: &Arc<Self>,
         claim: &Claim,
         lease: &Arc<Lease>,
-        patience: Duration,
         revision: i64,
     ) -> Result<Option<Place>> {
         let (line, key) = self.key_of(claim);
@@ -155,7 +152,7 @@ impl Inner {
             success: vec![put(&key, Record::write(claim, false), lease.id)],
             failure: Vec::new(),
         };
-        let outcome = self.write(claim, &key, lease, patience, request).await?;
+        let outcome = self.write(claim, &key, lease, request).await?;
         if !outcome.succeeded {
             lease.move_out(claim.owner);
             return Ok(None);
@@ -183,7 +180,7 @@ impl Inner {
         claim: &Claim,
         lease: &Arc<Lease>,
     ) -> Result<Option<Answer>> {
-        let Some(place) = self.put_in_line(claim, lease, claim.ttl, 0).await? else {
+        let Some(place) = self.put_in_line(claim, lease, 0).await? else {
             return Ok(None);
         };
         let squeezed = async {
@@ -211,19 +208,25 @@ impl Inner {
         };
         let adopted = async {
             if record.held {
-                let since = self.confirm("acquire", claim, &own).await?;
-                return Ok(since.map(|since| granted(own.create_revision, since)));
+                // It asks for it itself, and in its turn: so it stays, be its time over or not.
+                if let Some(lease) = self.leases.find(own.lease)
+                    && !lease.move_in(claim.owner, &own.key, now() + claim.ttl)
+                {
+                    return Ok(None);
+                }
+                let revision = own.create_revision;
+                let (inner, claim) = (Arc::clone(self), claim.clone());
+                let confirmed = async move { inner.confirm("acquire", &claim, &own).await };
+                let since = aside("acquire", confirmed).await?;
+                return Ok(since.map(|since| granted(revision, since)));
             }
             let lease = match patience {
-                Patience::Queue { lease: patience, .. } => self.place_lease(patience).await?,
+                Patience::Queue { lease: patience, .. } => {
+                    self.place_lease(claim, patience).await?
+                }
                 Patience::None => self.hold_lease(claim).await?,
             };
-            let life = if let Patience::Queue { lease: patience, .. } = patience {
-                patience
-            } else {
-                claim.ttl
-            };
-            let place = self.put_in_line(claim, &lease, life, own.create_revision).await?;
+            let place = self.put_in_line(claim, &lease, own.create_revision).await?;
             let Some(place) = place else { return Ok(None) };
             if patience != Patience::None {
                 return self.settle(place).await;
@@ -250,7 +253,7 @@ impl Inner {
     }
 
     /// Keeps the lease of a held key alive. The answer is the moment from which it lasts; `None` if
-    /// the lease is gone.
+    /// the lease is gone, or the key's time was over.
     pub(crate) async fn confirm(
         self: &Arc<Self>,
         operation: &'static str,
@@ -262,27 +265,26 @@ impl Inner {
             let alive = self.leases.revive(operation, own.lease).await?;
             return Ok(alive.then_some(began));
         };
-        if !self.leases.keep_alive(operation, &lease, began).await? {
+        if !self.leases.keep_alive(operation, &lease, began).await?
+            || !lease.stay(claim.owner, &own.key, now() + claim.ttl, now())
+        {
             return Ok(None);
         }
-        lease.move_in(claim.owner, &own.key, now() + claim.ttl);
         lease.holds(claim.owner, own.create_revision);
         self.attend(&lease);
         self.sweep(&lease);
         Ok(Some(lease.confirmed()))
     }
 
-    /// Writes a claim's key on a lease, and remembers it where nobody knows whether it was written,
+    /// Writes a claim's key on a lease that it has moved in on, and remembers it where nobody knows whether it was written,
     /// or will be.
     async fn write(
         &self,
         claim: &Claim,
         key: &[u8],
         lease: &Lease,
-        life: Duration,
         request: TxnRequest,
     ) -> Result<Outcome> {
-        lease.move_in(claim.owner, key, now() + life);
         let mut doubt = false;
         let outcome = self.members.txn("acquire", Again::Harmless, &mut doubt, request).await;
         if doubt {

@@ -56,10 +56,8 @@ impl Inner {
         let mut outcome = self.members.txn("release", Again::Never, &mut false, request).await?;
         let own = outcome.found(usize::from(waited)).pop();
         let first = waited.then(|| outcome.found(0).pop()).flatten();
+        self.leases.move_out(claim.owner);
         let Some(own) = own else { return Ok(Released::NotHeld) };
-        if let Some(lease) = self.leases.find(own.lease) {
-            lease.move_out(claim.owner);
-        }
         let knew = matches!(standing, Some(Standing::Holds(_)))
             || Record::read(&own.value).is_some_and(|record| record.held);
         let is_first = first.is_some_and(|first| first.create_revision == own.create_revision);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tenure_core::{Claim, HoldListeners, OwnerId, Result, now};
 
+use crate::aside::aside;
 use crate::config::EtcdConfig;
 use crate::desk::Desk;
 use crate::keys::{Keyring, Line};
@@ -32,10 +33,10 @@ impl Inner {
     pub(crate) async fn connect(config: EtcdConfig) -> Result<Arc<Self>> {
         let keyring = Keyring::new(&config.prefix);
         let (probe, _) = keyring.all("");
-        let members = Members::connect(&config, probe).await?;
+        let members = Members::connect(&config, probe.clone()).await?;
         Ok(Arc::new(Self {
             keyring,
-            leases: Leases::new(Arc::clone(&members)),
+            leases: Leases::new(Arc::clone(&members), probe),
             watches: Watches::new(Arc::clone(&members)),
             members,
             places: Mutex::default(),
@@ -52,20 +53,57 @@ impl Inner {
         (line, key)
     }
 
-    /// A lease to hold on, of which at most a quarter has passed: the rest is the grant's term.
+    /// A lease to hold on, of which at most a quarter has passed: the rest is the grant's term. The
+    /// claim has moved in.
     pub(crate) async fn hold_lease(self: &Arc<Self>, claim: &Claim) -> Result<Arc<Lease>> {
-        let lease = self.lease(claim.ttl, claim.ttl / 4).await?;
+        let (_, key) = self.key_of(claim);
+        let (owner, ttl) = (claim.owner, claim.ttl);
+        let take = move |lease: &Lease| lease.move_in(owner, &key, now() + ttl);
+        self.lease_to_hold(claim, take).await
+    }
+
+    /// Has the lease at hand that a claim will hold on.
+    pub(crate) async fn prepare(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        self.lease_to_hold(claim, |_| true).await.map(drop)
+    }
+
+    async fn lease_to_hold(
+        self: &Arc<Self>,
+        claim: &Claim,
+        take: impl Fn(&Lease) -> bool + Send + 'static,
+    ) -> Result<Arc<Lease>> {
+        let lease = self.lease(claim.ttl, claim.ttl / 4, take).await?;
         self.attend(&lease);
         Ok(lease)
     }
 
-    /// A lease to wait on, which lasts for `patience` from now on, and up to a quarter longer.
-    pub(crate) async fn place_lease(self: &Arc<Self>, patience: Duration) -> Result<Arc<Lease>> {
-        self.lease(patience + patience / 4, patience / 4).await
+    /// A lease to wait on, which lasts for `patience` from now on, and up to a quarter longer. The
+    /// claim has moved in.
+    pub(crate) async fn place_lease(
+        self: &Arc<Self>,
+        claim: &Claim,
+        patience: Duration,
+    ) -> Result<Arc<Lease>> {
+        let (_, key) = self.key_of(claim);
+        let owner = claim.owner;
+        let take = move |lease: &Lease| lease.move_in(owner, &key, now() + patience);
+        self.lease(patience + patience / 4, patience / 4, take).await
     }
 
-    async fn lease(self: &Arc<Self>, life: Duration, age: Duration) -> Result<Arc<Lease>> {
-        let lease = self.leases.get("acquire", life, age).await?;
+    async fn lease(
+        self: &Arc<Self>,
+        life: Duration,
+        age: Duration,
+        take: impl Fn(&Lease) -> bool + Send + 'static,
+    ) -> Result<Arc<Lease>> {
+        let lease = match self.leases.at_hand(life, age, &take) {
+            Some(lease) => lease,
+            None => {
+                let inner = Arc::clone(self);
+                let asked = async move { inner.leases.get("acquire", life, age, take).await };
+                aside("acquire", asked).await?
+            }
+        };
         self.sweep(&lease);
         Ok(lease)
     }

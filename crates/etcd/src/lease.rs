@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use crate::members::{Again, Members};
 use crate::rpc::lease_client::LeaseClient;
-use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
+use crate::rpc::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest};
 
 /// One lease in etcd.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ struct State {
     confirmed: Moment,
     /// Nobody may move in any more.
     retired: bool,
+    /// It is being ended: nobody is taken in, not even one whose key is found on it.
+    given_back: bool,
     tenants: HashMap<OwnerId, Tenant>,
     /// Keys that a call of unknown outcome may still write.
     suspects: Vec<Suspect>,
@@ -62,7 +64,14 @@ pub(crate) struct Suspect {
 impl Lease {
     fn new(id: i64, life: Duration, confirmed: Moment) -> Self {
         let (tenants, suspects, swept) = (HashMap::new(), Vec::new(), confirmed);
-        let state = Mutex::new(State { confirmed, retired: false, tenants, suspects, swept });
+        let state = Mutex::new(State {
+            confirmed,
+            retired: false,
+            given_back: false,
+            tenants,
+            suspects,
+            swept,
+        });
         Self { id, life, turn: Turn::new(()), state, listener: Mutex::default() }
     }
 
@@ -72,13 +81,20 @@ impl Lease {
         self.state.lock().confirmed
     }
 
-    /// Notes that a key hangs, or is about to hang, on the lease until this moment.
-    pub(crate) fn move_in(&self, owner: OwnerId, key: &[u8], ends: Moment) {
+    /// Notes that a key hangs, or is about to hang, on the lease until this moment. False: the lease
+    /// is being given back, and its keys go with it.
+    #[must_use]
+    pub(crate) fn move_in(&self, owner: OwnerId, key: &[u8], ends: Moment) -> bool {
+        self.state.lock().move_in(owner, key, ends)
+    }
+
+    /// As [`move_in`](Self::move_in), for one that is renewed. False also where its time was over: it
+    /// may be about to be removed, and one that stays is not, for both are decided here.
+    #[must_use]
+    pub(crate) fn stay(&self, owner: OwnerId, key: &[u8], ends: Moment, now: Moment) -> bool {
         let mut state = self.state.lock();
-        let new = || Tenant { key: key.to_vec(), ends, token: None };
-        // Who was promised to stay longer stays longer.
-        let tenant = state.tenants.entry(owner).or_insert_with(new);
-        tenant.ends = tenant.ends.max(ends);
+        let late = state.tenants.get(&owner).is_some_and(|tenant| tenant.ends <= now);
+        !late && state.move_in(owner, key, ends)
     }
 
     /// Lets a tenant hold on the lease that it waited on: from which moment on, and for how long at
@@ -146,8 +162,10 @@ impl Lease {
     /// Nobody may move in any more, if nobody is there. False: somebody is.
     fn retire_if_empty(&self) -> bool {
         let mut state = self.state.lock();
-        state.retired |= state.tenants.is_empty();
-        state.tenants.is_empty()
+        let empty = state.tenants.is_empty();
+        state.retired |= empty;
+        state.given_back |= empty;
+        empty
     }
 
     fn leave_alone(&self) {
@@ -202,41 +220,83 @@ impl Lease {
     }
 }
 
+impl State {
+    fn move_in(&mut self, owner: OwnerId, key: &[u8], ends: Moment) -> bool {
+        if self.given_back {
+            return false;
+        }
+        let new = || Tenant { key: key.to_vec(), ends, token: None };
+        // Who was promised to stay longer stays longer.
+        let tenant = self.tenants.entry(owner).or_insert_with(new);
+        tenant.ends = tenant.ends.max(ends);
+        true
+    }
+}
+
 /// The lease of one length that is in use. Who replaces it does so for all who wait for it.
 type Seat = Turn<Option<Arc<Lease>>>;
 
 /// The leases of one client.
 pub(crate) struct Leases {
     members: Arc<Members>,
+    /// A key that we may read.
+    probe: Vec<u8>,
     by_seconds: Mutex<HashMap<i64, Arc<Seat>>>,
     by_id: Mutex<HashMap<i64, Arc<Lease>>>,
 }
 
 impl Leases {
-    pub(crate) fn new(members: Arc<Members>) -> Self {
-        Self { members, by_seconds: Mutex::default(), by_id: Mutex::default() }
+    pub(crate) fn new(members: Arc<Members>, probe: Vec<u8>) -> Self {
+        Self { members, probe, by_seconds: Mutex::default(), by_id: Mutex::default() }
+    }
+
+    /// What [`get`](Self::get) answers, where it need not ask etcd, nor wait for another who does.
+    pub(crate) fn at_hand(
+        &self,
+        life: Duration,
+        age: Duration,
+        take: impl Fn(&Lease) -> bool,
+    ) -> Option<Arc<Lease>> {
+        let seat = self.seat(seconds(life));
+        let seat = seat.try_lock().ok()?;
+        let lease = seat.as_ref()?;
+        let young = lease.is_usable(now()) && now().since(lease.confirmed()) <= age;
+        (young && take(lease)).then(|| Arc::clone(lease))
+    }
+
+    fn seat(&self, seconds: i64) -> Arc<Seat> {
+        Arc::clone(self.by_seconds.lock().entry(seconds).or_default())
     }
 
     /// A lease that lasts `life`, of which at most `age` has passed. Every call of one client with
-    /// the same `life`, rounded up to seconds, gets the same one while it can be used.
+    /// the same `life`, rounded up to seconds, gets the same one while it can be used, and while it
+    /// can `take` it: it may have been given back meanwhile.
+    ///
+    /// All of them wait for one, so whoever calls this must be driven to its end.
     pub(crate) async fn get(
         &self,
         operation: &'static str,
         life: Duration,
         age: Duration,
+        take: impl Fn(&Lease) -> bool,
     ) -> Result<Arc<Lease>> {
-        let seconds = i64::try_from(life.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-        let seat = Arc::clone(self.by_seconds.lock().entry(seconds).or_default());
+        let seconds = seconds(life);
+        let seat = self.seat(seconds);
         let mut seat = seat.lock().await;
         if let Some(lease) = &*seat
             && lease.is_usable(now())
         {
             let young = now().since(lease.confirmed()) <= age;
-            if young || self.keep_alive(operation, lease, now()).await? {
+            if !young {
+                self.find_leader(operation).await?;
+            }
+            if (young || self.keep_alive(operation, lease, now()).await?) && take(lease) {
                 return Ok(Arc::clone(lease));
             }
         }
         let lease = Arc::new(self.grant(operation, seconds).await?);
+        // Nobody else knows of it yet, so nobody gives it back.
+        take(&lease);
         let mut by_id = self.by_id.lock();
         by_id.retain(|_, lease| now().since(lease.confirmed()) < lease.life * 4);
         by_id.insert(lease.id, Arc::clone(&lease));
@@ -249,6 +309,11 @@ impl Leases {
         self.by_id.lock().get(&id).cloned()
     }
 
+    /// Nothing of this owner's is left.
+    pub(crate) fn move_out(&self, owner: OwnerId) {
+        self.by_id.lock().values().for_each(|lease| lease.move_out(owner));
+    }
+
     /// Nobody listens for losses any more.
     pub(crate) fn leave_alone(&self) {
         self.by_id.lock().values().for_each(|lease| lease.leave_alone());
@@ -259,9 +324,10 @@ impl Leases {
         let leases: Vec<_> = self.by_id.lock().values().cloned().collect();
         for lease in leases.into_iter().filter(|lease| lease.retire_if_empty()) {
             lease.leave_alone();
-            self.by_id.lock().remove(&lease.id);
-            if let Err(error) = self.revoke(lease.id).await {
-                tracing::debug!(lease = lease.id, %error, "not given back");
+            // Until it is gone, whoever finds a key on it must know that it goes.
+            match self.revoke(lease.id).await {
+                Ok(()) => drop(self.by_id.lock().remove(&lease.id)),
+                Err(error) => tracing::debug!(lease = lease.id, %error, "not given back"),
             }
         }
     }
@@ -273,7 +339,17 @@ impl Leases {
         self.members.call("give back a lease", Again::Harmless, ask).await.map(drop)
     }
 
+    /// Reads anything, which takes a leader that the majority follows. A sign of life does not: one
+    /// that stood still and was replaced confirms it, and it does not count with the one in its place.
+    /// So one must be sent after a read only, or after a transaction.
+    async fn find_leader(&self, operation: &'static str) -> Result<()> {
+        let key = self.probe.clone();
+        let request = RangeRequest { key, limit: 1, keys_only: true, ..Default::default() };
+        self.members.range(operation, request).await.map(drop)
+    }
+
     /// Confirms the lease by a sign of life that is sent after `began`. False: the lease is gone.
+    /// All who are on it wait for one, so whoever calls this must be driven to its end.
     pub(crate) async fn keep_alive(
         &self,
         operation: &'static str,
@@ -319,6 +395,11 @@ impl Leases {
     }
 }
 
+/// etcd counts in whole ones.
+fn seconds(life: Duration) -> i64 {
+    i64::try_from(life.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,8 +409,8 @@ mod tests {
         let [late, early, ghost] = [(); 3].map(|()| OwnerId::random());
         let lease = Lease::new(1, Duration::from_secs(10), Moment::default());
         let at = |seconds| Moment::default() + Duration::from_secs(seconds);
-        lease.move_in(late, b"late", at(9));
-        lease.move_in(early, b"early", at(5));
+        assert!(lease.move_in(late, b"late", at(9)));
+        assert!(lease.move_in(early, b"early", at(5)));
         assert_eq!(lease.overdue(at(4)), []);
         let early_one = Suspect { owner: early, key: b"early".to_vec() };
         assert_eq!(lease.overdue(at(5)), [early_one]);
@@ -341,7 +422,7 @@ mod tests {
         assert!(!lease.is_usable(at(1)), "nobody moves in where a ghost may be");
         assert_eq!(lease.overdue(at(1)).len(), 1);
         // One that is a tenant again has written its key itself.
-        lease.move_in(ghost, b"ghost", at(9));
+        assert!(lease.move_in(ghost, b"ghost", at(9)));
         assert_eq!(lease.overdue(at(1)), []);
     }
 
@@ -351,8 +432,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let at = |seconds| Moment::default() + second * seconds;
         let lease = Lease::new(1, 10 * second, at(0));
-        lease.move_in(waits, b"waits", at(5));
-        lease.move_in(late, b"late", at(1));
+        assert!(lease.move_in(waits, b"waits", at(5)));
+        assert!(lease.move_in(late, b"late", at(1)));
         assert_eq!(lease.lend(late, 30 * second, at(1)), None);
         assert_eq!(lease.lend(OwnerId::random(), 30 * second, at(1)), None);
         assert_eq!(lease.lend(waits, 30 * second, at(4)), None, "half of it has passed");
@@ -370,12 +451,27 @@ mod tests {
     fn a_lease_is_given_back_only_when_nobody_is_on_it() {
         let lease = Lease::new(1, Duration::from_secs(10), Moment::default());
         let owner = OwnerId::random();
-        lease.move_in(owner, b"key", now());
+        assert!(lease.move_in(owner, b"key", now()));
         assert!(!lease.retire_if_empty());
         assert!(lease.is_usable(Moment::default()));
         lease.move_out(owner);
         assert!(lease.retire_if_empty());
         assert!(!lease.is_usable(Moment::default()), "nobody moves in any more");
+        let now = now();
+        assert!(!lease.move_in(owner, b"key", now) && !lease.stay(owner, b"key", now, now));
+        assert!(lease.retire_if_empty(), "nobody did");
+    }
+
+    #[test]
+    fn who_is_renewed_stays_unless_its_time_was_over() {
+        let [owner, unknown] = [(); 2].map(|()| OwnerId::random());
+        let at = |seconds| Moment::default() + Duration::from_secs(seconds);
+        let lease = Lease::new(1, Duration::from_secs(10), at(0));
+        assert!(lease.move_in(owner, b"key", at(5)));
+        assert!(lease.stay(owner, b"key", at(8), at(4)));
+        assert!(!lease.stay(owner, b"key", at(12), at(8)));
+        assert!(lease.is_overdue(owner, at(8)), "it is removed");
+        assert!(lease.stay(unknown, b"key", at(12), at(8)));
     }
 
     #[test]
@@ -383,11 +479,11 @@ mod tests {
         let [holds, waits, left] = [(); 3].map(|()| OwnerId::random());
         let lease = Lease::new(1, Duration::from_secs(10), Moment::default());
         for owner in [holds, waits, left] {
-            lease.move_in(owner, b"key", now());
+            assert!(lease.move_in(owner, b"key", now()));
         }
         lease.holds(holds, 7);
         // A renewal moves in again.
-        lease.move_in(holds, b"key", now());
+        assert!(lease.move_in(holds, b"key", now()));
         lease.holds(left, 8);
         lease.move_out(left);
         assert_eq!(lease.end(), [Hold { owner: holds, token: Some(Token::new(7)) }]);

@@ -268,7 +268,6 @@ impl Inner {
     ) -> Result<Option<Grant>> {
         let Place { claim, line, key, revision, .. } = place;
         let lease = self.hold_lease(claim).await?;
-        lease.move_in(claim.owner, key, now() + claim.ttl);
         let mut compare = vec![created_at(key, *revision)];
         if claim.mode == Mode::Exclusive && !sure {
             compare.push(nobody_before(line, *revision));

@@ -10,9 +10,11 @@ mod proxy;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{ELECTION, Turns, client, config, config_of, until_waiting};
+use common::{ELECTION, Turns, claim, client, config, config_of, until_waiting};
 use proxy::Proxy;
-use tenure_core::{Client, ErrorKind, Guard, LossReason, Options, Released, now};
+use tenure_core::{
+    Answer, Client, ErrorKind, Guard, LossReason, Options, Patience, Released, Store, now,
+};
 use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
 
@@ -85,6 +87,54 @@ on_servers! {
         let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
         assert!(next.token() > token);
         next.release().await.unwrap();
+    }
+}
+
+/// Seconds that a lease lasts yet, rounded down, as the leader knows it.
+fn time_left(server: &EtcdServer, lease: &str) -> u64 {
+    let told = server.control(&["lease", "timetolive", lease]).unwrap();
+    let (_, left) = told.split_once("remaining(").unwrap();
+    left.trim_end_matches("s)").parse().unwrap()
+}
+
+on_servers! {
+    /// A leader that stood still, and was replaced, confirms leases for a moment that are not its own
+    /// any more.
+    async fn a_grant_is_not_dated_by_a_leader_of_the_past() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let ttl = Duration::from_secs(12);
+        for round in 0..4 {
+            let mut addresses: Vec<String> = cluster.addresses().split(',').map(Into::into).collect();
+            let leader = cluster.leader().unwrap();
+            addresses.rotate_left(leader);
+            let mut config = config(&addresses.join(","));
+            config.timeout = Duration::from_secs(4);
+            let store = Arc::new(EtcdStore::connect(config).await.unwrap());
+            let before = claim("a", ttl);
+            store.claim(&before, Patience::None).await.unwrap();
+            store.release(&before).await.unwrap();
+            cluster.members()[leader].stop().unwrap();
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            let claimed = claim("a", ttl);
+            let claiming = tokio::spawn({
+                let (store, claimed) = (Arc::clone(&store), claimed.clone());
+                async move { store.claim(&claimed, Patience::None).await }
+            });
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            cluster.members()[leader].cont().unwrap();
+            let answer = claiming.await.unwrap().unwrap();
+            let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+            let other = &cluster.members()[(leader + 1) % 3];
+            let key = format!("tenure/a/{}", claimed.owner);
+            let fields = other.control(&["get", &key, "--write-out=fields"]).unwrap();
+            let lease = fields.lines().find_map(|line| line.strip_prefix("\"Lease\" : ")).unwrap();
+            let lease = format!("{:x}", lease.parse::<i64>().unwrap());
+            let ends = now() + Duration::from_secs(time_left(other, &lease) + 1);
+            let promised = tenure_proto::deadline(grant.since.unwrap(), ttl);
+            assert!(promised <= ends, "{round}: {:?} too long", promised.since(ends));
+            store.release(&claimed).await.unwrap();
+            cluster.until_all_serve().unwrap();
+        }
     }
 }
 

@@ -3,11 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use common::{claim, config_of, store};
-use tenure_core::{Answer, Patience, Released, Renewal, Store, now};
+use common::{claim, config, config_of, store};
+use futures_util::FutureExt;
+use proxy::Proxy;
+use tenure_core::{Answer, Eviction, Patience, Released, Renewal, Store, now};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -145,5 +151,88 @@ on_servers! {
         assert!(left <= short.ttl, "{left:?}");
         let gone = || async { is_free(&store, "short").await };
         assert!(eventually(GENEROUS, gone).await);
+    }
+}
+
+on_servers! {
+    /// The lease lives on, and with it the key: but its time is over, and another may remove it.
+    async fn a_hold_whose_time_was_over_is_not_renewed() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let (short, long) = (Duration::from_millis(2_100), Duration::from_millis(2_900));
+        let (late, kept) = (claim("late", short), claim("kept", long));
+        for claim in [&late, &kept] {
+            store.claim(claim, Patience::None).await.unwrap();
+        }
+        assert_eq!(leases(&server).len(), 1, "both hang on one lease");
+        tokio::time::sleep(short / 2).await;
+        assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
+        tokio::time::sleep(short / 2).await;
+        assert_eq!(store.renew(&late).await.unwrap(), Renewal::Lost);
+    }
+}
+
+on_servers! {
+    /// A claim is about to move in, but hears late that the lease is alive; and that the lease is to
+    /// end is heard later still.
+    async fn a_lease_that_is_given_back_takes_no_hold_with_it() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).await.unwrap();
+        let mut config = config(&format!("{},127.0.0.1:{}", proxy.address(), server.port()));
+        config.timeout = Duration::from_secs(2);
+        let store = Arc::new(store(&config).await);
+        let ttl = Duration::from_secs(8);
+        let (first, second) = (claim("first", ttl), claim("second", ttl));
+        store.claim(&first, Patience::None).await.unwrap();
+        store.release(&first).await.unwrap();
+        // Old enough that it is asked for a sign of life.
+        tokio::time::sleep(ttl / 3).await;
+        proxy.cut(true);
+        let claiming = tokio::spawn({
+            let (store, second) = (Arc::clone(&store), second.clone());
+            async move { store.claim(&second, Patience::None).await }
+        });
+        tokio::time::sleep(config.timeout / 4).await;
+        store.tidy().await;
+        let answer = claiming.await.unwrap().unwrap();
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert_eq!(store.renew(&second).await.unwrap(), Renewal::Renewed, "it went with the lease");
+        assert_eq!(leases(&server).len(), 1);
+    }
+}
+
+on_servers! {
+    /// Who has moved out everywhere holds no lease up.
+    async fn a_hold_that_was_taken_by_force_keeps_no_lease() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let [store, other] = [store(&config_of(&server)).await, store(&config_of(&server)).await];
+        let taken = claim("taken", TTL);
+        store.claim(&taken, Patience::None).await.unwrap();
+        let order = Eviction::new(taken.name.clone(), taken.owner, "test");
+        assert_eq!(other.evict(&order).await.unwrap(), Released::Released);
+        assert_eq!(store.release(&taken).await.unwrap(), Released::NotHeld);
+        store.tidy().await;
+        assert_eq!(leases(&server).len(), 0);
+    }
+}
+
+on_servers! {
+    /// It asks for a sign of life of the lease that another lock is held on, and is then left alone,
+    /// neither driven on nor dropped.
+    async fn a_claim_that_nobody_drives_holds_up_nobody_else() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = Arc::new(store(&config_of(&server)).await);
+        let ttl = Duration::from_secs(24);
+        let [held, left_alone, next] = ["held", "left alone", "next"].map(|name| claim(name, ttl));
+        store.claim(&held, Patience::None).await.unwrap();
+        tokio::time::sleep(ttl.mul_f64(0.26)).await;
+        let mut idle = pin!(store.claim(&left_alone, Patience::None));
+        assert!(idle.as_mut().now_or_never().is_none());
+        let renewed = tokio::time::timeout(GENEROUS, store.renew(&held)).await;
+        assert_eq!(renewed.expect("the renewal waits for it").unwrap(), Renewal::Renewed);
+        let answer = tokio::time::timeout(GENEROUS, store.claim(&next, Patience::None)).await;
+        let answer = answer.expect("the next claim waits for it").unwrap();
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert!(matches!(idle.await.unwrap(), Answer::Granted(_)));
     }
 }
