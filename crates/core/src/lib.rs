@@ -7,6 +7,7 @@
 //! Users start at [`Client`]; those who write a store start at [`Store`]. Most users depend on the
 //! `tenure` crate, which re-exports this one and opens stores by URL.
 
+mod aside;
 mod attempt;
 mod capabilities;
 mod chaos;
@@ -31,6 +32,7 @@ mod state;
 mod store;
 mod trial;
 
+pub use aside::aside;
 pub use capabilities::{Capabilities, Fencing};
 pub use chaos::{Chaos, Faults};
 pub use claim::{Claim, Origin};

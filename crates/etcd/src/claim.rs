@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use tenure_core::{
     Answer, Claim, Error, ErrorKind, Grant, Mode, Moment, Patience, Place as Mark, Result, Token,
-    now,
+    aside, now,
 };
 
-use crate::aside::aside;
 use crate::fault::is_lease_gone;
 use crate::inner::Inner;
 use crate::lease::Lease;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, HoldListeners, OwnerId, Result, now};
+use tenure_core::{Claim, HoldListeners, OwnerId, Result, aside, now};
 
-use crate::aside::aside;
 use crate::config::EtcdConfig;
 use crate::desk::Desk;
 use crate::keys::{Keyring, Line};

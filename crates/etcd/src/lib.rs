@@ -38,7 +38,6 @@
 //! The release of a shared or permit claim that was admitted, but never heard of it, says
 //! [`NotHeld`](tenure_core::Released::NotHeld).
 
-mod aside;
 mod canary;
 mod claim;
 mod config;

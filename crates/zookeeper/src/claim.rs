@@ -115,10 +115,10 @@ impl Inner {
                 }
                 said.map(Some)
             }
-            None => match session.reach(node, sent).await {
-                Ok(()) => session.answer(session.zk.check_stat(node)).await,
-                Err(error) => Err(error),
-            },
+            None if session.reach(operation, node, sent).await? => {
+                session.answer(session.zk.check_stat(node)).await
+            }
+            None => Ok(None),
         };
         let seen = match seen {
             Err(Fault::NoNode) => None,
@@ -151,10 +151,8 @@ impl Inner {
             match stat.map_err(|error| fault(ACQUIRE, error))? {
                 // Nobody else's session may end our hold.
                 Some(stat) if stat.ephemeral_owner == session.id() => {
-                    match session.reach(node, now()).await {
-                        Ok(()) => {}
-                        Err(Fault::NoNode) => return Ok(None),
-                        Err(error) => return Err(fault(ACQUIRE, error)),
+                    if !session.reach(ACQUIRE, node, now()).await? {
+                        return Ok(None);
                     }
                     let own = Own { number: line.0[at].number, nodes, stat };
                     let arrival = Arrival { own, line, again: false };

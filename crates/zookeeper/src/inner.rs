@@ -19,7 +19,7 @@ use crate::tenants::{Overdue, Tenant, Tenants};
 pub(crate) struct Inner {
     pub(crate) config: ZooKeeperConfig,
     pub(crate) keyring: Keyring,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) tenants: Tenants,
     pub(crate) known: Known,
     pub(crate) listeners: HoldListeners,

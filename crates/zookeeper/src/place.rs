@@ -229,11 +229,8 @@ impl Inner {
     async fn look(&self, place: &Place) -> Result<Line> {
         place.session.ready(WAIT).await?;
         if !self.is_fresh(place) {
-            match place.session.reach(&place.node, now()).await {
-                // The look will tell.
-                Ok(()) | Err(Fault::NoNode) => {}
-                Err(error) => return Err(fault(WAIT, error)),
-            }
+            // If the node is gone, the look will tell.
+            place.session.reach(WAIT, &place.node, now()).await?;
         }
         self.see(WAIT, &place.session, &place.lock).await
     }

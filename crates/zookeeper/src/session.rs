@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Error, ErrorKind, Moment, Result, now};
+use tenure_core::{Error, ErrorKind, Moment, Result, aside, now};
 use tokio::sync::Mutex as Turn;
 use tokio::task::AbortHandle;
 use zookeeper_client::{Client, Error as Fault, SessionState, StateWatcher};
 
 use crate::config::ZooKeeperConfig;
 use crate::connect::{CONNECT, open};
+use crate::fault::fault;
 
 /// How much longer than the claims on it a session lasts.
 ///
@@ -100,13 +101,29 @@ impl Session {
     }
 
     /// Has a majority confirm the session after `began`, by a write that changes nothing: that this
-    /// node is there. It fails with `NoNode` if it is not; if another's write was in time, nobody
-    /// has looked.
-    pub(crate) async fn reach(&self, node: &str, began: Moment) -> Result<(), Fault> {
-        let _turn = self.turn.lock().await;
-        if self.confirmed() >= began {
-            return Ok(());
-        }
+    /// node is there. False: it is not. If another's write was in time, nobody has looked.
+    pub(crate) async fn reach(
+        self: &Arc<Self>,
+        operation: &'static str,
+        node: &str,
+        began: Moment,
+    ) -> Result<bool> {
+        let (session, node) = (Arc::clone(self), node.to_owned());
+        aside(operation, async move {
+            let _turn = session.turn.lock().await;
+            if session.confirmed() >= began {
+                return Ok(true);
+            }
+            match session.write_nothing(&node).await {
+                Ok(()) => Ok(true),
+                Err(Fault::NoNode) => Ok(false),
+                Err(error) => Err(fault(operation, error)),
+            }
+        })
+        .await
+    }
+
+    async fn write_nothing(&self, node: &str) -> Result<(), Fault> {
         let sent = now();
         let mut together = self.zk.new_multi_writer();
         together.add_check_version(node, ANY_VERSION)?;
@@ -151,14 +168,19 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    pub(crate) async fn connect(config: ZooKeeperConfig) -> Result<Self> {
-        let sessions = Self { config, by_seconds: Mutex::default(), seats: Mutex::default() };
+    pub(crate) async fn connect(config: ZooKeeperConfig) -> Result<Arc<Self>> {
+        let (by_seconds, seats) = (Mutex::default(), Mutex::default());
+        let sessions = Arc::new(Self { config, by_seconds, seats });
         sessions.of_length(CONNECT, FIRST).await?;
         Ok(sessions)
     }
 
     /// A session for claims of this TTL, connected.
-    pub(crate) async fn get(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        operation: &'static str,
+        ttl: Duration,
+    ) -> Result<Arc<Session>> {
         let session = self.ready(operation, ttl).await?;
         let longest = session.life().saturating_sub(GRACE);
         if longest < ttl {
@@ -173,7 +195,7 @@ impl Sessions {
     }
 
     /// Any session, to look at things, connected.
-    pub(crate) async fn any(&self, operation: &'static str) -> Result<Arc<Session>> {
+    pub(crate) async fn any(self: &Arc<Self>, operation: &'static str) -> Result<Arc<Session>> {
         let alive = self.by_seconds.lock().values().find(|one| !one.is_over()).cloned();
         if let Some(session) = alive {
             let ready = session.ready(operation).await;
@@ -185,7 +207,11 @@ impl Sessions {
     }
 
     /// A session of this length, connected. One that turns out to have ended is replaced.
-    async fn ready(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+    async fn ready(
+        self: &Arc<Self>,
+        operation: &'static str,
+        ttl: Duration,
+    ) -> Result<Arc<Session>> {
         let session = self.of_length(operation, ttl).await?;
         let ready = session.ready(operation).await;
         if !session.is_over() {
@@ -196,11 +222,21 @@ impl Sessions {
         Ok(session)
     }
 
-    async fn of_length(&self, operation: &'static str, ttl: Duration) -> Result<Arc<Session>> {
+    async fn of_length(
+        self: &Arc<Self>,
+        operation: &'static str,
+        ttl: Duration,
+    ) -> Result<Arc<Session>> {
         let seconds = u64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
         if let Some(session) = self.open_one(seconds) {
             return Ok(session);
         }
+        let sessions = Arc::clone(self);
+        aside(operation, async move { sessions.open(operation, seconds).await }).await
+    }
+
+    /// Opens a session for all who wait for it.
+    async fn open(&self, operation: &'static str, seconds: u64) -> Result<Arc<Session>> {
         let seat = Arc::clone(self.seats.lock().entry(seconds).or_default());
         let _turn = seat.lock().await;
         if let Some(session) = self.open_one(seconds) {

@@ -441,3 +441,31 @@ on_servers! {
         assert!(eventually(ELECTION, again).await);
     }
 }
+
+on_servers! {
+    /// One that opens a session, and one that has a hold confirmed, each left alone at any moment.
+    async fn a_claim_that_nobody_drives_holds_up_nobody_else() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        for (seconds, polls) in (10..16).zip(1..) {
+            let ttl = Duration::from_secs(seconds);
+            let [left_alone, next] = ["left alone", "next"].map(|name| claim(name, ttl));
+            let mut idle = store.claim(&left_alone, Patience::None);
+            for _ in 0..polls {
+                if tokio::time::timeout(Duration::from_millis(1), &mut idle).await.is_ok() {
+                    break;
+                }
+            }
+            let answer = tokio::time::timeout(GENEROUS, store.claim(&next, Patience::None)).await;
+            let answer = answer.expect("the next claim waits for it").unwrap();
+            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            let mut again = store.renew(&next);
+            let _moved_on = tokio::time::timeout(Duration::ZERO, &mut again).await;
+            let renewed = tokio::time::timeout(GENEROUS, store.renew(&next)).await;
+            assert_eq!(renewed.expect("the renewal waits for it").unwrap(), Renewal::Renewed);
+            for claim in [&left_alone, &next] {
+                store.release(claim).await.unwrap();
+            }
+        }
+    }
+}
