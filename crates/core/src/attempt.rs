@@ -109,6 +109,7 @@ impl<'a> Attempt<'a> {
         let mut trouble = Trouble::new(self.inner.call_timeout);
         let mut waiting = None;
         let mut too_short = 0;
+        let mut unrest = Unrest::new();
         loop {
             let sent = now();
             let news = match self.ask().await {
@@ -128,7 +129,12 @@ impl<'a> Attempt<'a> {
                     trouble.over();
                     self.said = Said::Answer;
                     waiting.get_or_insert_with(metric::Waiting::start);
-                    self.await_news(&place).await
+                    let began = now();
+                    let news = self.await_news(&place).await;
+                    if let Ok(Answer::Queued(_)) = news {
+                        unrest.pause(now().since(began), &self.undo.claim).await;
+                    }
+                    news
                 }
                 answer => answer,
             };
@@ -240,6 +246,36 @@ impl<'a> Attempt<'a> {
             Said::Answer => format!("it was not free within {limit:?}: try later, or wait longer"),
         };
         Error::new(ErrorKind::TimedOut, "acquire", why)
+    }
+}
+
+/// A run of news that brought nothing. A store that cannot tell when to ask again must not be asked
+/// as fast as it answers.
+struct Unrest {
+    run: u32,
+    backoff: Backoff,
+}
+
+impl Unrest {
+    /// So many in a row are nothing unusual: a place may move up several times at once.
+    const USUAL: u32 = 10;
+
+    fn new() -> Self {
+        Self { run: 0, backoff: Backoff::new(Duration::from_millis(2), Duration::from_millis(250)) }
+    }
+
+    /// What takes less than this was no waiting.
+    const AT_ONCE: Duration = Duration::from_millis(2);
+
+    async fn pause(&mut self, waited: Duration, claim: &Claim) {
+        if waited > Self::AT_ONCE {
+            *self = Self::new();
+            return;
+        }
+        self.run += 1;
+        if self.run > Self::USUAL {
+            tokio::time::sleep(self.backoff.next(claim.owner.chance(now()))).await;
+        }
     }
 }
 

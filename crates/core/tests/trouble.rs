@@ -103,12 +103,13 @@ async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
     assert!(store.list("").await.unwrap().is_empty());
 }
 
-/// A store that refuses everything, or leaves claims without an answer, and counts what it was
-/// asked.
+/// A store that refuses everything, or leaves claims without an answer, or in a line without news,
+/// and counts what it was asked.
 #[derive(Debug, Default)]
 struct Refusing(
     parking_lot::Mutex<Vec<&'static str>>,
     parking_lot::Mutex<Vec<Patience>>,
+    AtomicBool,
     AtomicBool,
 );
 
@@ -129,10 +130,14 @@ impl Store for Refusing {
         if self.2.load(Ordering::Relaxed) {
             return std::future::pending().await;
         }
+        if self.3.load(Ordering::Relaxed) {
+            return Ok(Answer::Queued(Place::default()));
+        }
         self.refuse("claim")
     }
-    async fn wait(&self, _: &Claim, _: &Place) -> Result<Answer> {
-        self.refuse("wait")
+    async fn wait(&self, _: &Claim, place: &Place) -> Result<Answer> {
+        self.0.lock().push("wait");
+        Ok(Answer::Queued(*place))
     }
     async fn renew(&self, _: &Claim) -> Result<Renewal> {
         self.refuse("renew")
@@ -162,6 +167,18 @@ async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
     assert_eq!(error.kind(), ErrorKind::Denied);
     client.close().await;
     assert_eq!(*store.0.lock(), ["claim"]);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_wait_is_not_asked_as_fast_as_it_answers() {
+    let store = Arc::new(Refusing::default());
+    store.3.store(true, Ordering::Relaxed);
+    let client = Client::new(store.clone());
+    let limit = Duration::from_secs(2);
+    let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    let asked = store.1.lock().len();
+    assert!(asked < 60, "it was asked {asked} times in {limit:?}");
 }
 
 #[tokio::test]

@@ -275,8 +275,8 @@ impl Inner {
         Ok(Some(lease.confirmed()))
     }
 
-    /// Writes a claim's key on a lease that it has moved in on, and remembers it where nobody knows whether it was written,
-    /// or will be.
+    /// Writes a claim's key on a lease that it has moved in on, and remembers it where nobody knows
+    /// whether it was written, or will be.
     async fn write(
         &self,
         claim: &Claim,
