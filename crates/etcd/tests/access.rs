@@ -6,10 +6,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{client, config_of, until_waiting};
+use common::{client, config_of};
 use tenure_core::{Client, Error, ErrorKind, Eviction, Options};
 use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
 use tenure_testkit::{Certificates, EtcdServer, GENEROUS, eventually};
+use tenure_trials::until_waiting;
 
 async fn works(client: &Client) {
     let mutex = client.mutex("a").unwrap();

@@ -10,10 +10,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{client, config_of, until_waiting};
+use common::{client, config_of};
 use tenure_core::{Client, ErrorKind, Eviction, Mode, Options, Origin, Released};
 use tenure_etcd::{EtcdStore, etcdctl};
 use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
+use tenure_trials::until_waiting;
 
 /// An `etcdctl lock` that says when it holds, and holds until a file appears (or for a minute).
 fn lock(server: &EtcdServer, name: &str, until: &Path) -> Process {

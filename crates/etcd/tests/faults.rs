@@ -10,13 +10,14 @@ mod proxy;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{ELECTION, Turns, claim, client, config, config_of, until_waiting};
+use common::{client, config, config_of};
 use proxy::Proxy;
 use tenure_core::{
     Answer, Client, ErrorKind, Guard, LossReason, Options, Patience, Released, Store, now,
 };
 use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
+use tenure_trials::{ELECTION, Turns, claim, until_waiting};
 
 const TTL: Duration = Duration::from_secs(2);
 

@@ -8,9 +8,10 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{client, config_of, until_waiting};
+use common::{client, config_of};
 use tenure_core::{Client, ErrorKind, Released};
 use tenure_testkit::{EtcdServer, GENEROUS, Process, temp_dir};
+use tenure_trials::until_waiting;
 
 /// Written by `cargo xtask clients` (and `test`) when the client is ready to run.
 fn launcher() -> PathBuf {

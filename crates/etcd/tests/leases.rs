@@ -10,11 +10,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{claim, config, config_of, store};
+use common::{config, config_of, store};
 use futures_util::FutureExt;
 use proxy::Proxy;
 use tenure_core::{Answer, Eviction, Patience, Released, Renewal, Store, now};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
+use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(3);
 

@@ -6,9 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{claim, client, config_of, store, until_waiting};
+use common::{client, config_of, store};
 use tenure_core::{Answer, Eviction, Options, Patience, Place, Released, Store};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
+use tenure_trials::{claim, until_waiting};
 
 const WAITERS: usize = 1_000;
 const CLIENTS: usize = 4;

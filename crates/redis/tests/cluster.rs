@@ -13,6 +13,7 @@ use tenure_core::{
 };
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, eventually};
+use tenure_trials::until_waiting;
 
 fn config(cluster: &RedisCluster) -> RedisConfig {
     RedisConfig::new(Topology::Cluster { nodes: addresses(&cluster.addresses()) })
@@ -127,7 +128,7 @@ on_servers! {
         let waiter = two.clone();
         let waiting =
             tokio::spawn(async move { insist(&waiter, "moving", &Options::new()).await });
-        servers::until_waiting(&one, &name, 1).await;
+        until_waiting(&one, &name, 1).await;
         held.release().await.unwrap();
         waiting.await.unwrap().release().await.unwrap();
         hand_over_by_push(&one, &two, &name).await;

@@ -7,12 +7,13 @@ mod quorum;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorum::{Load, block, claim, client, config, has, of, ports, start, store, unblock};
+use quorum::{Load, block, client, config, has, of, ports, start, store, unblock};
 use tenure_core::{
     Answer, ErrorKind, Mode, Options, Patience, Released, Renewal, Severity, Store, now,
 };
 use tenure_redis::{ACL, ACL_QUORUM, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+use tenure_trials::claim;
 
 on_servers! {
     async fn killing_two_of_five_under_load_stops_nobody() {

@@ -7,10 +7,11 @@ mod quorum;
 
 use std::time::Duration;
 
-use quorum::{block, claim, of, start, store, unblock};
+use quorum::{block, of, start, store, unblock};
 use tenure_core::{Answer, Claim, Patience, Store, Token};
 use tenure_redis::RedlockStore;
 use tenure_testkit::{FalseClock, GENEROUS, RedisServer, eventually};
+use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(30);
 

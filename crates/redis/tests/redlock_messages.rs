@@ -7,10 +7,11 @@ mod quorum;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorum::{block, claim, config, counter, has, hold, of, ports, start, store, unblock};
+use quorum::{block, config, counter, has, hold, of, ports, start, store, unblock};
 use tenure_core::{Answer, Claim, Mode, Patience, Released, Renewal, Store};
 use tenure_redis::{RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(60);
 

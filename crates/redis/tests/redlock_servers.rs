@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorum::{Load, claim, client, config, hold, of, ports, start, store};
+use quorum::{Load, client, config, hold, of, ports, start, store};
 use tenure_core::{Answer, ErrorKind, Finding, Patience, Severity, Store};
 use tenure_redis::{RedlockConfig, RedlockStore, Tls};
 use tenure_testkit::{Certificates, GENEROUS, Proxy, RedisServer, eventually};
+use tenure_trials::claim;
 
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 

@@ -6,10 +6,11 @@ mod servers;
 
 use std::time::Duration;
 
-use servers::{FAILOVER, addresses, client, insist, refusal, said, single, until_waiting};
+use servers::{FAILOVER, addresses, client, insist, refusal, said, single};
 use tenure_core::{ErrorKind, Options};
 use tenure_redis::{RedisConfig, Topology};
 use tenure_testkit::{RedisSentinel, eventually};
+use tenure_trials::until_waiting;
 
 fn config(group: &RedisSentinel, service: &str) -> RedisConfig {
     let sentinels = addresses(&group.addresses());

@@ -77,9 +77,11 @@ impl Inner {
 
     /// Keeps a place in line that is there already. `None`: it is not there any more.
     pub(crate) async fn stay(&self, place: &Place, patience: Duration) -> Result<Option<Answer>> {
-        let owner = place.claim.owner;
+        let Claim { owner, ttl, .. } = place.claim;
         let there = self.tenants.wait_on(owner, now() + patience)
-            && place.check().await.map_err(|error| fault(ACQUIRE, error))?;
+            && place.check().await.map_err(|error| fault(ACQUIRE, error))?
+            // So that nothing need be asked when its turn comes.
+            && (place.is_fresh(ttl / 8) || place.session.reach(ACQUIRE, &place.node, now()).await?);
         if there {
             return Ok(Some(Answer::Queued(Mark::default())));
         }

@@ -132,6 +132,16 @@ impl Place {
         Ok(own.is_some_and(|stat| stat.ephemeral_owner == id))
     }
 
+    /// Whether no more than this has passed since the session was confirmed.
+    pub(crate) fn is_fresh(&self, age: Duration) -> bool {
+        now().since(self.session.confirmed()) <= age
+    }
+
+    /// Whether so much of the session's life is left that a grant is of use.
+    fn is_ready(&self) -> bool {
+        self.is_fresh(self.claim.ttl / 4)
+    }
+
     fn is_hindered_in(&self, line: &Line) -> bool {
         line.find(self.claim.owner).is_none_or(|at| line.obstacle(at).is_some())
     }
@@ -170,7 +180,7 @@ impl Inner {
         let mut seen = Some(line);
         loop {
             let (line, fresh) = match seen.take() {
-                Some(line) => (line, self.is_fresh(place)),
+                Some(line) => (line, place.is_ready()),
                 None => (self.look(place).await?, true),
             };
             let Some(at) = line.find(place.claim.owner) else { return Ok(None) };
@@ -228,16 +238,11 @@ impl Inner {
     /// earlier view could not hide anybody who stands before it.
     async fn look(&self, place: &Place) -> Result<Line> {
         place.session.ready(WAIT).await?;
-        if !self.is_fresh(place) {
+        if !place.is_ready() {
             // If the node is gone, the look will tell.
             place.session.reach(WAIT, &place.node, now()).await?;
         }
         self.see(WAIT, &place.session, &place.lock).await
-    }
-
-    /// Whether so much of the session's life is left that a grant is of use.
-    fn is_fresh(&self, place: &Place) -> bool {
-        now().since(place.session.confirmed()) <= place.claim.ttl / 4
     }
 
     /// Notes that a place holds from now on. `None`: its time is over.

@@ -10,13 +10,14 @@ mod proxy;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{ELECTION, Turns, claim, client, config, config_of, store, until_waiting};
+use common::{client, config, config_of, store};
 use proxy::{Proxy, Way};
 use tenure_core::{
     Answer, Client, ErrorKind, Eviction, Fence, LossReason, Options, Patience, Released, Renewal,
     Store, now,
 };
 use tenure_testkit::{GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_trials::{ELECTION, Turns, claim, until_waiting};
 use zookeeper_client::{Acls, CreateMode};
 
 const TTL: Duration = Duration::from_secs(2);

@@ -6,9 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{claim, client, config_of, store};
+use common::{client, config_of, store};
 use tenure_core::{Answer, Options, Patience, Place, Store};
 use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
+use tenure_trials::claim;
 
 const WAITERS: usize = 100;
 const CLIENTS: usize = 4;

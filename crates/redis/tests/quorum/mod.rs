@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::{
-    Answer, Claim, Client, LockName, Mode, Options, Origin, OwnerId, Patience, Store, Token,
-};
+use tenure_core::{Answer, Claim, Client, Options, Patience, Store, Token};
 use tenure_redis::{RedisConfig, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, eventually};
 use tokio::task::JoinHandle;
@@ -52,17 +50,6 @@ pub(crate) async fn store(config: &RedlockConfig) -> Arc<RedlockStore> {
 
 pub(crate) async fn client(config: &RedlockConfig) -> Client {
     Client::new(store(config).await)
-}
-
-pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
-    Claim {
-        name: LockName::new(name).unwrap(),
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl,
-        origin: Origin::here(),
-        label: "".into(),
-    }
 }
 
 /// Asks again and again, until the claim holds the lock.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tenure_core::{Client, Error, Guard, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_trials::until_waiting;
 use tokio::task::JoinHandle;
 
 /// A bound for what takes a failover: the servers must first agree that one is dead.
@@ -62,14 +63,6 @@ pub(crate) async fn insist(client: &Client, name: &str, options: &Options) -> Gu
             }
         }
     }
-}
-
-/// Returns when so many wait for the lock.
-pub(crate) async fn until_waiting(client: &Client, name: &str, count: usize) {
-    let reached = eventually(GENEROUS, || async {
-        client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
-    });
-    assert!(reached.await, "{count} never waited for {name}");
 }
 
 /// A waiter that nothing wakes but a push gets the lock when it is released.

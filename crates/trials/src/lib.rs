@@ -1,0 +1,107 @@
+//! What the tests of stores share: claims, waiting for waiters, and work that notices when two hold
+//! at once.
+//!
+//! Code here knows locks by the one API alone, and no store.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
+use tenure_testkit::{GENEROUS, eventually};
+use tokio::task::JoinHandle;
+
+/// A bound for what takes an election, on a busy machine.
+pub const ELECTION: Duration = Duration::from_secs(60);
+
+/// A claim of somebody new, to hold alone.
+///
+/// # Panics
+/// If no lock can have this name.
+pub fn claim(name: &str, ttl: Duration) -> Claim {
+    Claim {
+        name: LockName::new(name).unwrap(),
+        owner: OwnerId::random(),
+        mode: Mode::Exclusive,
+        ttl,
+        origin: Origin::here(),
+        label: "test".into(),
+    }
+}
+
+/// Returns when so many wait for the lock.
+///
+/// # Panics
+/// If they do not in time.
+pub async fn until_waiting(client: &Client, name: &str, count: usize) {
+    let reached = eventually(GENEROUS, || async {
+        client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
+    });
+    assert!(reached.await, "{count} never waited for {name}");
+}
+
+/// A lock that many take in turn, through whatever happens to the servers.
+#[derive(Default)]
+pub struct Turns {
+    held: AtomicBool,
+    last_token: AtomicU64,
+    rounds: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Turns {
+    /// Starts so many tasks for each client. The TTL is so long that no trouble here outlasts it:
+    /// whoever holds, holds.
+    pub fn start(
+        self: &Arc<Self>,
+        clients: &[Client],
+        each: usize,
+    ) -> BTreeMap<usize, JoinHandle<()>> {
+        let tasks = clients.iter().flat_map(|client| std::iter::repeat_n(client, each));
+        let tasks = tasks.map(|client| tokio::spawn(Arc::clone(self).take(client.clone())));
+        tasks.enumerate().collect()
+    }
+
+    async fn take(self: Arc<Self>, client: Client) {
+        let options = Options::new().ttl(Duration::from_secs(120));
+        let mutex = client.mutex("turns").unwrap().with(options);
+        while !self.over.load(Ordering::Relaxed) {
+            // A fault may end an attempt; then it is made again.
+            let Ok(guard) = mutex.acquire().await else { continue };
+            assert!(!self.held.swap(true, Ordering::SeqCst), "two hold at once");
+            let token = guard.token().unwrap().get();
+            assert!(self.last_token.swap(token, Ordering::SeqCst) < token, "tokens went back");
+            tokio::task::yield_now().await;
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            self.held.store(false, Ordering::SeqCst);
+            drop(guard.release().await);
+        }
+        client.close().await;
+    }
+
+    /// Returns when the lock has changed hands so often from now on.
+    ///
+    /// # Panics
+    /// If it does not in time.
+    pub async fn go_on(&self, more: u64) {
+        let before = self.rounds.load(Ordering::Relaxed);
+        let moved = || async { self.rounds.load(Ordering::Relaxed) >= before + more };
+        let moved = eventually(ELECTION, moved).await;
+        let now = self.rounds.load(Ordering::Relaxed);
+        assert!(moved, "all are stuck: {now} rounds after {before}");
+    }
+
+    /// Lets them all end.
+    ///
+    /// # Panics
+    /// If one has panicked, or does not end in time.
+    pub async fn stop(&self, tasks: BTreeMap<usize, JoinHandle<()>>) {
+        self.over.store(true, Ordering::Relaxed);
+        for (_, task) in tasks {
+            tokio::time::timeout(2 * ELECTION, task).await.expect("one is stuck").unwrap();
+        }
+    }
+}
