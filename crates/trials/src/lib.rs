@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
@@ -50,6 +50,8 @@ pub struct Turns {
     last_token: AtomicU64,
     rounds: AtomicU64,
     over: AtomicBool,
+    /// Somebody who can look when all are stuck.
+    looks: OnceLock<Client>,
 }
 
 impl Turns {
@@ -60,6 +62,7 @@ impl Turns {
         clients: &[Client],
         each: usize,
     ) -> BTreeMap<usize, JoinHandle<()>> {
+        let _ = clients.first().map(|client| self.looks.set(client.clone()));
         let tasks = clients.iter().flat_map(|client| std::iter::repeat_n(client, each));
         let tasks = tasks.map(|client| tokio::spawn(Arc::clone(self).take(client.clone())));
         tasks.enumerate().collect()
@@ -91,7 +94,10 @@ impl Turns {
         let moved = || async { self.rounds.load(Ordering::Relaxed) >= before + more };
         let moved = eventually(ELECTION, moved).await;
         let now = self.rounds.load(Ordering::Relaxed);
-        assert!(moved, "all are stuck: {now} rounds after {before}");
+        if let (false, Some(client)) = (moved, self.looks.get()) {
+            let state = client.inspect("turns").await;
+            panic!("all are stuck: {now} rounds after {before}; {state:#?}");
+        }
     }
 
     /// Lets them all end.

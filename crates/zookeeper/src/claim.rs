@@ -78,14 +78,21 @@ impl Inner {
     /// Keeps a place in line that is there already. `None`: it is not there any more.
     pub(crate) async fn stay(&self, place: &Place, patience: Duration) -> Result<Option<Answer>> {
         let Claim { owner, ttl, .. } = place.claim;
-        let there = self.tenants.wait_on(owner, now() + patience)
-            && place.check().await.map_err(|error| fault(ACQUIRE, error))?
+        // Its time may have ended while this was on its way: then it is being removed, and stays in
+        // the books until its nodes are gone.
+        if !self.tenants.wait_on(owner, now() + patience) {
+            return Ok(None);
+        }
+        let there = place.check().await.map_err(|error| fault(ACQUIRE, error))?
             // So that nothing need be asked when its turn comes.
             && (place.is_fresh(ttl / 8) || place.session.reach(ACQUIRE, &place.node, now()).await?);
         if there {
             return Ok(Some(Answer::Queued(Mark::default())));
         }
-        self.tenants.move_out(owner);
+        if let Some((tenant, _)) = self.tenants.find(owner) {
+            // One of several nodes may be left.
+            self.drop_nodes(ACQUIRE, &tenant).await?;
+        }
         Ok(None)
     }
 
@@ -129,8 +136,9 @@ impl Inner {
         let there = seen.is_some_and(|stat| {
             stat.ephemeral_owner == session.id() && token(&stat) == tenant.token
         });
-        if !there {
-            self.tenants.move_out(claim.owner);
+        if !there && let Err(error) = self.drop_nodes(operation, tenant).await {
+            // One of several nodes may be left; it is removed when its time is over.
+            tracing::debug!(lock = %claim.name, %error, "not removed yet");
         }
         Ok(there)
     }

@@ -144,10 +144,10 @@ impl Inner {
 
 const EXPIRE: &str = "remove what has expired";
 
-/// The paths of an owner's nodes in a line.
+/// The paths of an owner's nodes in a line, wherever they stand.
 pub(crate) fn nodes_of(line: &Line, lock: &str, owner: OwnerId) -> Vec<String> {
-    let own = line.find(owner).map(|at| line.0[at].nodes.as_slice()).unwrap_or_default();
-    own.iter().map(|node| format!("{lock}/{node}")).collect()
+    let own = line.0.iter().filter(|entry| entry.owner == Some(owner));
+    own.flat_map(|entry| &entry.nodes).map(|node| format!("{lock}/{node}")).collect()
 }
 
 /// A lock without a node is one that nobody waits for.

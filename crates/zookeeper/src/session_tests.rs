@@ -120,3 +120,25 @@ async fn a_permit_is_found_although_the_one_before_stands_still() {
     let news = tokio::time::timeout(GENEROUS, place.news()).await;
     assert!(matches!(news, Ok(Standing::Holds(_))), "there is room for both: {news:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_ends_while_its_claim_is_on_its_way_leaves_no_node_behind() {
+    if ZooKeeperServer::is_missing("a_place_that_ends_while_its_claim_is_on_its_way") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let inner = inner(&server, Limits::default()).await;
+    let holds = take(&inner).await.unwrap();
+    let waits = claim();
+    assert!(matches!(inner.claim(&waits, PATIENT).await.unwrap(), Answer::Queued(_)));
+    let (tenant, _) = inner.tenants.find(waits.owner).unwrap();
+    let Stage::Waits(place) = tenant.stage else { panic!("it waits") };
+    // The one who removes it waits for a connection, say.
+    let (overdue, _) = inner.tenants.overdue(tenure_core::now() + 2 * TTL);
+    assert_eq!(overdue.len(), 2, "both, as it happens");
+    assert!(inner.stay(&place, TTL).await.unwrap().is_none());
+    assert!(matches!(inner.claim(&waits, PATIENT).await.unwrap(), Answer::Queued(_)));
+    let nodes = bare(&server).await.list_children("/tenure/a").await.unwrap();
+    assert_eq!(nodes.len(), 2, "one each: {nodes:?}");
+    inner.release(&holds).await.unwrap();
+}
