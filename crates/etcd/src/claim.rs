@@ -33,9 +33,14 @@ impl Inner {
         if let Some(place) = self.place(claim.owner) {
             if let (Standing::Waits, Patience::Queue { lease: patience, .. }) =
                 (place.standing(), patience)
-                && let Some(answer) = self.stay(&place, patience).await?
             {
-                return Ok(answer);
+                match self.stay(&place, patience).await {
+                    Ok(Some(answer)) => return Ok(answer),
+                    Ok(None) => {}
+                    // By force, while it was on its way.
+                    Err(error) if is_lease_gone(&error) => {}
+                    Err(error) => return Err(error),
+                }
             }
             // It holds, or is gone, or does not want to wait any more: etcd says what is the case.
             self.forget(claim.owner);
