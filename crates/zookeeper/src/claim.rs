@@ -218,6 +218,13 @@ impl Inner {
             }
         };
         session.confirm(sent);
+        let nodes = nodes_of(&arrival.line, &lock, claim.owner);
+        if nodes.len() > arrival.own.nodes.len() {
+            // An earlier session has left some further to the front, over for us and not yet for the
+            // servers. They end with it at any time, so their place must not be taken for ours.
+            let dropped = self.drop_nodes(ACQUIRE, &Tenant { nodes, ..tenant }).await;
+            return dropped.map(|_| None).map_err(Error::with_unknown_effect);
+        }
         let settled = self.settle(&tenant, arrival, patience, sent).await;
         settled.map(Some).map_err(Error::with_unknown_effect)
     }

@@ -10,7 +10,7 @@ use zookeeper_client::{Acls, CreateMode};
 
 use crate::config::Neighbours;
 use crate::inner::Inner;
-use crate::inside::{PATIENT, TTL, bare, claim, inner, take};
+use crate::inside::{PATIENT, TTL, bare, claim, inner, stand, take};
 use crate::line::names;
 use crate::numbers::Limits;
 use crate::place::{Place, Standing};
@@ -179,4 +179,28 @@ async fn one_whose_time_ends_while_it_is_looked_for_holds_no_longer_than_its_nod
     let Ok(Answer::Granted(grant)) = again.await else { panic!("nobody else is there") };
     assert!(grant.since.unwrap() < left_alone_until, "it was not looked for since then");
     assert!(!inner.inspect(&claim.name).await.unwrap().is_free(), "its node is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_earlier_session_of_a_claim_has_left_gives_it_no_place() {
+    if ZooKeeperServer::is_missing("what_an_earlier_session_of_a_claim_has_left") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let inner = inner(&server, Limits::default()).await;
+    let first = take(&inner).await.unwrap();
+    inner.release(&first).await.unwrap();
+    // Its session is over for the client, and not yet for the servers.
+    let (claim, earlier) = (claim(), bare(&server).await);
+    let lock = inner.keyring.lock(&claim.name);
+    let node = format!("{lock}/{}", names(&claim, Neighbours::default())[0]);
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    earlier.create(&node, b"", &options).await.unwrap();
+    let other = stand(&earlier).await;
+    let answer = inner.claim(&claim, PATIENT).await.unwrap();
+    assert!(matches!(answer, Answer::Queued(_)), "another came before: {answer:?}");
+    let left = earlier.list_children(&lock).await.unwrap();
+    assert_eq!(left.len(), 2, "one each: {left:?}");
+    earlier.delete(&other, None).await.unwrap();
+    inner.release(&claim).await.unwrap();
 }
