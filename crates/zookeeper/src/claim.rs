@@ -149,6 +149,11 @@ impl Inner {
         // If its turn has come, its node is yet to say so.
         let tenant = Tenant { unsaid: waited.then(now), ..tenant };
         let Tenant { claim, lock, session, .. } = &tenant;
+        let sent = now();
+        // Before it is looked for: it must not be removed while the answers are on their way.
+        if !self.tenants.update(claim.owner, sent + life(claim, patience), |_| {}) {
+            return Ok(None);
+        }
         let adopted = async {
             let line = self.see_now(ACQUIRE, session, lock).await?;
             let nodes = nodes_of(&line, lock, claim.owner);
@@ -161,13 +166,13 @@ impl Inner {
             match stat.map_err(|error| fault(ACQUIRE, error))? {
                 // Nobody else's session may end our hold.
                 Some(stat) if stat.ephemeral_owner == session.id() => {
-                    if !session.reach(ACQUIRE, node, now()).await? {
+                    if !session.reach(ACQUIRE, node, sent).await? {
                         return Ok(None);
                     }
                     let own = Own { number: line.0[at].number, nodes, stat };
                     let arrival = Arrival { own, line, again: false };
-                    let since = session.confirmed();
-                    self.settle(&tenant, arrival, patience, since).await.map(Some)
+                    // What others had confirmed later says nothing of this node.
+                    self.settle(&tenant, arrival, patience, sent).await.map(Some)
                 }
                 Some(_) => {
                     self.drop_nodes(ACQUIRE, &tenant).await?;
@@ -184,19 +189,15 @@ impl Inner {
         let session = self.sessions.get(ACQUIRE, claim.ttl).await?;
         self.attend(&session);
         let lock = self.keyring.lock(&claim.name);
-        let life = match patience {
-            Patience::Queue { lease, .. } => lease.max(claim.ttl),
-            Patience::None => {
-                // Whoever does not want to wait must not get in others' way.
-                let line = self.see_now(ACQUIRE, &session, &lock).await?;
-                if !line.has_room_for(claim.mode) {
-                    return Ok(Some(Answer::Busy));
-                }
-                claim.ttl
+        if let Patience::None = patience {
+            // Whoever does not want to wait must not get in others' way.
+            let line = self.see_now(ACQUIRE, &session, &lock).await?;
+            if !line.has_room_for(claim.mode) {
+                return Ok(Some(Answer::Busy));
             }
-        };
+        }
         let tenant = Tenant::new(claim, &lock, &session);
-        self.tenants.move_in(tenant.clone(), now() + life);
+        self.tenants.move_in(tenant.clone(), now() + life(claim, patience));
         let sent = now();
         let arrival = match self.create(&tenant).await {
             Ok(created) => created,
@@ -217,6 +218,13 @@ impl Inner {
             }
         };
         session.confirm(sent);
+        let nodes = nodes_of(&arrival.line, &lock, claim.owner);
+        if nodes.len() > arrival.own.nodes.len() {
+            // An earlier session has left some further to the front, over for us and not yet for the
+            // servers. They end with it at any time, so their place must not be taken for ours.
+            let dropped = self.drop_nodes(ACQUIRE, &Tenant { nodes, ..tenant }).await;
+            return dropped.map(|_| None).map_err(Error::with_unknown_effect);
+        }
         let settled = self.settle(&tenant, arrival, patience, sent).await;
         settled.map(Some).map_err(Error::with_unknown_effect)
     }
@@ -307,6 +315,14 @@ impl Inner {
             return self.sessions.any(operation).await;
         }
         ready.map(|()| Arc::clone(&tenant.session))
+    }
+}
+
+/// How long a claim stays that is not heard of again: no shorter than it may hold.
+fn life(claim: &Claim, patience: Patience) -> Duration {
+    match patience {
+        Patience::Queue { lease, .. } => lease.max(claim.ttl),
+        Patience::None => claim.ttl,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_core::Token;
 use zookeeper_client::{CreateMode, Error as Fault, MultiWriteResult, Stat};
 
+use crate::fault::is_refusal;
 use crate::inner::{Inner, line};
 use crate::line::{Line, names, number};
 use crate::record::{Record, Stage};
@@ -74,12 +75,23 @@ impl Inner {
                 (Err(error), _) => return Err(error),
             };
             self.known.note(lock);
-            let line = match listed {
-                _ if vigil.as_ref().is_some_and(|vigil| vigil.is_only(own.number)) => own.alone(),
-                Some(listed) => line(listed.await)?,
-                None => line(list().await)?,
+            let seen = match listed {
+                _ if vigil.as_ref().is_some_and(|vigil| vigil.is_only(own.number)) => {
+                    Ok(own.alone())
+                }
+                Some(listed) => line(listed.await),
+                None => line(list().await),
             };
-            Ok(Arrival { own, line, again: known })
+            match seen {
+                Ok(line) => Ok(Arrival { own, line, again: known }),
+                Err(error) => {
+                    if is_refusal(&error) {
+                        // Who may not look cannot stay: a refusal means that nothing is there.
+                        self.delete(session, &own.nodes).await?;
+                    }
+                    Err(error)
+                }
+            }
         };
         session.answer(answers).await
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tenure_core::{Answer, Claim, LockName, Mode, Renewal, Store, now};
 use tenure_testkit::{GENEROUS, ZooKeeperServer};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::config::Neighbours;
 use crate::inner::Inner;
-use crate::inside::{PATIENT, TTL, bare, claim, inner, take};
+use crate::inside::{PATIENT, TTL, bare, claim, inner, stand, take};
 use crate::line::names;
 use crate::numbers::Limits;
 use crate::place::{Place, Standing};
@@ -141,4 +142,65 @@ async fn a_place_that_ends_while_its_claim_is_on_its_way_leaves_no_node_behind()
     let nodes = bare(&server).await.list_children("/tenure/a").await.unwrap();
     assert_eq!(nodes.len(), 2, "one each: {nodes:?}");
     inner.release(&holds).await.unwrap();
+}
+
+/// One thread: nothing happens while the test does not wait.
+#[tokio::test]
+async fn one_whose_time_ends_while_it_is_looked_for_holds_no_longer_than_its_node_is_there() {
+    if ZooKeeperServer::is_missing("one_whose_time_ends_while_it_is_looked_for") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let inner = inner(&server, Limits::default()).await;
+    let first = take(&inner).await.unwrap();
+    inner.release(&first).await.unwrap();
+    let session = inner.sessions.get("test", TTL).await.unwrap();
+    let claim = claim();
+    let tenant = Tenant::new(&claim, &inner.keyring.lock(&claim.name), &session);
+    inner.tenants.move_in(tenant.clone(), now() + TTL);
+    // What came of it was not heard.
+    inner.create(&tenant).await.unwrap();
+    let soon = now() + Duration::from_millis(200);
+    assert!(inner.tenants.update(claim.owner, soon, |_| {}));
+    let mut again = Box::pin(inner.claim(&claim, PATIENT));
+    // The line, and the node.
+    for _ in 0..2 {
+        assert!((&mut again).now_or_never().is_none());
+        // What is answered now comes after its answer.
+        session.zk.sync("/").await.unwrap();
+    }
+    // It is left alone for a while.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    session.zk.sync("/").await.unwrap();
+    let left_alone_until = now();
+    assert!((&mut again).now_or_never().is_none());
+    // The session is confirmed by another.
+    session.confirm(now());
+    let Ok(Answer::Granted(grant)) = again.await else { panic!("nobody else is there") };
+    assert!(grant.since.unwrap() < left_alone_until, "it was not looked for since then");
+    assert!(!inner.inspect(&claim.name).await.unwrap().is_free(), "its node is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_earlier_session_of_a_claim_has_left_gives_it_no_place() {
+    if ZooKeeperServer::is_missing("what_an_earlier_session_of_a_claim_has_left") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let inner = inner(&server, Limits::default()).await;
+    let first = take(&inner).await.unwrap();
+    inner.release(&first).await.unwrap();
+    // Its session is over for the client, and not yet for the servers.
+    let (claim, earlier) = (claim(), bare(&server).await);
+    let lock = inner.keyring.lock(&claim.name);
+    let node = format!("{lock}/{}", names(&claim, Neighbours::default())[0]);
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    earlier.create(&node, b"", &options).await.unwrap();
+    let other = stand(&earlier).await;
+    let answer = inner.claim(&claim, PATIENT).await.unwrap();
+    assert!(matches!(answer, Answer::Queued(_)), "another came before: {answer:?}");
+    let left = earlier.list_children(&lock).await.unwrap();
+    assert_eq!(left.len(), 2, "one each: {left:?}");
+    earlier.delete(&other, None).await.unwrap();
+    inner.release(&claim).await.unwrap();
 }

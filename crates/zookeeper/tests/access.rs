@@ -10,6 +10,7 @@ use common::{client, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_testkit::{Certificates, ZooKeeperServer};
 use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
+use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 async fn works(client: &Client) {
     let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(20)));
@@ -47,6 +48,25 @@ on_servers! {
             assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
             assert_eq!(stranger.list("").await.unwrap_err().kind(), ErrorKind::Denied);
         }
+    }
+}
+
+on_servers! {
+    async fn who_may_come_but_not_look_leaves_no_node_behind() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let address = format!("127.0.0.1:{}", server.port());
+        let warden = zookeeper_client::Client::connect(&address).await.unwrap();
+        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        warden.mkdir("/tenure", &open).await.unwrap();
+        let blind = [Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone())];
+        let blind = CreateMode::Persistent.with_acls(Acls::new(&blind));
+        warden.create("/tenure/orders", b"", &blind).await.unwrap();
+        let client = client(&config_of(&server)).await;
+        let denied = client.mutex("orders").unwrap().acquire().await.unwrap_err();
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        warden.sync("/tenure/orders").await.unwrap();
+        let lock = warden.check_stat("/tenure/orders").await.unwrap().unwrap();
+        assert_eq!((lock.cversion, lock.num_children), (2, 0), "one came, and is gone");
     }
 }
 
