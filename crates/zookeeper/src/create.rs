@@ -124,7 +124,9 @@ impl Inner {
             let nodes: Vec<String> = nodes.collect();
             let Some(first) = nodes.first() else { return Err(Fault::NoNode) };
             // Servers leave out what they know of nodes that are created together.
-            let Some(stat) = zk.check_stat(first).await? else { return Err(Fault::NoNode) };
+            // They are there by now: whatever is refused here, something has happened.
+            let seen = zk.check_stat(first).await.map_err(|_| Fault::Timeout)?;
+            let Some(stat) = seen else { return Err(Fault::NoNode) };
             let number = number(first).unwrap_or(i32::MAX);
             Ok(Own { nodes, number, stat })
         })
