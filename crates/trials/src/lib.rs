@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
+mod storm;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,6 +15,8 @@ use std::time::Duration;
 use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
 use tenure_testkit::{GENEROUS, eventually};
 use tokio::task::JoinHandle;
+
+pub use storm::{Dice, Running, Storm};
 
 /// A bound for what takes an election, on a busy machine.
 pub const ELECTION: Duration = Duration::from_secs(60);

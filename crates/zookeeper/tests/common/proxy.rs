@@ -1,5 +1,7 @@
 //! A way to a server that can swallow what goes one way, or both.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};

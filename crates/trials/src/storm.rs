@@ -1,0 +1,318 @@
+//! A storm: tasks that take locks in every way and leave them in every way, while the test troubles
+//! the servers. It knows which guards are valid, and notices what must not be.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{Client, Eviction, Guard, Mode, Options, OwnerId, Result};
+use tokio::task::JoinHandle;
+
+use crate::ELECTION;
+
+/// Numbers that look like chance, the same for the same seed.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Any seed will do.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 11
+    }
+
+    /// One of the numbers below this one.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    /// So many milliseconds, or more, or as many as this.
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to + 1 - from))
+    }
+}
+
+/// The locks that are fought for: one for readers and writers, one for takers of two permits.
+const LOCKS: [&str; 2] = ["a", "b"];
+
+const PERMITS: u32 = 2;
+
+/// A storm that goes on.
+pub struct Storm {
+    locks: Mutex<BTreeMap<&'static str, Register>>,
+    counts: Mutex<BTreeMap<String, u64>>,
+    wrongs: Mutex<Vec<String>>,
+    over: AtomicBool,
+    clients: Vec<Client>,
+}
+
+/// Who holds a lock, by what the holders know.
+#[derive(Default)]
+struct Register {
+    held: HashMap<OwnerId, Held>,
+    last: u64,
+}
+
+#[derive(Clone)]
+struct Held {
+    guard: Arc<Guard>,
+    evicted: Arc<AtomicBool>,
+}
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
+
+impl Storm {
+    /// Starts so many tasks for each client, and one that takes locks away by force.
+    pub fn start(clients: Vec<Client>, each: usize, dice: &mut Dice) -> Running {
+        let storm = Arc::new(Self {
+            locks: Mutex::default(),
+            counts: Mutex::default(),
+            wrongs: Mutex::default(),
+            over: AtomicBool::new(false),
+            clients,
+        });
+        let takers = storm.clients.iter().flat_map(|client| std::iter::repeat_n(client, each));
+        let mut tasks: Vec<JoinHandle<()>> = takers
+            .map(|client| tokio::spawn(Arc::clone(&storm).fight(client.clone(), dice.fork())))
+            .collect();
+        tasks.push(tokio::spawn(Arc::clone(&storm).evict(dice.fork())));
+        Running { storm, tasks }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// Counts what happened, for the summary.
+    pub fn count(&self, what: impl Into<String>) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(what.into()).or_default() += 1;
+    }
+
+    fn wrong(&self, what: String) {
+        self.wrongs.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    async fn fight(self: Arc<Self>, client: Client, mut dice: Dice) {
+        while !self.is_over() {
+            let lock = LOCKS[usize::from(dice.below(3) == 0)];
+            let limit = dice.millis(1_000, 20_000);
+            let acquiring = acquire(&client, lock, &mut dice);
+            match self.drive(acquiring, limit, &mut dice).await {
+                Some(Ok(guard)) => self.hold(lock, guard, &mut dice).await,
+                Some(Err(error)) => self.count(format!("acquire: {:?}", error.kind())),
+                None => self.count("acquire: dropped"),
+            }
+            if dice.below(30) == 0 {
+                client.close().await;
+                self.count("closed");
+            }
+            tokio::time::sleep(dice.millis(0, 60)).await;
+        }
+        for lock in LOCKS {
+            self.take_once(&client, lock).await;
+        }
+    }
+
+    /// Drives an acquire to its end, or drops it on the way, or leaves it alone for a while.
+    async fn drive(
+        &self,
+        mut acquiring: Acquiring,
+        limit: Duration,
+        dice: &mut Dice,
+    ) -> Option<Result<Guard>> {
+        let first = match dice.below(10) {
+            0 | 1 => return tokio::time::timeout(dice.millis(0, 50), acquiring).await.ok(),
+            2..5 => dice.millis(0, 30),
+            _ => return tokio::time::timeout(limit, acquiring).await.ok(),
+        };
+        if let Ok(done) = tokio::time::timeout(first, &mut acquiring).await {
+            return Some(done);
+        }
+        self.count("acquire: left alone");
+        tokio::time::sleep(dice.millis(100, 9_000)).await;
+        tokio::time::timeout(limit, acquiring).await.ok()
+    }
+
+    async fn hold(&self, lock: &'static str, guard: Guard, dice: &mut Dice) {
+        let owner = guard.owner();
+        let held = self.enter(lock, guard);
+        let long = match dice.below(24) {
+            0 => dice.millis(3_000, 9_000),
+            1..4 => dice.millis(100, 1_000),
+            _ => dice.millis(0, 15),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(long) => {}
+            why = held.guard.lost() => self.count(format!("lost: {why:?}")),
+        }
+        self.leave(lock, owner);
+        // Who evicts may still look at it; then it is dropped when that is done.
+        let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
+        match dice.below(5) {
+            0 => drop(guard),
+            1 => drop(tokio::time::timeout(dice.millis(0, 20), guard.release()).await),
+            _ => match guard.release().await {
+                Ok(released) => self.count(format!("{released:?}")),
+                Err(error) => self.count(format!("release: {:?}", error.kind())),
+            },
+        }
+    }
+
+    /// Notes who holds, and looks at the others who do.
+    fn enter(&self, lock: &'static str, guard: Guard) -> Held {
+        let held = Held { guard: Arc::new(guard), evicted: Arc::default() };
+        let new = &held.guard;
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let register = locks.entry(lock).or_default();
+        let valid = |other: &&Held| {
+            // Who was evicted may not have heard of it.
+            !other.evicted.load(Ordering::SeqCst) && other.guard.is_valid()
+        };
+        let beside: Vec<&Held> = register.held.values().filter(valid).collect();
+        let token = new.token().map_or(0, |token| token.get());
+        if new.is_valid() {
+            let meets = |other: &&Held| !get_along(other.guard.mode(), new.mode());
+            if let Some(other) = beside.iter().copied().find(meets) {
+                self.wrong(format!("{lock}: {new:?} beside {:?}", other.guard));
+            }
+            if beside.len() >= PERMITS as usize && matches!(new.mode(), Mode::Permits { .. }) {
+                self.wrong(format!("{lock}: more than {PERMITS} permits"));
+            }
+            if new.mode() == Mode::Exclusive && token <= register.last {
+                self.wrong(format!("{lock}: token {token} after {}", register.last));
+            }
+            register.last = register.last.max(token);
+        }
+        self.count(format!("granted: {:?}", new.mode()));
+        register.held.insert(new.owner(), held.clone());
+        held
+    }
+
+    fn leave(&self, lock: &'static str, owner: OwnerId) {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.entry(lock).or_default().held.remove(&owner);
+    }
+
+    async fn evict(self: Arc<Self>, mut dice: Dice) {
+        while !self.is_over() {
+            tokio::time::sleep(dice.millis(200, 3_000)).await;
+            let victim = {
+                let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut held = locks.values().flat_map(|register| register.held.values());
+                held.next().cloned()
+            };
+            let Some(Held { guard, evicted }) = victim else { continue };
+            evicted.store(true, Ordering::SeqCst);
+            let order = Eviction::new(guard.name().clone(), guard.owner(), "a storm");
+            drop(guard);
+            let client = &self.clients[dice.below(self.clients.len() as u64) as usize];
+            let _late = tokio::time::timeout(ELECTION / 12, client.store().evict(&order)).await;
+            self.count("evicted");
+        }
+    }
+
+    /// After the storm everybody gets every lock.
+    async fn take_once(&self, client: &Client, lock: &'static str) {
+        let acquiring = async {
+            loop {
+                let mutex = client.mutex(lock)?;
+                match mutex.acquire().await {
+                    Err(error) if error.is_transient() => {}
+                    outcome => return outcome,
+                }
+            }
+        };
+        match tokio::time::timeout(ELECTION, acquiring).await {
+            Ok(Ok(guard)) => {
+                let owner = guard.owner();
+                drop(self.enter(lock, guard));
+                self.leave(lock, owner);
+            }
+            Ok(Err(error)) => self.wrong(format!("{lock}: {error}")),
+            Err(_) => {
+                let state = client.inspect(lock).await;
+                self.wrong(format!("{lock}: somebody is stuck: {state:#?}"));
+            }
+        }
+    }
+}
+
+impl Dice {
+    fn fork(&mut self) -> Self {
+        Self::new(self.next())
+    }
+}
+
+/// A storm, and those who are in it.
+pub struct Running {
+    storm: Arc<Storm>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// What goes on.
+    pub fn storm(&self) -> &Storm {
+        &self.storm
+    }
+
+    /// Ends it, when the servers are well again: everybody gets every lock once more, closes, and
+    /// leaves nothing behind. Says what happened.
+    ///
+    /// # Panics
+    /// If anything happened that must not.
+    pub async fn end(self) -> String {
+        self.storm.over.store(true, Ordering::SeqCst);
+        for task in self.tasks {
+            let ended = tokio::time::timeout(4 * ELECTION, task).await;
+            assert!(ended.is_ok_and(|ended| ended.is_ok()), "somebody hangs, or panicked");
+        }
+        for client in &self.storm.clients {
+            client.close().await;
+        }
+        let looks = &self.storm.clients[0];
+        let empty = tenure_testkit::eventually(ELECTION / 2, || async {
+            looks.list("").await.is_ok_and(|left| left.is_empty())
+        });
+        if !empty.await {
+            self.storm.wrong(format!("left behind: {:?}", looks.list("").await));
+        }
+        let mut summary = String::new();
+        for (what, count) in &*self.storm.counts.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(summary, "{count:6} {what}");
+        }
+        let wrongs = self.storm.wrongs.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(wrongs.is_empty(), "{wrongs:#?}\n{summary}");
+        summary
+    }
+}
+
+fn get_along(one: Mode, other: Mode) -> bool {
+    let kinds = (one, other);
+    matches!(kinds, (Mode::Shared, Mode::Shared) | (Mode::Permits { .. }, Mode::Permits { .. }))
+}
+
+fn acquire(client: &Client, lock: &'static str, dice: &mut Dice) -> Acquiring {
+    let options = Options::new().ttl(dice.millis(4_000, 6_000)).poll_cap(dice.millis(300, 2_000));
+    let (client, common, only_try) = (client.clone(), dice.below(10) < 7, dice.below(10) == 0);
+    Box::pin(async move {
+        match (lock, common, only_try) {
+            (_, true, false) => client.mutex(lock)?.with(options).acquire().await,
+            (_, true, true) => client.mutex(lock)?.with(options).try_acquire().await,
+            ("a", false, false) => client.rw_lock(lock)?.with(options).read().await,
+            ("a", false, true) => client.rw_lock(lock)?.with(options).try_read().await,
+            (_, _, false) => client.semaphore(lock, PERMITS)?.with(options).acquire().await,
+            (_, _, true) => client.semaphore(lock, PERMITS)?.with(options).try_acquire().await,
+        }
+    })
+}
