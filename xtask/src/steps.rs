@@ -72,6 +72,8 @@ fn documentation() -> Command {
 struct Report {
     passed: usize,
     failed: usize,
+    /// Those that are only run by hand.
+    ignored: usize,
     skipped: Vec<String>,
     conformance: Vec<(String, usize)>,
     /// How long each step took, and each test program, of which two run at a time.
@@ -160,6 +162,7 @@ impl Report {
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             self.passed += count(counts, " passed");
             self.failed += count(counts, " failed");
+            self.ignored += count(counts, " ignored");
         }
     }
 
@@ -180,6 +183,7 @@ impl Report {
         if self.skipped.is_empty() {
             println!("nothing was skipped");
         }
+        println!("{} tests are only run by hand (see CONTRIBUTING.md)", self.ignored);
     }
 }
 
@@ -196,9 +200,9 @@ mod tests {
     #[test]
     fn the_counts_of_a_test_program_are_read() {
         let mut report = Report::default();
-        report.read("test result: ok. 41 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out");
+        report.read("test result: ok. 41 passed; 2 failed; 3 ignored; 0 measured; 7 filtered out");
         report.read("skipped: a full disk: cannot mount");
-        assert_eq!((report.passed, report.failed), (41, 2));
+        assert_eq!((report.passed, report.failed, report.ignored), (41, 2, 3));
         assert_eq!(report.skipped, ["a full disk: cannot mount"]);
     }
 }
