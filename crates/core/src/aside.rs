@@ -25,7 +25,7 @@ pub async fn aside<T: Send + 'static>(
     match tasks.join_next().await {
         Some(Ok(outcome)) => outcome,
         _ => {
-            let why = "a task of the store ended before its time";
+            let why = "a task of the store ended before its time: ask again, and report it";
             Err(Error::new(ErrorKind::Internal, operation, why).with_unknown_effect())
         }
     }

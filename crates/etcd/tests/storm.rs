@@ -11,13 +11,9 @@ use std::time::{Duration, Instant};
 
 use common::{client, config};
 use tenure_testkit::{EtcdCluster, lacks};
-use tenure_trials::{Dice, Storm};
+use tenure_trials::{Dice, Storm, setting};
 
 const CLIENTS: usize = 3;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it takes minutes, and a machine of its own"]
@@ -25,7 +21,7 @@ async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
     if lacks("etcd", "storm") {
         return;
     }
-    let mut dice = Dice::new(number("SEED", 7));
+    let mut dice = Dice::new(setting("SEED", 7));
     let mut cluster = EtcdCluster::start().unwrap();
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
@@ -33,7 +29,7 @@ async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
     }
     let running = Storm::start(clients, 4, &mut dice);
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(number("STORM", 60)) {
+    while started.elapsed() < Duration::from_secs(setting("STORM", 60)) {
         tokio::time::sleep(dice.millis(200, 3_000)).await;
         let one = dice.below(3) as usize;
         let long = dice.millis(500, 7_000);

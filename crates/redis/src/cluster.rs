@@ -144,7 +144,7 @@ impl Cluster {
         if let Some(slot) = unserved(&self.map.read()) {
             let why = format!(
                 "no master serves slot {slot}: a part of the Cluster is down, and its locks cannot \
-                 be seen"
+                 be seen: bring its nodes back (CLUSTER NODES names them)"
             );
             return Err(Error::new(ErrorKind::Unreachable, REACH, why));
         }

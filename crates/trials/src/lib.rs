@@ -16,7 +16,7 @@ use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
 use tenure_testkit::{GENEROUS, eventually};
 use tokio::task::JoinHandle;
 
-pub use storm::{Dice, Running, Storm};
+pub use storm::{Dice, Running, Storm, setting};
 
 /// A bound for what takes an election, on a busy machine.
 pub const ELECTION: Duration = Duration::from_secs(60);

@@ -41,6 +41,11 @@ impl Dice {
     }
 }
 
+/// A number that whoever runs a storm may set in the environment: `SEED`, or `STORM` for its seconds.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 /// The locks that are fought for: one for readers and writers, one for takers of two permits.
 const LOCKS: [&str; 2] = ["a", "b"];
 

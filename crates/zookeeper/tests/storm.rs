@@ -14,13 +14,9 @@ use std::time::{Duration, Instant};
 use common::{client, config};
 use proxy::{Proxy, Way};
 use tenure_testkit::{ZooKeeperEnsemble, ZooKeeperServer};
-use tenure_trials::{Dice, Storm};
+use tenure_trials::{Dice, Storm, setting};
 
 const CLIENTS: usize = 3;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it takes minutes, and a machine of its own"]
@@ -28,7 +24,7 @@ async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
     if ZooKeeperServer::is_missing("storm") {
         return;
     }
-    let mut dice = Dice::new(number("SEED", 7));
+    let mut dice = Dice::new(setting("SEED", 7));
     let mut ensemble = ZooKeeperEnsemble::start(&["minSessionTimeout=400"]).unwrap();
     let ports: Vec<u16> = ensemble.members().iter().map(ZooKeeperServer::port).collect();
     let (mut clients, mut ways) = (Vec::new(), Vec::new());
@@ -43,7 +39,7 @@ async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
     }
     let running = Storm::start(clients, 4, &mut dice);
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(number("STORM", 60)) {
+    while started.elapsed() < Duration::from_secs(setting("STORM", 60)) {
         tokio::time::sleep(dice.millis(200, 3_000)).await;
         let one = dice.below(3) as usize;
         let long = dice.millis(500, 7_000);
