@@ -48,7 +48,9 @@ impl RedisCluster {
             let state = node.command(&["CLUSTER", "INFO"])?;
             let replication = node.command(&["INFO", "replication"])?;
             let follows = replication.contains("role:slave");
+            // Who need not serve every slot is "ok" before it has heard of all.
             Ok(state.contains("cluster_state:ok")
+                && state.contains(&format!("cluster_slots_ok:{SLOTS}"))
                 && (!follows || replication.contains("master_link_status:up"))
                 && (follows || replication.contains("state=online")))
         })?;
