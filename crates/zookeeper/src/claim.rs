@@ -12,7 +12,6 @@ use crate::create::{Arrival, Own, token};
 use crate::fault::{fault, is_refusal};
 use crate::inner::{Inner, nodes_of};
 use crate::keys::parent;
-use crate::line::number;
 use crate::numbers::used_up;
 use crate::place::{Place, Standing};
 use crate::record::{self, Record};
@@ -169,8 +168,8 @@ impl Inner {
                     if !session.reach(ACQUIRE, node, sent).await? {
                         return Ok(None);
                     }
-                    let own = Own { number: line.0[at].number, nodes, stat };
-                    let arrival = Arrival { own, line, again: false };
+                    let own = Own { number: line.0[at].number, nodes, token: token(&stat) };
+                    let arrival = Arrival { own, line };
                     // What others had confirmed later says nothing of this node.
                     self.settle(&tenant, arrival, patience, sent).await.map(Some)
                 }
@@ -238,15 +237,14 @@ impl Inner {
         since: Moment,
     ) -> Result<Answer> {
         let Tenant { claim, lock, session, .. } = tenant;
-        let Arrival { own, line, again } = arrival;
-        let token = token(&own.stat);
+        let Arrival { own: Own { nodes, number, token }, line } = arrival;
         let Some(at) = line.find(claim.owner) else {
             self.tenants.move_out(claim.owner);
             let why = "its node was removed as soon as it was there: try again";
             return Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why));
         };
-        let mut known = Tenant { nodes: own.nodes, token, ..tenant.clone() };
-        if self.limits.are_passed(own.number, &line) {
+        let mut known = Tenant { nodes, token, ..tenant.clone() };
+        if self.limits.are_passed(number, &line) {
             self.drop_nodes(ACQUIRE, &known).await?;
             return Err(used_up(ACQUIRE, lock));
         }
@@ -254,9 +252,6 @@ impl Inner {
         match patience {
             _ if !waits => {
                 known.stage = Stage::Holds;
-                if at == 0 && again {
-                    known.vigil = self.watch_over(lock, session).await;
-                }
                 // One that waited before this was found out is not told from one that did not.
                 self.tenants.move_in(known, now() + claim.ttl);
                 Ok(granted(token, since))
@@ -293,9 +288,6 @@ impl Inner {
             [] => false,
             _ => self.delete(&session, &nodes).await.map_err(|error| fault(operation, error))?,
         };
-        if let (true, Some(vigil), Some(last)) = (there, &tenant.vigil, nodes.last()) {
-            number(last).into_iter().for_each(|number| vigil.gone(number));
-        }
         self.begin_anew(&session, lock, &nodes);
         self.tenants.move_out(claim.owner);
         Ok(there)

@@ -1,165 +1,80 @@
 //! What a client remembers of locks it has used, so that it need not ask again.
 //!
-//! ZooKeeper numbers the children of a node one after the other, whoever creates them. So if the
-//! last one that we know of was ours, nobody stood before it, we deleted it, and the next one is
-//! ours again: then there is no other child at all, and nothing need be listed. That is true as long
-//! as the node above is the same. Its numbers begin anew when it is deleted and made again; so it is
-//! watched, and a server tells of the deletion before it answers anything that came later.
+//! A node above that nobody else was below when it was last looked at is likely to be as quiet the
+//! next time. Then a claim's nodes are created in one transaction with a write to it, of the nothing
+//! that it says already, and the answer to the write counts all that is below: whoever is alone
+//! there holds, and need not list.
 
 use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tokio::task::unconstrained;
-use zookeeper_client::{OneshotWatcher, StateWatcher};
 
-use crate::inner::Inner;
-use crate::session::Session;
+/// The node that a lock's claims are below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Above {
+    /// The last one who came was alone there, and it says nothing.
+    Quiet,
+    /// Others were there, or it says something that is not ours to overwrite.
+    Busy,
+    /// It may not be written to.
+    Closed,
+}
 
 /// Locks whose nodes were there when they were last looked at. A guess that is wrong costs a call.
 #[derive(Default)]
-pub(crate) struct Known(Mutex<HashMap<String, Option<Arc<Vigil>>>>);
+pub(crate) struct Known(Mutex<HashMap<String, Above>>);
 
 impl Known {
     /// How many are remembered.
     const LIMIT: usize = 10_000;
 
-    pub(crate) fn has(&self, lock: &str) -> bool {
-        self.0.lock().contains_key(lock)
+    pub(crate) fn get(&self, lock: &str) -> Option<Above> {
+        self.0.lock().get(lock).copied()
     }
 
-    pub(crate) fn note(&self, lock: &str) {
+    pub(crate) fn note(&self, lock: &str, above: Above) {
         let mut known = self.0.lock();
-        if known.contains_key(lock) {
+        if let Some(noted) = known.get_mut(lock) {
+            // What it is refused once, it is likely to be refused again.
+            if *noted != Above::Closed {
+                *noted = above;
+            }
             return;
         }
         if known.len() >= Self::LIMIT {
             known.clear();
         }
-        known.insert(lock.to_owned(), None);
+        known.insert(lock.to_owned(), above);
     }
 
     /// Whether it was known.
     pub(crate) fn forget(&self, lock: &str) -> bool {
         self.0.lock().remove(lock).is_some()
     }
-
-    /// Who watches the lock's node on this session, if nothing has happened to it since.
-    pub(crate) fn vigil(&self, lock: &str, session: &Session) -> Option<Arc<Vigil>> {
-        let vigil = self.0.lock().get(lock).cloned().flatten()?;
-        (vigil.session == session.id() && !vigil.is_over()).then_some(vigil)
-    }
-
-    fn keep(&self, lock: &str, vigil: Vigil) -> Arc<Vigil> {
-        let vigil = Arc::new(vigil);
-        if let Some(known) = self.0.lock().get_mut(lock) {
-            *known = Some(Arc::clone(&vigil));
-        }
-        vigil
-    }
-}
-
-impl Inner {
-    /// Has a lock's node watched, if it is not yet. To be called while a node of ours is below it:
-    /// then it is the one that ours is below, or ours cannot be deleted later.
-    pub(crate) async fn watch_over(&self, lock: &str, session: &Session) -> Option<Arc<Vigil>> {
-        if let Some(vigil) = self.known.vigil(lock, session) {
-            return Some(vigil);
-        }
-        let state = session.zk.state_watcher();
-        let (stat, watcher) = session.answer(session.zk.check_and_watch_stat(lock)).await.ok()?;
-        stat?;
-        Some(self.known.keep(lock, Vigil::new(session, state, watcher)))
-    }
-}
-
-type News = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A lock's node that is watched, and what is known of its numbers.
-pub(crate) struct Vigil {
-    session: i64,
-    /// No child has a number below this, nor ever will.
-    next: AtomicI32,
-    /// Whether the last one who came was alone.
-    alone: AtomicBool,
-    /// Resolves when it is over: something happened to the node, or to the connection. What is told
-    /// of the time without a connection is not relied on.
-    news: Mutex<Option<News>>,
-}
-
-impl Vigil {
-    /// The state is one from before the node was asked to be watched.
-    fn new(session: &Session, mut state: StateWatcher, watcher: OneshotWatcher) -> Self {
-        let news = async move {
-            tokio::select! {
-                _ = watcher.changed() => {}
-                _ = state.changed() => {}
-            }
-        };
-        Self {
-            session: session.id(),
-            next: AtomicI32::new(i32::MIN),
-            alone: AtomicBool::new(false),
-            news: Mutex::new(Some(Box::pin(news))),
-        }
-    }
-
-    /// Whether this is the number of the only child, which was created just now.
-    ///
-    /// To be asked after the answer to the creation: then an earlier deletion of the lock's node has
-    /// been heard of.
-    pub(crate) fn is_only(&self, number: i32) -> bool {
-        let only = self.next.load(Ordering::Acquire) == number && !self.is_over();
-        self.alone.store(only, Ordering::Relaxed);
-        only
-    }
-
-    /// Whether the next one who comes is probably alone, as the last one was.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.alone.load(Ordering::Relaxed)
-    }
-
-    /// One with this number, before which nobody stood, was deleted.
-    pub(crate) fn gone(&self, number: i32) {
-        self.next.fetch_max(number.saturating_add(1), Ordering::AcqRel);
-    }
-
-    fn is_over(&self) -> bool {
-        let mut news = self.news.lock();
-        // A task that has had its turn would be told to wait, as if there were no news.
-        if news.as_mut().is_none_or(|news| unconstrained(news).now_or_never().is_some()) {
-            *news = None;
-        }
-        news.is_none()
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use tenure_core::{Answer, Claim, Released};
     use tenure_testkit::ZooKeeperServer;
-    use tokio::task::consume_budget;
-    use zookeeper_client::{Acls, Client as Bare, CreateMode};
+    use zookeeper_client::{Acl, Acls, AuthId, Client as Bare, CreateMode, Permission};
 
+    use super::*;
+    use crate::config::{Neighbours, ZooKeeperConfig};
     use crate::inner::Inner;
     use crate::inside::{PATIENT, TTL, bare, claim, inner, stand, take};
     use crate::line::Line;
     use crate::numbers::Limits;
-    use std::sync::Arc;
-    use std::time::Duration;
 
     /// Uses the lock until its client knows that it is alone with it.
     async fn warm(inner: &Arc<Inner>) {
-        for _ in 0..4 {
+        for _ in 0..2 {
             pair(inner).await;
         }
-        let session = inner.sessions.any("test").await.unwrap();
-        let vigil = inner.known.vigil("/tenure/a", &session).expect("the node is watched");
-        assert!(vigil.is_quiet(), "the last one was seen to be alone");
+        assert_eq!(inner.known.get("/tenure/a"), Some(Above::Quiet));
     }
 
     async fn pair(inner: &Arc<Inner>) {
@@ -174,20 +89,96 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn one_who_is_alone_with_a_lock_does_not_list_it() {
-        if ZooKeeperServer::is_missing("one_who_is_alone_with_a_lock") {
+    async fn those_who_are_alone_with_a_lock_in_turn_do_not_list_it() {
+        if ZooKeeperServer::is_missing("those_who_are_alone_with_a_lock_in_turn") {
             return;
         }
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let inner = inner(&server, Limits::default()).await;
-        warm(&inner).await;
+        let one = inner(&server, Limits::default()).await;
+        let two = inner(&server, Limits::default()).await;
+        for client in [&one, &two] {
+            warm(client).await;
+        }
         let before = received(&server);
-        for _ in 0..200 {
-            pair(&inner).await;
+        for _ in 0..100 {
+            pair(&one).await;
+            pair(&two).await;
         }
         // Signs of life come on top.
         let asked = received(&server) - before;
         assert!((400..500).contains(&asked), "{asked} for 200 creations and deletions");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_token_is_the_transaction_of_its_node_however_it_came_to_be() {
+        if ZooKeeperServer::is_missing("a_token_is_the_transaction_of_its_node") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let judge = bare(&server).await;
+        for kazoo in [false, true] {
+            let servers = vec![("127.0.0.1".into(), server.port())];
+            let neighbours = Neighbours { kazoo, ..Neighbours::default() };
+            let config = ZooKeeperConfig { neighbours, ..ZooKeeperConfig::new(servers) };
+            let inner = Inner::connect(config, Limits::default()).await.unwrap().0;
+            // The first is listed, the others are counted.
+            for round in 0..3 {
+                let claim = claim();
+                let answer = inner.claim(&claim, PATIENT).await.unwrap();
+                let Answer::Granted(grant) = answer else { panic!("it was free: {answer:?}") };
+                let children = judge.list_children("/tenure/a").await.unwrap();
+                assert_eq!(children.len(), 1 + usize::from(kazoo), "round {round}: {children:?}");
+                for child in children {
+                    let node = judge.check_stat(&format!("/tenure/a/{child}")).await.unwrap();
+                    let transaction = u64::try_from(node.unwrap().czxid).unwrap();
+                    assert_eq!(grant.token.unwrap().get(), transaction, "round {round}: {child}");
+                }
+                inner.release(&claim).await.unwrap();
+                assert_eq!(inner.known.get("/tenure/a"), Some(Above::Quiet), "round {round}");
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_others_keep_above_is_not_overwritten() {
+        if ZooKeeperServer::is_missing("what_others_keep_above_is_not_overwritten") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        let other = bare(&server).await;
+        let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        other.mkdir("/tenure", &folder).await.unwrap();
+        other.create("/tenure/a", b"theirs", &folder).await.unwrap();
+        for _ in 0..4 {
+            pair(&inner).await;
+        }
+        assert_eq!(inner.known.get("/tenure/a"), Some(Above::Busy));
+        assert_eq!(other.get_data("/tenure/a").await.unwrap().0, b"theirs");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lock_above_which_nothing_may_be_written_is_taken_all_the_same() {
+        if ZooKeeperServer::is_missing("a_lock_above_which_nothing_may_be_written") {
+            return;
+        }
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let inner = inner(&server, Limits::default()).await;
+        let other = bare(&server).await;
+        let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        other.mkdir("/tenure", &folder).await.unwrap();
+        let rights = Permission::READ | Permission::CREATE | Permission::DELETE;
+        let closed = [Acl::new(rights, AuthId::anyone())];
+        let closed = CreateMode::Persistent.with_acls(Acls::new(&closed));
+        other.create("/tenure/a", b"", &closed).await.unwrap();
+        for _ in 0..4 {
+            pair(&inner).await;
+        }
+        assert_eq!(inner.known.get("/tenure/a"), Some(Above::Closed));
+        assert!(other.list_children("/tenure/a").await.unwrap().is_empty(), "nothing is left");
+        let held = take(&inner).await.unwrap();
+        assert!(matches!(inner.claim(&claim(), PATIENT).await.unwrap(), Answer::Queued(_)));
+        inner.release(&held).await.unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -226,39 +217,6 @@ mod tests {
         let waits = claim();
         let answer = inner.claim(&waits, PATIENT).await.unwrap();
         assert!(matches!(answer, Answer::Queued(_)), "four are before it: {answer:?}");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_happens_without_a_connection_is_not_guessed() {
-        if ZooKeeperServer::is_missing("what_happens_without_a_connection") {
-            return;
-        }
-        let mut server = ZooKeeperServer::start(&[]).unwrap();
-        let inner = inner(&server, Limits::default()).await;
-        warm(&inner).await;
-        let session = inner.sessions.any("test").await.unwrap();
-        server.kill9().unwrap();
-        server.restart().unwrap();
-        session.ready("test").await.unwrap();
-        assert!(inner.known.vigil("/tenure/a", &session).is_none(), "it was not watched meanwhile");
-        warm(&inner).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_task_that_has_had_its_turn_hears_of_a_new_node_all_the_same() {
-        if ZooKeeperServer::is_missing("a_task_that_has_had_its_turn") {
-            return;
-        }
-        let server = ZooKeeperServer::start(&[]).unwrap();
-        let inner = inner(&server, Limits::default()).await;
-        warm(&inner).await;
-        let session = inner.sessions.any("test").await.unwrap();
-        bare(&server).await.delete("/tenure/a", None).await.unwrap();
-        // What is answered now comes after the news.
-        session.zk.sync("/").await.unwrap();
-        let turns = (0..10_000).take_while(|_| consume_budget().now_or_never().is_some());
-        assert!(turns.count() < 10_000, "the runtime lets a task go on for ever");
-        assert!(inner.known.vigil("/tenure/a", &session).is_none(), "the node is gone");
     }
 
     /// Takes the lock so often, with one session or another, and looks who is first while it holds.

@@ -10,7 +10,6 @@ use parking_lot::Mutex;
 use tenure_core::{Claim, Hold, Moment, OwnerId, Token};
 use tokio::sync::Notify;
 
-use crate::known::Vigil;
 use crate::place::Place;
 use crate::session::Session;
 
@@ -27,8 +26,6 @@ pub(crate) struct Tenant {
     pub(crate) stage: Stage,
     /// Since when it holds, if it had to wait and the node does not say so yet.
     pub(crate) unsaid: Option<Moment>,
-    /// Who is told when it leaves, if nobody stood before it.
-    pub(crate) vigil: Option<Arc<Vigil>>,
 }
 
 /// How far a claim got.
@@ -51,7 +48,6 @@ impl Tenant {
             token: None,
             stage: Stage::Unsure,
             unsaid: None,
-            vigil: None,
         }
     }
 }
