@@ -1,8 +1,9 @@
 //! What there is to say about an etcd store.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
+
+use tenure_tls::Tls;
 
 /// Where an etcd store is, and how it locks.
 #[derive(Clone)]
@@ -19,15 +20,6 @@ pub struct EtcdConfig {
     pub prefix: String,
     /// How long to wait for a reply.
     pub timeout: Duration,
-}
-
-/// How to trust a member, and how to be trusted by it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// A file with the certificates to trust (PEM), instead of the public ones.
-    pub ca: Option<PathBuf>,
-    /// Files with a certificate and a key of our own (PEM).
-    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl EtcdConfig {

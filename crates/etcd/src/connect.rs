@@ -1,16 +1,16 @@
 //! From a configuration to channels, one a member. A channel connects when it is first used, and
 //! again whenever its connection is gone.
 
-use std::path::Path;
 use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_tls::{Tls, pem};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status};
 
-use crate::config::{EtcdConfig, Tls};
+use crate::config::EtcdConfig;
 
 /// Adds to every call who asks, and that a member without a leader shall say so at once.
 #[derive(Clone, Debug, Default)]
@@ -66,18 +66,6 @@ fn trust(tls: &Tls) -> Result<ClientTlsConfig> {
             Ok(trusted.identity(Identity::from_pem(pem(certificate)?, pem(key)?)))
         }
         None => Ok(trusted),
-    }
-}
-
-fn pem(path: &Path) -> Result<Vec<u8>> {
-    let unreadable = |why: &str| {
-        let why = format!("{}: {why}; it must be a PEM file", path.display());
-        Error::new(ErrorKind::Invalid, "set up TLS", why)
-    };
-    let bytes = std::fs::read(path).map_err(|error| unreadable(&error.to_string()))?;
-    match bytes.windows(11).any(|window| window == b"-----BEGIN ") {
-        true => Ok(bytes),
-        false => Err(unreadable("there is nothing in it")),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 
 use tenure_core::{Error, ErrorKind};
+use tenure_tls::distrust;
 use tonic::{Code, ConnectError, Status};
 
 /// What a failed try says about the member that was asked, and about the call.
@@ -100,12 +101,9 @@ fn chain(status: &Status) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     std::iter::successors(Some(status as &(dyn StdError + 'static)), |cause| (*cause).source())
 }
 
-/// What TLS did not like. It is wrapped in an IO error, which does not name it as its source.
+/// What TLS did not like.
 fn tls(cause: &(dyn StdError + 'static)) -> Option<String> {
-    let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    let inner = wrapped.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    let known = inner.or_else(|| cause.downcast_ref::<rustls::Error>());
     // HTTP/2 keeps of an error that comes after the handshake only what it says.
     let late = || Some(cause.to_string()).filter(|said| said.contains("fatal alert"));
-    known.map(ToString::to_string).or_else(late)
+    distrust(cause).or_else(late)
 }

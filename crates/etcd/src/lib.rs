@@ -63,6 +63,7 @@ mod store;
 mod txn;
 mod watch;
 
-pub use config::{EtcdConfig, Tls};
+pub use config::EtcdConfig;
 pub use fence::etcdctl;
 pub use store::EtcdStore;
+pub use tenure_tls::Tls;

@@ -1,8 +1,9 @@
 //! What there is to say about a Redis store.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
+
+use tenure_tls::Tls;
 
 /// Where a Redis store is, and how it locks.
 #[derive(Clone)]
@@ -47,15 +48,6 @@ pub enum Topology {
         /// The hosts and ports of some of its nodes.
         nodes: Vec<(String, u16)>,
     },
-}
-
-/// How to trust a server, and how to be trusted by it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// A file with the certificates to trust (PEM), instead of the public ones.
-    pub ca: Option<PathBuf>,
-    /// Files with a certificate and a key of our own (PEM).
-    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl Topology {

@@ -3,10 +3,11 @@
 use std::io;
 
 use tenure_core::{Error, ErrorKind};
+use tenure_tls::distrust;
 
 use crate::config::RedisConfig;
 use crate::rights;
-use crate::wire::{Lost, Refusal, is_of_tls};
+use crate::wire::{Lost, Refusal};
 
 pub(crate) const CONNECT: &str = "connect to Redis";
 
@@ -31,7 +32,7 @@ pub(crate) fn silent(config: &RedisConfig) -> Error {
 
 /// There is no connection.
 pub(crate) fn unmade((host, port): &(String, u16), error: &io::Error) -> Error {
-    if is_of_tls(error) || error.kind() == io::ErrorKind::InvalidInput {
+    if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
         let why = format!("TLS with {host}:{port} failed: {error}; check `ca`, `cert` and `key`");
         return Error::new(ErrorKind::Denied, CONNECT, why);
     }

@@ -74,7 +74,8 @@ mod servers;
 mod store;
 mod wire;
 
-pub use config::{RedisConfig, Tls, Topology};
+pub use config::{RedisConfig, Topology};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;
+pub use tenure_tls::Tls;

@@ -7,12 +7,12 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_tls::{Tls, TlsConnector};
 use tokio::runtime::Handle;
-use tokio_rustls::TlsConnector;
 
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
-use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd, connector};
+use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd};
 
 /// One server, or whichever is the master that Sentinels name. Many share one connection; when it
 /// breaks, or has owed an answer for longer than a call may take, the next call makes another.
@@ -49,7 +49,7 @@ const FOLLOW: Duration = Duration::from_secs(1);
 impl Link {
     /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
     pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
-        let tls = config.tls.as_ref().map(connector).transpose()?;
+        let tls = config.tls.as_ref().map(Tls::connector).transpose()?;
         let (config, home, state) = (config.clone(), Handle::current(), Mutex::default());
         let link = Self(Arc::new(Inner { config, tls, hearer, home, state }));
         if matches!(link.0.config.topology, Topology::Sentinel { .. }) {

@@ -265,9 +265,21 @@ impl ZooKeeperEnsemble {
     /// # Errors
     /// If it cannot be started, or does not serve in time.
     pub fn start(settings: &[&str]) -> io::Result<Self> {
+        Self::start_any(settings, None)
+    }
+
+    /// As [`start`](Self::start), each member with a port besides that speaks TLS.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_tls(settings: &[&str], certificates: &Certificates) -> io::Result<Self> {
+        Self::start_any(settings, Some(certificates))
+    }
+
+    fn start_any(settings: &[&str], certificates: Option<&Certificates>) -> io::Result<Self> {
         let mut last = io::Error::other("no port was free");
         for _ in 0..3 {
-            match Self::once(settings) {
+            match Self::once(settings, certificates) {
                 Ok(ensemble) => return Ok(ensemble),
                 Err(error) => last = error,
             }
@@ -275,7 +287,7 @@ impl ZooKeeperEnsemble {
         Err(last)
     }
 
-    fn once(settings: &[&str]) -> io::Result<Self> {
+    fn once(settings: &[&str], certificates: Option<&Certificates>) -> io::Result<Self> {
         let mut members = Vec::new();
         for number in 1..=3 {
             let (peer, election) = (free_port()?, free_port()?);
@@ -283,7 +295,7 @@ impl ZooKeeperEnsemble {
         }
         let members = members.join("\n");
         let settings: Vec<&str> = settings.iter().copied().chain([&*members]).collect();
-        let member = |number| ZooKeeperServer::spawn(Some(number), &settings, None);
+        let member = |number| ZooKeeperServer::spawn(Some(number), &settings, certificates);
         let mut ensemble = Self { members: (1..=3).map(member).collect::<io::Result<Vec<_>>>()? };
         ensemble.until_all_serve()?;
         Ok(ensemble)

@@ -1,9 +1,9 @@
 //! What there is to say about a ZooKeeper store.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use tenure_tls::Tls;
 use zookeeper_client::CreateMode;
 
 /// Where a ZooKeeper store is, and how it locks.
@@ -54,16 +54,6 @@ impl Neighbours {
     pub(crate) const fn parent(self) -> CreateMode {
         if self.kazoo { CreateMode::Persistent } else { CreateMode::Container }
     }
-}
-
-/// How to trust a server, and how to be trusted by it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// A file with the certificates to trust (PEM). It must be named: no public authority vouches
-    /// for servers like these.
-    pub ca: Option<PathBuf>,
-    /// Files with a certificate and a key of our own (PEM).
-    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl ZooKeeperConfig {

@@ -1,16 +1,17 @@
 //! From a configuration to a session.
 
-use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::{Error, ErrorKind, Result, now};
-use tokio::net::TcpStream;
+use tenure_tls::{Tls, pem, provide};
 use zookeeper_client::{Client, Connector, Error as Fault, TlsOptions};
 
-use crate::config::{Tls, ZooKeeperConfig};
+use crate::config::ZooKeeperConfig;
 use crate::fault::fault;
+use crate::words::{Answer, Asker};
 
 pub(crate) const CONNECT: &str = "connect to ZooKeeper";
 
@@ -102,8 +103,7 @@ fn connector(config: &ZooKeeperConfig, life: Duration) -> Result<Connector> {
 
 /// Always verifies. Without a provider that the program chose for itself, it is `ring`.
 fn trust(tls: &Tls) -> Result<TlsOptions> {
-    // It fails only where there is one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    provide();
     let refused = |error: Fault| {
         let why = format!("{error}: check ca, cert and key");
         Error::new(ErrorKind::Invalid, "set up TLS", why).caused_by(error)
@@ -121,51 +121,57 @@ fn trust(tls: &Tls) -> Result<TlsOptions> {
     }
 }
 
-fn pem(path: &Path) -> Result<String> {
-    let unreadable = |why: &str| {
-        let why = format!("{}: {why}; it must be a PEM file", path.display());
-        Error::new(ErrorKind::Invalid, "set up TLS", why)
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error.to_string()))?;
-    match text.contains("-----BEGIN ") {
-        true => Ok(text),
-        false => Err(unreadable("there is nothing in it")),
-    }
-}
-
 /// Why no session could be opened: the client library does not say.
 async fn explain(config: &ZooKeeperConfig, failed: Fault) -> Error {
-    let mut unreached = Vec::new();
-    let limit = config.timeout.min(Duration::from_millis(500));
-    for server in &config.servers {
-        let address = address(server);
-        let why = match tokio::time::timeout(limit, TcpStream::connect(&address)).await {
-            Ok(Ok(_)) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no reply".into(),
-        };
-        unreached.push(format!("{address} ({why})"));
-    }
-    if unreached.len() == config.servers.len() {
-        let unreached = unreached.join(", ");
-        let why = format!("no server can be reached: {unreached}; check that they run");
-        return Error::new(ErrorKind::Unreachable, CONNECT, why);
-    }
-    let (kind, why) = if config.tls.is_some() {
-        let why = "a server takes connections, but no session comes of it: check ca, cert and key, \
-                   that the port speaks TLS, and that enough servers are up";
-        (ErrorKind::Denied, why)
-    } else {
-        let why = "a server takes connections, but opens no session: too few servers are up, they \
-                   elect a leader, this machine has too many connections (maxClientCnxns), or the \
-                   port wants TLS (zks://)";
-        (ErrorKind::QuorumLost, why)
+    let asker = match Asker::new(config, config.timeout.min(Duration::from_secs(1))) {
+        Ok(asker) => asker,
+        Err(error) => return error,
     };
-    let why = match &unreached[..] {
-        [] => why.into(),
-        _ => format!("{why}; not reached: {}", unreached.join(", ")),
-    };
+    let asked =
+        config.servers.iter().map(|server| async { (address(server), asker.state(server).await) });
+    let answers = join_all(asked).await;
+    let (kind, why) = reason(&answers, config.tls.is_some());
     Error::new(kind, CONNECT, why).caused_by(failed)
+}
+
+/// Why servers that answer like this open no session.
+fn reason(answers: &[(String, Answer)], encrypted: bool) -> (ErrorKind, String) {
+    let told: Vec<String> = answers
+        .iter()
+        .filter_map(|(name, answer)| match answer {
+            Answer::Silence(why) | Answer::Distrust(why) => Some(format!("{name} ({why})")),
+            Answer::Idle => Some(format!("{name} (it has no quorum)")),
+            Answer::Serves { .. } => Some(format!("{name} (it serves)")),
+            Answer::Mute => None,
+        })
+        .collect();
+    let told = told.join(", ");
+    let any = |wanted: fn(&Answer) -> bool| answers.iter().any(|(_, answer)| wanted(answer));
+    let (kind, why, remedy) = if any(|answer| matches!(answer, Answer::Serves { .. })) {
+        let why = "no session was opened in time";
+        (ErrorKind::Unreachable, why, "try again, with a longer timeout=")
+    } else if any(|answer| *answer == Answer::Idle) {
+        let why = "too few servers are up, or they elect a leader";
+        (ErrorKind::QuorumLost, why, "check that they run")
+    } else if any(|answer| *answer == Answer::Mute) && encrypted {
+        let why = "a server takes connections, but no session comes of it";
+        let remedy =
+            "check ca, cert and key, that the port speaks TLS, and that enough servers are up";
+        (ErrorKind::Denied, why, remedy)
+    } else if any(|answer| *answer == Answer::Mute) {
+        let why = "a server takes connections, but opens no session";
+        let remedy = "too few servers are up, they elect a leader, this machine has too many \
+                      connections (maxClientCnxns), or the port wants TLS (zks://)";
+        (ErrorKind::QuorumLost, why, remedy)
+    } else if any(|answer| matches!(answer, Answer::Distrust(_))) {
+        (ErrorKind::Denied, "TLS failed", "check ca, cert and key")
+    } else {
+        (ErrorKind::Unreachable, "no server can be reached", "check that they run")
+    };
+    match told.is_empty() {
+        true => (kind, format!("{why}: {remedy}")),
+        false => (kind, format!("{why}: {told}; {remedy}")),
+    }
 }
 
 #[cfg(test)]
@@ -181,5 +187,27 @@ mod tests {
         assert!(alone.split(',').count() > 10 && alone.split(',').all(|name| name == "h:7"));
         // One of several that is silent must not be tried twice in a row.
         assert_eq!(cluster(&config(&["h", "::1"])), "h:7,[::1]:7");
+    }
+
+    #[test]
+    fn why_no_session_is_opened_is_told_by_what_servers_say() {
+        let silence = || Answer::Silence("refused".into());
+        let distrust = || Answer::Distrust("expired".into());
+        let serves = || Answer::Serves { version: "3.9.3".into(), mode: "leader".into() };
+        let cases = [
+            (vec![silence(), silence()], ErrorKind::Unreachable, "h0 (refused), h1 (refused)"),
+            (vec![silence(), Answer::Idle], ErrorKind::QuorumLost, "h1 (it has no quorum)"),
+            (vec![distrust(), Answer::Idle], ErrorKind::QuorumLost, "h0 (expired)"),
+            (vec![silence(), distrust()], ErrorKind::Denied, "h1 (expired); check ca"),
+            (vec![Answer::Mute, distrust()], ErrorKind::Denied, "speaks TLS"),
+            (vec![Answer::Idle, serves()], ErrorKind::Unreachable, "longer timeout="),
+        ];
+        for (answers, kind, words) in cases {
+            let named = (0..).map(|number: u32| format!("h{number}")).zip(answers);
+            let told = reason(&named.collect::<Vec<_>>(), true);
+            assert!(told.0 == kind && told.1.contains(words), "{told:?}");
+        }
+        let told = reason(&[("h".into(), Answer::Mute)], false);
+        assert!(told.0 == ErrorKind::QuorumLost && told.1.contains("zks://"), "{told:?}");
     }
 }

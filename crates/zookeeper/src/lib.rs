@@ -80,6 +80,8 @@ mod session;
 mod session_tests;
 mod store;
 mod tenants;
+mod words;
 
-pub use config::{Access, Neighbours, Tls, ZooKeeperConfig};
+pub use config::{Access, Neighbours, ZooKeeperConfig};
 pub use store::ZooKeeperStore;
+pub use tenure_tls::Tls;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{client, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
-use tenure_testkit::{Certificates, ZooKeeperServer};
+use tenure_testkit::{Certificates, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
@@ -119,11 +119,34 @@ on_servers! {
         // A server that another authority vouches for.
         let others = Certificates::make().unwrap();
         config.tls = Some(Tls { ca: Some(others.ca()), identity });
-        assert_eq!(refusal(&config).await.kind(), ErrorKind::Denied);
+        let denied = refusal(&config).await;
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        assert!(denied.to_string().contains("check ca"), "{denied}");
         for ca in [Some("/nowhere.pem".into()), None] {
             config.tls = Some(Tls { ca, identity: None });
             assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
         }
+    }
+}
+
+on_servers! {
+    async fn a_lost_quorum_is_told_from_a_lack_of_trust() {
+        let files = Certificates::make().unwrap();
+        let mut ensemble = ZooKeeperEnsemble::start_with_tls(&[], &files).unwrap();
+        let ports = ensemble.members().iter().map(|member| member.tls_port().unwrap());
+        let servers = ports.map(|port| ("127.0.0.1".into(), port)).collect();
+        let mut config = ZooKeeperConfig::new(servers);
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        works(&client(&config).await).await;
+        for member in &mut ensemble.members()[..2] {
+            member.kill9().unwrap();
+        }
+        // It takes a moment to notice that it is alone.
+        let told = eventually(GENEROUS, || async {
+            let error = refusal(&config).await;
+            error.kind() == ErrorKind::QuorumLost && error.to_string().contains("has no quorum")
+        });
+        assert!(told.await);
     }
 }
 

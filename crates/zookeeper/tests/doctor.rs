@@ -6,8 +6,8 @@ mod common;
 
 use common::{config, config_of, store};
 use tenure_core::{Finding, Severity, Store};
-use tenure_testkit::{GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
-use tenure_zookeeper::{Access, ZooKeeperConfig, ZooKeeperStore};
+use tenure_testkit::{Certificates, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
 
 async fn findings(config: &ZooKeeperConfig) -> Vec<Finding> {
     store(config).await.examine().await.unwrap()
@@ -47,6 +47,20 @@ on_servers! {
         assert!(has(&found, Severity::Advice, "four-letter words are off"), "{found:?}");
         assert!(has(&found, Severity::Advice, "without encryption"), "{found:?}");
         assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+    }
+}
+
+on_servers! {
+    async fn servers_are_asked_over_tls_too() {
+        let files = Certificates::make().unwrap();
+        let server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
+        let mut config = config_of(&server);
+        config.servers[0].1 = server.tls_port().unwrap();
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        let found = findings(&config).await;
+        assert!(has(&found, Severity::Fine, "recent enough"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "as long as 598s"), "{found:?}");
+        assert!(!has(&found, Severity::Advice, "four-letter words"), "{found:?}");
     }
 }
 

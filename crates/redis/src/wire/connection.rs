@@ -18,6 +18,7 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustix::net::{RecvFlags, recv};
+use tenure_tls::distrust;
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -26,7 +27,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::value::{Frame, Stop, Value, frame};
-use super::{Command, Stream, cmd, is_of_tls};
+use super::{Command, Stream, cmd};
 
 /// Whoever wants to know what is published.
 pub(crate) trait Hearer: Send + Sync {
@@ -51,7 +52,7 @@ pub(crate) enum Lost {
 impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Self {
         let why = error.to_string().into();
-        if is_of_tls(&error) { Self::Untrusted(why) } else { Self::Broken(why) }
+        if distrust(&error).is_some() { Self::Untrusted(why) } else { Self::Broken(why) }
     }
 }
 

@@ -7,5 +7,5 @@ mod value;
 
 pub(crate) use command::{Arg, Command, cmd};
 pub(crate) use connection::{Connection, Hearer, Lost, Outcome, Reply};
-pub(crate) use stream::{Stream, connector, is_of_tls};
+pub(crate) use stream::Stream;
 pub(crate) use value::{Refusal, Value};

@@ -1,7 +1,6 @@
 //! The bytes' way: a socket, with or without TLS.
 
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,16 +9,10 @@ use std::time::Duration;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
-use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_tls::{TlsConnector, TlsStream, secure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-
-use crate::config::Tls;
 
 /// After so long without traffic, the server's machine is asked whether it is there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -50,9 +43,7 @@ impl Stream {
             let (reader, writer) = socket.into_split();
             return Ok(Self::Plain(reader, Arc::new(writer)));
         };
-        let name = ServerName::try_from(host.clone())
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(Self::Tls(Box::new(tls.connect(name, socket).await?)))
+        Ok(Self::Tls(Box::new(secure(tls, host, socket).await?)))
     }
 
     /// Where a call may write by itself, without the task that serves the connection.
@@ -97,59 +88,4 @@ impl Stream {
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }
-}
-
-/// Whether one side did not trust the other.
-pub(crate) fn is_of_tls(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
-}
-
-/// Always verifies. The provider is named, so that other users of TLS in the same program cannot
-/// make the choice ambiguous.
-pub(crate) fn connector(tls: &Tls) -> Result<TlsConnector> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let broken = |error: rustls::Error| {
-        Error::new(ErrorKind::Invalid, "set up TLS", format!("{error}: check cert and key"))
-    };
-    let mut roots = rustls::RootCertStore::empty();
-    match &tls.ca {
-        Some(path) => {
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(broken)?;
-            }
-        }
-        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-    }
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(broken)?
-        .with_root_certificates(roots);
-    let config = match &tls.identity {
-        Some((certificate, key)) => {
-            let chain = certificates(certificate)?;
-            builder.with_client_auth_cert(chain, private_key(key)?).map_err(broken)?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if found.is_empty() => Err(unreadable(path, "there is no certificate in it")),
-        Ok(found) => Ok(found),
-        Err(error) => Err(unreadable(path, &error.to_string())),
-    }
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path)
-        .map_err(|error: PemError| unreadable(path, &error.to_string()))
-}
-
-fn unreadable(path: &Path, why: &str) -> Error {
-    let why = format!("{}: {why}; it must be a PEM file", path.display());
-    Error::new(ErrorKind::Invalid, "set up TLS", why)
 }

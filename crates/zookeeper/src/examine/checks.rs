@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tenure_core::{Finding, Options};
 
-use super::facts::{Answer, Facts};
+use super::facts::Facts;
 use crate::numbers::Limits;
 use crate::session::GRACE;
+use crate::words::Answer;
 
 pub(crate) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![quorum(facts)];
@@ -23,7 +24,7 @@ fn quorum(facts: &Facts) -> Finding {
     let silent: Vec<_> = servers
         .iter()
         .filter_map(|(name, answer)| match answer {
-            Answer::Silence(why) => Some(format!("{name} ({why})")),
+            Answer::Silence(why) | Answer::Distrust(why) => Some(format!("{name} ({why})")),
             Answer::Idle => Some(format!("{name} (it has no quorum)")),
             Answer::Serves { .. } | Answer::Mute => None,
         })
@@ -63,12 +64,6 @@ fn quorum(facts: &Facts) -> Finding {
 
 fn words(facts: &Facts) -> Option<Finding> {
     let mute = facts.servers.iter().any(|(_, answer)| *answer == Answer::Mute);
-    if mute && facts.encrypted {
-        return Some(Finding::advice(
-            "how the servers are cannot be asked for over TLS",
-            "run the doctor on a port without TLS, or ask their admin server",
-        ));
-    }
     if mute || facts.settings.is_none() {
         return Some(Finding::advice(
             "four-letter words are off: how the servers are, and are set, could not be looked at",
@@ -81,7 +76,7 @@ fn words(facts: &Facts) -> Option<Finding> {
 fn versions(facts: &Facts) -> Vec<Finding> {
     let version = |(_, answer): &(String, Answer)| match answer {
         Answer::Serves { version, .. } => Some(version.clone()),
-        Answer::Idle | Answer::Mute | Answer::Silence(_) => None,
+        _ => None,
     };
     let mut told: Vec<String> = facts.servers.iter().filter_map(version).collect();
     told.sort_unstable();
@@ -234,7 +229,8 @@ mod tests {
             (with(|it| drop(it.servers.pop())), "names 2 of 3"),
             (with(|it| it.voters = None), "how many servers"),
             (with(|it| it.servers[0] = it.servers[1].clone()), "0 of the servers say"),
-            (with(|it| it.servers[0].1 = Answer::Mute), "over TLS"),
+            (with(|it| it.servers[0].1 = Answer::Mute), "four-letter words"),
+            (with(|it| it.servers[1].1 = Answer::Distrust("expired".into())), "h1 (expired)"),
             (with(|it| it.settings = None), "four-letter words"),
             (with(|it| it.settings.as_mut().unwrap().longest = GRACE * 5), "above 8s"),
             (with(|it| it.settings.as_mut().unwrap().shortest = GRACE * 10), "after 20s"),

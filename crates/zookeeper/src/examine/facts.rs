@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tenure_core::{LockName, Result};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use zookeeper_client::{Permission, Stat};
 
 use crate::connect::address;
 use crate::inner::Inner;
 use crate::session::Session;
+use crate::words::{Answer, Asker};
 
 /// What is known of the ensemble.
 #[derive(Clone, Debug, Default)]
@@ -30,20 +29,6 @@ pub(crate) struct Facts {
     pub(crate) numbers: Option<(String, i64)>,
 }
 
-/// What one server answers, or why it does not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Serves {
-        version: String,
-        mode: String,
-    },
-    /// It is there, and has no quorum.
-    Idle,
-    /// It is there, and does not say how it is.
-    Mute,
-    Silence(String),
-}
-
 /// Times, as a server is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -59,19 +44,14 @@ const EXAMINE: &str = "examine ZooKeeper";
 
 pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
     let session = inner.sessions.any(EXAMINE).await?;
+    let asker = Asker::new(&inner.config, inner.config.timeout)?;
     let (mut servers, mut settings) = (Vec::new(), None);
     for server in &inner.config.servers {
-        let address = address(server);
-        let word = |word| ask(&address, word, inner.config.timeout);
-        let answer = match inner.config.tls {
-            // A port with TLS knows no words.
-            Some(_) => Answer::Mute,
-            None => word("srvr").await.map_or_else(Answer::Silence, |said| state(&said)),
-        };
+        let answer = asker.state(server).await;
         if settings.is_none() && matches!(answer, Answer::Serves { .. }) {
-            settings = word("conf").await.ok().and_then(|said| times(&said));
+            settings = asker.ask(server, "conf").await.ok().and_then(|said| times(&said));
         }
-        servers.push((address, answer));
+        servers.push((address(server), answer));
     }
     let config = session.answer(session.zk.get_config()).await.ok();
     let voters = config.map(|(text, _)| voters(&String::from_utf8_lossy(&text)));
@@ -86,33 +66,6 @@ pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
         encrypted: inner.config.tls.is_some(),
         numbers: numbers(inner, &session).await,
     })
-}
-
-/// What a server answers to a four-letter word.
-async fn ask(address: &str, word: &str, limit: Duration) -> Result<String, String> {
-    let asked = async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(word.as_bytes()).await?;
-        let mut said = Vec::new();
-        // Whoever answers more than this is no ZooKeeper.
-        stream.take(65_536).read_to_end(&mut said).await?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&said).into_owned())
-    };
-    match tokio::time::timeout(limit, asked).await {
-        Ok(said) => said.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no reply within {limit:?}")),
-    }
-}
-
-fn state(said: &str) -> Answer {
-    let field = |name: &str| said.lines().find_map(|line| line.strip_prefix(name));
-    if said.contains("not currently serving") {
-        return Answer::Idle;
-    }
-    let Some(mode) = field("Mode: ") else { return Answer::Mute };
-    let version = field("Zookeeper version: ").unwrap_or_default();
-    let version = version.split(['-', ',', ' ']).next().unwrap_or_default();
-    Answer::Serves { version: version.into(), mode: mode.into() }
 }
 
 fn times(said: &str) -> Option<Settings> {
@@ -161,14 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_understood() {
-        let said = "Zookeeper version: 3.8.0-1, built on 2022\nZxid: 0x3\nMode: follower\n";
-        let serves = Answer::Serves { version: "3.8.0".into(), mode: "follower".into() };
-        assert_eq!(state(said), serves);
-        let idle = "This ZooKeeper instance is not currently serving requests\n";
-        assert_eq!(state(idle), Answer::Idle);
-        let off = "srvr is not executed because it is not in the whitelist.\n";
-        assert_eq!(state(off), Answer::Mute);
+    fn what_is_said_is_understood() {
         let conf = "clientPort=1\ntickTime=200\nminSessionTimeout=400\nmaxSessionTimeout=4000\n";
         let settings = times(conf).unwrap();
         assert_eq!((settings.tick.as_millis(), settings.longest.as_secs()), (200, 4));
