@@ -106,9 +106,9 @@ pub(crate) async fn a_parent_of_ours_that_vanishes_stops_nobody(scene: &Scene) {
     let mut theirs = scene.theirs().await;
     permit.release().await.unwrap();
     // When this one has vanished, the other has, too, if it can.
-    let others = connect(&scene.server, Neighbours::default()).await;
+    let others = connect(scene.ports[0], Neighbours::default()).await;
     others.mutex("another").unwrap().acquire().await.unwrap().release().await.unwrap();
-    let server = format!("127.0.0.1:{}", scene.server.port());
+    let server = format!("127.0.0.1:{}", scene.ports[0]);
     let looks = zookeeper_client::Client::connect(&server).await.unwrap();
     let another = PATH.replace("orders", "another");
     let gone = || async { looks.check_stat(&another).await.is_ok_and(|stat| stat.is_none()) };

@@ -23,12 +23,18 @@ const CURATOR_DEBIAN: Neighbour = Neighbour { name: "curator-debian", needs: &["
 const CURATOR_MAVEN: Neighbour = Neighbour { name: "curator-maven", needs: &["java"] };
 const KAZOO_CLIENT: Neighbour = Neighbour { name: "kazoo", needs: &["python3"] };
 
-/// A module a client and a kind of lock, with what our store is told about it; a test a case.
+/// A module a client and a kind of lock, with what our store is told about it, and how many servers
+/// there are; a test a case.
 macro_rules! clients {
-    ($($module:ident: $client:ident, $kind:literal, $beside:ident => $($cases:ident),+;)*) => {
+    ($($module:ident: $client:ident, $kind:literal, $beside:ident, $servers:literal
+        => $($cases:ident),+;)*) => {
         $(mod $module {
-            static SETTING: super::Setting =
-                super::Setting { client: super::$client, kind: $kind, beside: super::$beside };
+            static SETTING: super::Setting = super::Setting {
+                client: super::$client,
+                kind: $kind,
+                beside: super::$beside,
+                servers: $servers,
+            };
             $(super::$cases!();)+
         })*
     };
@@ -99,21 +105,24 @@ macro_rules! semaphore {
 use {mutex, parent, read_write, semaphore, tests, unseen};
 
 clients! {
-    curator_mutex_debian: CURATOR_DEBIAN, "exclusive", NOBODY => mutex, parent;
-    curator_mutex_maven: CURATOR_MAVEN, "exclusive", NOBODY => mutex, parent;
-    curator_read_write_debian: CURATOR_DEBIAN, "write", CURATOR_RW => read_write;
-    curator_read_write_maven: CURATOR_MAVEN, "write", CURATOR_RW => read_write;
-    curator_read_write_without_the_option: CURATOR_DEBIAN, "write", NOBODY => unseen;
-    curator_semaphore: CURATOR_DEBIAN, "permit-of-1", NOBODY => semaphore;
-    kazoo_lock: KAZOO_CLIENT, "exclusive", KAZOO => mutex, parent;
-    kazoo_lock_that_knows_curator: KAZOO_CLIENT, "exclusive-beside-curator", NOBODY => mutex;
-    kazoo_read_write: KAZOO_CLIENT, "write", KAZOO => read_write;
-    kazoo_lock_without_the_option: KAZOO_CLIENT, "exclusive", NOBODY => unseen;
+    curator_mutex_debian: CURATOR_DEBIAN, "exclusive", NOBODY, 1 => mutex, parent;
+    curator_mutex_maven: CURATOR_MAVEN, "exclusive", NOBODY, 1 => mutex, parent;
+    curator_read_write_debian: CURATOR_DEBIAN, "write", CURATOR_RW, 1 => read_write;
+    curator_read_write_maven: CURATOR_MAVEN, "write", CURATOR_RW, 1 => read_write;
+    curator_read_write_without_the_option: CURATOR_DEBIAN, "write", NOBODY, 1 => unseen;
+    curator_semaphore: CURATOR_DEBIAN, "permit-of-1", NOBODY, 1 => semaphore;
+    kazoo_lock: KAZOO_CLIENT, "exclusive", KAZOO, 1 => mutex, parent;
+    kazoo_lock_that_knows_curator: KAZOO_CLIENT, "exclusive-beside-curator", NOBODY, 1 => mutex;
+    kazoo_read_write: KAZOO_CLIENT, "write", KAZOO, 1 => read_write;
+    kazoo_lock_without_the_option: KAZOO_CLIENT, "exclusive", NOBODY, 1 => unseen;
+    curator_mutex_on_an_ensemble: CURATOR_DEBIAN, "exclusive", NOBODY, 3 => mutex;
+    kazoo_lock_on_an_ensemble: KAZOO_CLIENT, "exclusive", KAZOO, 3 => mutex;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn curator_and_kazoo_both_give_way_to_ours_and_ours_to_both() {
-    static SETTING: Setting = Setting { client: CURATOR_DEBIAN, kind: "exclusive", beside: ALL };
+    static SETTING: Setting =
+        Setting { client: CURATOR_DEBIAN, kind: "exclusive", beside: ALL, servers: 1 };
     let name = "curator_and_kazoo_both_give_way_to_ours_and_ours_to_both";
     let clients = [CURATOR_DEBIAN, KAZOO_CLIENT];
     if ZooKeeperServer::is_missing(name) || clients.iter().any(|client| client.is_missing(name)) {

@@ -1,10 +1,11 @@
-//! A server, a client of ours on it, and as many of theirs as a case starts.
+//! One server or several, a client of ours there, and as many of theirs as a case starts.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Client, Guard, LockState, Mutex};
-use tenure_testkit::{GENEROUS, Neighbour, ZooKeeperServer, eventually};
+use tenure_testkit::{GENEROUS, Neighbour, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_zookeeper::{Neighbours, ZooKeeperConfig, ZooKeeperStore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -25,20 +26,35 @@ pub(crate) struct Setting {
     pub(crate) client: Neighbour,
     pub(crate) kind: &'static str,
     pub(crate) beside: Neighbours,
+    /// How many servers there are. Of several, ours is connected to another than theirs.
+    pub(crate) servers: usize,
 }
 
 pub(crate) struct Scene {
     setting: &'static Setting,
-    pub(crate) server: ZooKeeperServer,
+    /// They run as long as this is there.
+    _servers: Box<dyn Any + Send + Sync>,
+    /// The port of the server that ours is connected to, and of theirs.
+    pub(crate) ports: [u16; 2],
     pub(crate) ours: Client,
 }
 
+/// Parents that are left empty vanish at once, not after minutes.
+const SETTINGS: &[&str] = &["-Dznode.container.checkIntervalMs=200"];
+
 impl Scene {
     pub(crate) async fn set(setting: &'static Setting) -> Self {
-        // Parents that are left empty vanish at once, not after minutes.
-        let server = ZooKeeperServer::start(&["-Dznode.container.checkIntervalMs=200"]).unwrap();
-        let ours = connect(&server, setting.beside).await;
-        Self { setting, server, ours }
+        let (servers, ports): (Box<dyn Any + Send + Sync>, _) = if setting.servers == 1 {
+            let server = ZooKeeperServer::start(SETTINGS).unwrap();
+            let ports = [server.port(); 2];
+            (Box::new(server), ports)
+        } else {
+            let mut ensemble = ZooKeeperEnsemble::start(SETTINGS).unwrap();
+            let ports = [0, 1].map(|member| ensemble.members()[member].port());
+            (Box::new(ensemble), ports)
+        };
+        let ours = connect(ports[0], setting.beside).await;
+        Self { setting, _servers: servers, ports, ours }
     }
 
     /// One more client of theirs.
@@ -58,11 +74,11 @@ impl Scene {
 
     /// One of yet another project.
     pub(crate) async fn others(&self, client: &Neighbour, kind: &str) -> Theirs {
-        Theirs::start(client, self.server.port(), PATH, kind, LONG).await
+        Theirs::start(client, self.ports[1], PATH, kind, LONG).await
     }
 
     async fn start(&self, kind: &str, session: Duration) -> Theirs {
-        Theirs::start(&self.setting.client, self.server.port(), PATH, kind, session).await
+        Theirs::start(&self.setting.client, self.ports[1], PATH, kind, session).await
     }
 
     pub(crate) fn mutex(&self) -> Mutex {
@@ -117,8 +133,8 @@ impl Waiter {
 }
 
 /// A client of ours beside these.
-pub(crate) async fn connect(server: &ZooKeeperServer, beside: Neighbours) -> Client {
-    let mut config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
+pub(crate) async fn connect(port: u16, beside: Neighbours) -> Client {
+    let mut config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), port)]);
     (config.chroot, config.prefix) = ("/apps".into(), "locks/".into());
     config.neighbours = beside;
     Client::new(Arc::new(ZooKeeperStore::connect(config).await.unwrap()))
