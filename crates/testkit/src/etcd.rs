@@ -3,21 +3,19 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::{halt, signal};
 use crate::redis::free_port;
-use crate::{GENEROUS, temp_dir};
+use crate::{GENEROUS, Servant, temp_dir};
 
 /// One member of an etcd cluster, alone or not, killed by its pid when it is dropped, its files with
 /// it.
 #[derive(Debug)]
 pub struct EtcdServer {
-    child: Child,
+    servant: Servant,
     port: u16,
     arguments: Vec<String>,
     folder: TempDir,
@@ -71,8 +69,8 @@ impl EtcdServer {
         .map(|(option, value)| format!("--{option}={value}"))
         .into();
         all.extend(arguments.iter().map(ToString::to_string));
-        let child = run(folder.path(), &all)?;
-        Ok(Self { child, port, arguments: all, folder })
+        let servant = run(folder.path(), &all)?;
+        Ok(Self { servant, port, arguments: all, folder })
     }
 
     fn once_it_serves(mut self) -> io::Result<Self> {
@@ -84,7 +82,7 @@ impl EtcdServer {
     fn until_it_serves(&mut self) -> io::Result<()> {
         let start = Instant::now();
         while start.elapsed() < GENEROUS {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.servant.status()? {
                 return Err(io::Error::other(format!("etcd ended at once: {status}")));
             }
             // One that wants TLS cannot be asked here: that it listens must do.
@@ -106,36 +104,6 @@ impl EtcdServer {
         self.port
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Kills it with SIGKILL.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn kill9(&mut self) -> io::Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(drop)
-    }
-
-    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn stop(&mut self) -> io::Result<()> {
-        halt(&mut self.child)
-    }
-
-    /// Lets a stopped server continue.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn cont(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::CONT)
-    }
-
     /// Starts it again with what it has on disk. A member of several may have to wait for others:
     /// so this does not.
     ///
@@ -143,7 +111,7 @@ impl EtcdServer {
     /// If it cannot be started.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill9()?;
-        self.child = run(self.folder.path(), &self.arguments)?;
+        self.servant = run(self.folder.path(), &self.arguments)?;
         Ok(())
     }
 
@@ -182,18 +150,13 @@ impl EtcdServer {
     }
 }
 
-impl Drop for EtcdServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+crate::servant::is_a_servant!(EtcdServer);
 
-fn run(folder: &Path, arguments: &[String]) -> io::Result<Child> {
+fn run(folder: &Path, arguments: &[String]) -> io::Result<Servant> {
     let mut command = Command::new("etcd");
     command.arg("--data-dir").arg(folder.join("data")).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    crate::spawn_servant(command)
+    Servant::spawn(command)
 }
 
 /// Three members, killed by their pids when it is dropped.

@@ -27,7 +27,7 @@ pub use proxy::Proxy;
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
-pub use servant::spawn_servant;
+pub use servant::Servant;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};

@@ -3,21 +3,18 @@
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 
-use crate::{GENEROUS, eventually};
+use crate::eventually;
+use crate::servant::Servant;
 
 /// A child process with piped standard input and output, read line by line.
-///
-/// Dropping it kills it, also when it is stopped. Every signal goes to its own process id, and
-/// only while the child has not been waited for, so never to a stranger that got the same id.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
+    servant: Servant,
     input: Option<ChildStdin>,
     lines: mpsc::UnboundedReceiver<String>,
 }
@@ -48,12 +45,7 @@ impl Process {
                 read.try_for_each(|line| sender.send(line).map_err(drop))
             });
         }
-        Ok(Self { child, input, lines })
-    }
-
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+        Ok(Self { servant: Servant::from(child), input, lines })
     }
 
     /// Writes one line to its standard input.
@@ -80,37 +72,12 @@ impl Process {
         tokio::time::timeout(limit, self.lines.recv()).await.ok().flatten()
     }
 
-    /// Kills it with SIGKILL, and waits until it is gone. Does nothing to one that has ended.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn kill9(&mut self) -> io::Result<ExitStatus> {
-        self.child.kill()?;
-        self.child.wait()
-    }
-
-    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn stop(&mut self) -> io::Result<()> {
-        halt(&mut self.child)
-    }
-
-    /// Lets a stopped process continue.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn cont(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::CONT)
-    }
-
     /// Its exit status, once it ends by itself; `None` if it does not within `limit`.
     pub async fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let mut status = None;
-        let child = &mut self.child;
+        let servant = &mut self.servant;
         let _ended = eventually(limit, || {
-            status = child.try_wait().ok().flatten();
+            status = servant.status().ok().flatten();
             std::future::ready(status.is_some())
         })
         .await;
@@ -118,53 +85,12 @@ impl Process {
     }
 }
 
-/// Signals a child of ours by its id, which it no longer owns once it was waited for.
-pub(crate) fn signal(child: &mut Child, signal: Signal) -> io::Result<()> {
-    if child.try_wait()?.is_some() {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(kill_process(pid, signal)?)
-}
-
-/// Stops a child, and returns when it stands still: a signal is only on its way at first.
-pub(crate) fn halt(child: &mut Child) -> io::Result<()> {
-    signal(child, Signal::STOP)?;
-    let start = Instant::now();
-    while !stands_still(child.id())? {
-        if start.elapsed() > GENEROUS {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// Whether every thread of a process is stopped.
-fn stands_still(pid: u32) -> io::Result<bool> {
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end meanwhile.
-        let stat = std::fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
-        // The name before the state is in brackets, and may hold anything.
-        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-        if state.is_some_and(|state| state != "T") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Errors only say that it has ended already.
-        let _gone = self.kill9();
-    }
-}
+crate::servant::is_a_servant!(Process);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::GENEROUS;
 
     fn cat() -> Process {
         Process::start::<&str>(Path::new("cat"), &[]).unwrap()

@@ -3,20 +3,18 @@
 use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::{halt, signal};
 use crate::redis_wire::command;
-use crate::{FalseClock, GENEROUS, spawn_servant, temp_dir};
+use crate::{FalseClock, GENEROUS, Servant, temp_dir};
 
 /// A Redis server, killed by its pid when it is dropped, its files with it.
 #[derive(Debug)]
 pub struct RedisServer {
-    child: Child,
+    servant: Servant,
     port: u16,
     arguments: Vec<String>,
     /// A library to load before all others, and its settings.
@@ -68,16 +66,12 @@ impl RedisServer {
                 launcher: launcher.as_deref(),
                 folder: folder.path(),
             };
-            let mut child = plan.spawn(port)?;
-            match answers(port, &mut child) {
+            let mut servant = plan.spawn(port)?;
+            match answers(port, &mut servant) {
                 Ok(()) => {
-                    return Ok(Self { child, port, arguments, environment, launcher, folder });
+                    return Ok(Self { servant, port, arguments, environment, launcher, folder });
                 }
-                Err(error) => {
-                    last = error;
-                    let _ = child.kill();
-                    let _ = child.wait();
-                }
+                Err(error) => last = error,
             }
         }
         Err(last)
@@ -88,39 +82,9 @@ impl RedisServer {
         self.port
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Where its files are.
     pub fn folder(&self) -> &Path {
         self.folder.path()
-    }
-
-    /// Kills it with SIGKILL.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn kill9(&mut self) -> io::Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(drop)
-    }
-
-    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn stop(&mut self) -> io::Result<()> {
-        halt(&mut self.child)
-    }
-
-    /// Lets a stopped server continue.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn cont(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::CONT)
     }
 
     /// Starts it again on the same port, with what it kept on disk, if anything.
@@ -135,8 +99,8 @@ impl RedisServer {
             launcher: self.launcher.as_deref(),
             folder: self.folder.path(),
         };
-        self.child = plan.spawn(self.port)?;
-        answers(self.port, &mut self.child)
+        self.servant = plan.spawn(self.port)?;
+        answers(self.port, &mut self.servant)
     }
 
     /// Sends one command on a connection of its own, and returns the reply's text: enough for a
@@ -149,12 +113,7 @@ impl RedisServer {
     }
 }
 
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+crate::servant::is_a_servant!(RedisServer);
 
 /// How a server is started.
 struct Plan<'a> {
@@ -165,7 +124,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn spawn(&self, port: u16) -> io::Result<Child> {
+    fn spawn(&self, port: u16) -> io::Result<Servant> {
         let mut command = Command::new(if self.launcher.is_some() { "sh" } else { "redis-server" });
         command.args(self.launcher);
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
@@ -177,14 +136,14 @@ impl Plan<'_> {
         command.arg("--dir").arg(self.folder).args(self.arguments);
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        spawn_servant(command)
+        Servant::spawn(command)
     }
 }
 
-fn answers(port: u16, child: &mut Child) -> io::Result<()> {
+fn answers(port: u16, servant: &mut Servant) -> io::Result<()> {
     let start = Instant::now();
     while start.elapsed() < GENEROUS {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = servant.status()? {
             return Err(io::Error::other(format!("redis-server ended at once: {status}")));
         }
         // Whoever asks for a password answers, too.

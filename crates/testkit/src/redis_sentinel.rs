@@ -1,14 +1,14 @@
 //! Redis under Sentinels of one's own.
 
 use std::io;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::redis::free_port;
 use crate::redis_wire::command;
-use crate::{GENEROUS, RedisServer, spawn_servant, temp_dir};
+use crate::{GENEROUS, RedisServer, Servant, temp_dir};
 
 /// A master, two replicas and three Sentinels that know it as `main`, all killed by their pids when
 /// it is dropped.
@@ -20,7 +20,7 @@ pub struct RedisSentinel {
 
 #[derive(Debug)]
 struct Sentinel {
-    child: Child,
+    _servant: Servant,
     port: u16,
     _folder: TempDir,
 }
@@ -116,14 +116,7 @@ impl Sentinel {
         let mut program = Command::new("redis-server");
         program.arg(&file).arg("--sentinel");
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { child: spawn_servant(program)?, port, _folder: folder })
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Ok(Self { _servant: Servant::spawn(program)?, port, _folder: folder })
     }
 }
 

@@ -1,13 +1,16 @@
-//! Children that do not outlive this process, however it ends.
+//! Children that can be stopped and killed, and do not outlive this process, however it ends.
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::GENEROUS;
 
 type Order = (Command, io::Result<CpuSet>, Sender<io::Result<Child>>);
 
@@ -27,23 +30,136 @@ static STARTER: LazyLock<Sender<Order>> = LazyLock::new(|| {
     sender
 });
 
-/// Starts a command whose process is killed when this one ends, also by `kill -9`.
+/// A child process that can be stopped and killed.
 ///
-/// # Errors
-/// If it cannot be started.
-pub fn spawn_servant(mut command: Command) -> io::Result<Child> {
-    let mortal = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: between fork and exec only one system call is made; it allocates nothing and takes
-    // no lock.
-    #[allow(unsafe_code, reason = "the only way to do something in the child before it starts")]
-    unsafe {
-        command.pre_exec(mortal);
+/// Dropping it kills it, also when it is stopped. Every signal goes to its own process id, and
+/// only while the child has not been waited for, so never to a stranger that got the same id.
+#[derive(Debug)]
+pub struct Servant(Child);
+
+impl Servant {
+    /// Starts a command whose process is killed when this one ends, also by `kill -9`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn spawn(mut command: Command) -> io::Result<Self> {
+        let mortal = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY: between fork and exec only one system call is made; it allocates nothing and takes
+        // no lock.
+        #[allow(unsafe_code, reason = "the only way to do something in the child before it starts")]
+        unsafe {
+            command.pre_exec(mortal);
+        }
+        let (reply, started) = channel();
+        let cores = sched_getaffinity(None).map_err(io::Error::from);
+        let gone = || io::Error::other("the thread that starts processes is gone");
+        STARTER.send((command, cores, reply)).map_err(|_| gone())?;
+        started.recv().map_err(|_| gone())?.map(Self)
     }
-    let (reply, started) = channel();
-    let cores = sched_getaffinity(None).map_err(io::Error::from);
-    let gone = || io::Error::other("the thread that starts processes is gone");
-    STARTER.send((command, cores, reply)).map_err(|_| gone())?;
-    started.recv().map_err(|_| gone())?
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its exit status, if it has ended.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn status(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.0.try_wait()
+    }
+
+    /// Kills it with SIGKILL, and waits until it is gone. Does nothing to one that has ended.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn kill9(&mut self) -> io::Result<()> {
+        self.0.kill()?;
+        self.0.wait().map(drop)
+    }
+
+    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont). Returns when it does: a
+    /// signal is only on its way at first.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.signal(Signal::STOP)?;
+        let start = Instant::now();
+        while !stands_still(self.pid())? {
+            if start.elapsed() > GENEROUS {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Lets a stopped one continue.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cont(&mut self) -> io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        if self.status()?.is_some() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl From<Child> for Servant {
+    fn from(child: Child) -> Self {
+        Self(child)
+    }
+}
+
+impl Drop for Servant {
+    fn drop(&mut self) {
+        // Errors only say that it has ended already.
+        let _gone = self.kill9();
+    }
+}
+
+/// Lets everything that is done to a servant be done to whatever has one.
+macro_rules! is_a_servant {
+    ($type:ty) => {
+        impl std::ops::Deref for $type {
+            type Target = crate::Servant;
+
+            fn deref(&self) -> &crate::Servant {
+                &self.servant
+            }
+        }
+
+        impl std::ops::DerefMut for $type {
+            fn deref_mut(&mut self) -> &mut crate::Servant {
+                &mut self.servant
+            }
+        }
+    };
+}
+
+pub(crate) use is_a_servant;
+
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: u32) -> io::Result<bool> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let stat = std::fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
+        // The name before the state is in brackets, and may hold anything.
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        if state.is_some_and(|state| state != "T") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -63,11 +179,11 @@ mod tests {
         let start = || {
             let mut command = Command::new("sleep");
             command.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
-            spawn_servant(command).unwrap()
+            Servant::spawn(command).unwrap()
         };
         let mut servant = std::thread::spawn(start).join().unwrap();
-        std::fs::write(std::env::var_os(PARENT).unwrap(), servant.id().to_string()).unwrap();
-        servant.wait().unwrap();
+        std::fs::write(std::env::var_os(PARENT).unwrap(), servant.pid().to_string()).unwrap();
+        servant.0.wait().unwrap();
     }
 
     #[tokio::test]

@@ -3,15 +3,13 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::{halt, signal};
 use crate::redis::free_port;
-use crate::{Certificates, GENEROUS, lacks, temp_dir};
+use crate::{Certificates, GENEROUS, Servant, lacks, temp_dir};
 
 /// Where Debian has the server. Its manifest names what else it needs,
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -50,7 +48,7 @@ const SETTINGS: &[&str] = &[
 /// with it.
 #[derive(Debug)]
 pub struct ZooKeeperServer {
-    child: Child,
+    servant: Servant,
     port: u16,
     tls_port: Option<u16>,
     options: Vec<String>,
@@ -125,8 +123,8 @@ impl ZooKeeperServer {
         // Of two lines about one thing, the later counts.
         lines.extend(settings);
         std::fs::write(folder.path().join("zoo.cfg"), lines.join("\n"))?;
-        let child = run(folder.path(), &options)?;
-        Ok(Self { child, port, tls_port, options, folder })
+        let servant = run(folder.path(), &options)?;
+        Ok(Self { servant, port, tls_port, options, folder })
     }
 
     fn once_it_serves(mut self) -> io::Result<Self> {
@@ -141,7 +139,7 @@ impl ZooKeeperServer {
     pub fn until_it_serves(&mut self) -> io::Result<()> {
         let start = Instant::now();
         while start.elapsed() < GENEROUS {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.servant.status()? {
                 return Err(io::Error::other(format!("zookeeper ended at once: {status}")));
             }
             // One that is not allowed to say how it is at least listens.
@@ -167,36 +165,6 @@ impl ZooKeeperServer {
         self.tls_port
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Kills it with SIGKILL.
-    ///
-    /// # Errors
-    /// If the system refuses.
-    pub fn kill9(&mut self) -> io::Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(drop)
-    }
-
-    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont).
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn stop(&mut self) -> io::Result<()> {
-        halt(&mut self.child)
-    }
-
-    /// Lets a stopped server continue.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn cont(&mut self) -> io::Result<()> {
-        signal(&mut self.child, Signal::CONT)
-    }
-
     /// Starts it again with what it has on disk. A member of several may have to wait for others:
     /// so this does not.
     ///
@@ -204,7 +172,7 @@ impl ZooKeeperServer {
     /// If it cannot be started.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill9()?;
-        self.child = run(self.folder.path(), &self.options)?;
+        self.servant = run(self.folder.path(), &self.options)?;
         Ok(())
     }
 
@@ -223,12 +191,7 @@ impl ZooKeeperServer {
     }
 }
 
-impl Drop for ZooKeeperServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+crate::servant::is_a_servant!(ZooKeeperServer);
 
 /// The settings for a port with TLS. The server wants certificate and key in one file.
 fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
@@ -244,13 +207,13 @@ fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
     ])
 }
 
-fn run(folder: &Path, options: &[String]) -> io::Result<Child> {
+fn run(folder: &Path, options: &[String]) -> io::Result<Servant> {
     let mut command = Command::new("java");
     command.args(MACHINE).args(options).args(["-cp", JARS]);
     command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(folder.join("zoo.cfg"));
     command.current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    crate::spawn_servant(command)
+    Servant::spawn(command)
 }
 
 /// Three members, killed by their pids when it is dropped.
