@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
     map: RwLock<Map>,
     links: Mutex<HashMap<Address, Link>>,
     learning: AtomicBool,
-    /// How often nobody answered: each time another is asked first.
+    /// How often a node did not know everything, or did not answer: each time another is asked first.
     turn: AtomicUsize,
 }
 
@@ -29,6 +29,9 @@ type Map = BTreeMap<u16, (u16, Address)>;
 
 /// A command is sent on at most so often: a slot that moves sends it on twice.
 const REDIRECTIONS: usize = 5;
+
+/// How many nodes are asked besides one that does not know who serves every slot.
+const MORE: usize = 2;
 
 const REACH: &str = "reach the Cluster";
 
@@ -213,28 +216,36 @@ impl Cluster {
         masters
     }
 
-    /// Asks the masters known, and the seeds, until one says who serves what.
+    /// Asks the masters known, and the seeds, until one says who serves every slot. A node that has
+    /// just come to the Cluster, or was taken out of it, knows a part: so the fullest answer of a few
+    /// counts.
     async fn learn(&self) -> Result<()> {
         let mut addresses = self.masters();
         addresses.extend(self.seeds.iter().cloned());
         let turn = self.turn.load(Ordering::Relaxed) % addresses.len().max(1);
         addresses.rotate_left(turn);
         let mut last = silent(&self.config);
+        let (mut fullest, mut more) = (Map::new(), 0);
         for address in &addresses {
             match self.shards(address).await {
-                Ok(map) => {
-                    *self.map.write() = map;
-                    let masters = self.masters();
-                    self.links.lock().retain(|address, _| masters.contains(address));
-                    return Ok(());
-                }
+                Ok(map) if served(&map) > served(&fullest) => fullest = map,
                 // A refusal says more than that another is down.
                 Err(error) if last.is_transient() => last = error,
-                Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
+            if served(&fullest) == SLOTS || more == MORE {
+                break;
+            }
+            more += usize::from(!fullest.is_empty());
             self.turn.fetch_add(1, Ordering::Relaxed);
         }
-        Err(last)
+        if fullest.is_empty() {
+            return Err(last);
+        }
+        *self.map.write() = fullest;
+        let masters = self.masters();
+        self.links.lock().retain(|address, _| masters.contains(address));
+        Ok(())
     }
 
     async fn shards(&self, address: &Address) -> Result<Map> {
@@ -276,6 +287,11 @@ impl Cluster {
         let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1])).collect();
         Some((ranges, complete((host, port?.parse().ok()?), asked)))
     }
+}
+
+/// How many slots are served.
+fn served(map: &Map) -> u16 {
+    map.iter().map(|(last, (first, _))| last - first + 1).sum()
 }
 
 /// The first slot that nobody serves.
@@ -325,5 +341,6 @@ mod tests {
         assert_eq!(unserved(&map(&[(1, 16_383)])), Some(0));
         assert_eq!(unserved(&map(&[(0, 16_382)])), Some(16_383));
         assert_eq!(unserved(&map(&[])), Some(0));
+        assert_eq!(served(&map(&[(0, 98), (100, 16_383)])), SLOTS - 1);
     }
 }

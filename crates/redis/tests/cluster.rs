@@ -107,6 +107,23 @@ on_servers! {
 }
 
 on_servers! {
+    async fn a_node_that_knows_a_part_of_the_cluster_is_not_taken_at_its_word() {
+        let cluster = RedisCluster::start().unwrap();
+        // It believes that there are but its own few slots.
+        let stranger = RedisCluster::stranger().unwrap();
+        said(&stranger, &["CLUSTER", "ADDSLOTSRANGE", "0", "99"]);
+        let mut nodes = vec![("127.0.0.1".to_owned(), stranger.port())];
+        nodes.extend(addresses(&cluster.addresses()));
+        let client = client(&RedisConfig::new(Topology::Cluster { nodes })).await;
+        for name in names(&cluster) {
+            let guard = client.mutex(&name).unwrap().acquire().await.unwrap();
+            assert_eq!(client.list("").await.unwrap().len(), 1);
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+on_servers! {
     async fn a_slot_moves_under_load_and_pushes_come_from_its_new_node() {
         let cluster = RedisCluster::start().unwrap();
         let (one, two) = (client(&config(&cluster)).await, client(&config(&cluster)).await);

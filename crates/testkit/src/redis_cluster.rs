@@ -57,6 +57,14 @@ impl RedisCluster {
         Ok(cluster)
     }
 
+    /// Starts a server that could be a node of a Cluster, and belongs to none.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn stranger() -> io::Result<RedisServer> {
+        node(&[])
+    }
+
     /// Its nodes: at first three masters, then their replicas in the same order.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
