@@ -19,8 +19,8 @@ pub(crate) const CONNECT: &str = "connect to ZooKeeper";
 /// a second, so that the leader's idea of when we were last heard of is never far behind.
 const SILENCE: Duration = Duration::from_millis(2500);
 
-/// How long to wait before all servers are tried again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long to wait before all servers are tried again, each several times ([`cluster`]).
+const PAUSE: Duration = Duration::from_millis(400);
 
 /// Opens a session of this length, or whatever the servers make of it.
 pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Client> {
@@ -63,16 +63,15 @@ pub(crate) async fn open(config: &ZooKeeperConfig, life: Duration) -> Result<Cli
 
 /// The servers, as the client library reads them.
 ///
-/// It pauses longer each time it has tried all of them, twice as long as before. With a single one
-/// that is soon longer than anybody waits, or than a lock lasts. Named several times, it is tried
-/// about once a second.
+/// It tries them in any order, and pauses longer each time it has tried all, twice as long as before:
+/// with a few servers that is soon longer than anybody waits, or than a lock lasts. Named several
+/// times, some server is tried about once a second for half a minute.
 fn cluster(config: &ZooKeeperConfig) -> String {
-    const TIMES: usize = 20;
-    let mut cluster: Vec<_> = config.servers.iter().map(address).collect();
-    if let [alone] = &cluster[..] {
-        cluster = vec![alone.clone(); TIMES];
-    }
-    cluster.join(",")
+    const NAMES: usize = 20;
+    let servers: Vec<_> = config.servers.iter().map(address).collect();
+    let times = NAMES.div_ceil(servers.len());
+    let named = servers.iter().cycle().take(times * servers.len());
+    named.map(String::as_str).collect::<Vec<_>>().join(",")
 }
 
 /// How long an attempt may be silent before another is begun beside it. The client library tries
@@ -179,14 +178,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_alone_is_named_so_often_that_it_is_tried_often() {
+    fn servers_are_named_so_often_that_they_are_tried_often() {
         let config = |names: &[&str]| {
             ZooKeeperConfig::new(names.iter().map(|name| ((*name).into(), 7)).collect())
         };
-        let alone = cluster(&config(&["h"]));
-        assert!(alone.split(',').count() > 10 && alone.split(',').all(|name| name == "h:7"));
-        // One of several that is silent must not be tried twice in a row.
-        assert_eq!(cluster(&config(&["h", "::1"])), "h:7,[::1]:7");
+        for servers in [&["h"][..], &["h", "::1"], &["a", "b", "c"], &["h"; 30]] {
+            let cluster = cluster(&config(servers));
+            let named: Vec<&str> = cluster.split(',').collect();
+            assert!(named.len() >= 20, "{cluster}");
+            for server in &config(servers).servers {
+                let times = named.iter().filter(|name| **name == address(server)).count();
+                assert!(times * servers.len() >= named.len(), "each as often as any: {cluster}");
+            }
+        }
     }
 
     #[test]
