@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, Error, Grant, Hold, Mode, Result, Token, now};
+use tenure_core::{Claim, Error, ErrorKind, Grant, Hold, Mode, Result, Token, now};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -18,7 +18,7 @@ use crate::lease::Lease;
 use crate::members::Again;
 use crate::record::{Obstacle, Record, mode, obstacle};
 use crate::rpc::{KeyValue, TxnRequest};
-use crate::txn::{created_at, get, get_last_before, get_line, nobody_before, put};
+use crate::txn::{created_at, get, get_last_before, get_line, hangs_on, nobody_before, put};
 use crate::watch::Scope;
 
 pub(crate) struct Place {
@@ -260,26 +260,21 @@ impl Inner {
     /// Moves the key of one that is admitted to the lease for holding. `None`: it is not, or its
     /// key is gone. That nobody stands before it need not be asked of one that is sure.
     ///
-    /// Sent twice, or late, it does no harm: it names the create revision of the key.
+    /// Sent twice, or late, it does no harm: it names the create revision of the key, and the lease it
+    /// is moved from.
     pub(crate) async fn promote(
         self: &Arc<Self>,
         place: &Place,
         sure: bool,
     ) -> Result<Option<Grant>> {
-        let Place { claim, line, key, revision, .. } = place;
+        let Place { claim, revision, .. } = place;
         let lease = self.hold_lease(claim).await?;
-        let mut compare = vec![created_at(key, *revision)];
-        if claim.mode == Mode::Exclusive && !sure {
-            compare.push(nobody_before(line, *revision));
-        }
-        let success = vec![put(key, Record::write(claim, true), lease.id)];
-        let request = TxnRequest { compare, success, failure: Vec::new() };
         let since = Some(lease.confirmed());
-        let outcome = self.members.txn("acquire", Again::Harmless, &mut false, request).await;
-        if outcome.as_ref().is_err_and(is_lease_gone) {
+        let moved = self.hang_over(place, lease.id, sure).await;
+        if moved.as_ref().is_err_and(is_lease_gone) {
             lease.retire();
         }
-        let promoted = outcome.map_err(Error::with_unknown_effect)?.succeeded;
+        let promoted = moved.map_err(Error::with_unknown_effect)?;
         match promoted {
             true if lease.id != place.lease.id => place.lease.move_out(claim.owner),
             false if lease.id != place.lease.id => lease.move_out(claim.owner),
@@ -289,5 +284,106 @@ impl Inner {
             lease.holds(claim.owner, *revision);
         }
         Ok(promoted.then(|| Grant { token: place.token(), since, term: None }))
+    }
+
+    /// Hangs the key of one that is admitted on another lease. False: it is not, or its key is gone.
+    async fn hang_over(&self, place: &Place, to: i64, sure: bool) -> Result<bool> {
+        // An earlier move whose answer was lost may have been carried out.
+        const MOVES: usize = 3;
+        let mut from = place.lease.id;
+        for _ in 0..MOVES {
+            let request = place.hung_over(from, to, sure);
+            let mut outcome =
+                self.members.txn("acquire", Again::Harmless, &mut false, request).await?;
+            if outcome.succeeded {
+                return Ok(true);
+            }
+            let own = outcome.found(0).pop();
+            let Some(own) = own.filter(|own| own.create_revision == place.revision) else {
+                return Ok(false);
+            };
+            if own.lease == from {
+                return Ok(false);
+            }
+            if own.lease == to && Record::read(&own.value).is_some_and(|record| record.held) {
+                return Ok(true);
+            }
+            from = own.lease;
+        }
+        let why = "the key hung on another lease at every look: try again";
+        Err(Error::new(ErrorKind::Unreachable, "acquire", why))
+    }
+}
+
+impl Place {
+    /// What moves its key from one lease to another, if it hangs there and it is admitted; else what
+    /// shows it as it is.
+    fn hung_over(&self, from: i64, to: i64, sure: bool) -> TxnRequest {
+        let Self { claim, line, key, revision, .. } = self;
+        let mut compare = vec![created_at(key, *revision), hangs_on(key, from)];
+        if claim.mode == Mode::Exclusive && !sure {
+            compare.push(nobody_before(line, *revision));
+        }
+        let success = vec![put(key, Record::write(claim, true), to)];
+        TxnRequest { compare, success, failure: vec![get(key)] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EtcdConfig;
+    use std::time::Duration;
+    use tenure_core::{Answer, LockName, Origin, OwnerId, Patience};
+    use tenure_testkit::EtcdServer;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn claim() -> Claim {
+        Claim {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::random(),
+            mode: Mode::Exclusive,
+            ttl: LONG,
+            origin: Origin::here(),
+            label: "".into(),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_move_that_comes_late_takes_no_key_from_its_lease() {
+        if tenure_testkit::lacks("etcd", "a_move_that_comes_late_takes_no_key_from_its_lease") {
+            return;
+        }
+        let server = EtcdServer::start(&[]).unwrap();
+        let servers = vec![("127.0.0.1".into(), server.port())];
+        let inner = Inner::connect(EtcdConfig::new(servers)).await.unwrap();
+        let (holds, waits) = (claim(), claim());
+        let patience = Patience::queue(LONG);
+        assert!(matches!(inner.claim(&holds, patience).await.unwrap(), Answer::Granted(_)));
+        assert!(matches!(inner.claim(&waits, patience).await.unwrap(), Answer::Queued(_)));
+        let place = inner.place(waits.owner).unwrap();
+        let hangs = async || {
+            let mut seen = inner.members.look("test", vec![get(&place.key)]).await.unwrap();
+            seen.found(0).pop().unwrap().lease
+        };
+        let first = inner.hold_lease(&waits).await.unwrap();
+        first.retire();
+        let second = inner.hold_lease(&waits).await.unwrap();
+        assert!(first.id != second.id && first.id != place.lease.id);
+        // It is said to have been let in: who is before it is not asked.
+        let late = place.hung_over(place.lease.id, first.id, true);
+        let send = async |request: &TxnRequest| {
+            let request = request.clone();
+            inner.members.txn("test", Again::Never, &mut false, request).await.unwrap().succeeded
+        };
+        assert!(send(&late).await);
+        // Its answer was lost, and so was the lease: the next move goes on from there.
+        assert!(inner.hang_over(&place, second.id, true).await.unwrap());
+        assert_eq!(hangs().await, second.id);
+        assert!(!send(&late).await, "it moves what hangs elsewhere by now");
+        assert_eq!(hangs().await, second.id);
+        assert!(inner.hang_over(&place, second.id, true).await.unwrap(), "it hangs there already");
+        assert!(!inner.hang_over(&place, first.id, false).await.unwrap(), "another is before it");
     }
 }
