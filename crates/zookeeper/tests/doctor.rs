@@ -83,3 +83,19 @@ on_servers! {
         assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
     }
 }
+
+on_servers! {
+    async fn a_server_that_hangs_does_not_serve() {
+        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        let all = config(&ensemble.addresses());
+        let leader = ensemble.leader().unwrap();
+        let hung = (leader + 1) % 3;
+        assert!(!has(&findings(&all).await, Severity::Advice, "does not serve"));
+        ensemble.members()[hung].stop().unwrap();
+        let hangs = format!(":{} (it takes connections, but does not answer)", all.servers[hung].1);
+        let found = findings(&all).await;
+        assert!(has(&found, Severity::Advice, &hangs), "{found:?}");
+        assert!(!has(&found, Severity::Fine, "servers serve"), "{found:?}");
+        assert!(!has(&found, Severity::Advice, "four-letter words"), "{found:?}");
+    }
+}

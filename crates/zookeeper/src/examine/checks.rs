@@ -23,11 +23,7 @@ fn quorum(facts: &Facts) -> Finding {
     let servers = &facts.servers;
     let silent: Vec<_> = servers
         .iter()
-        .filter_map(|(name, answer)| match answer {
-            Answer::Silence(why) | Answer::Distrust(why) => Some(format!("{name} ({why})")),
-            Answer::Idle => Some(format!("{name} (it has no quorum)")),
-            Answer::Serves { .. } | Answer::Mute => None,
-        })
+        .filter_map(|(name, answer)| answer.trouble().map(|why| format!("{name} ({why})")))
         .collect();
     if !silent.is_empty() {
         let what = format!("{} does not serve: fewer failures are survived", silent.join(", "));
@@ -59,7 +55,10 @@ fn quorum(facts: &Facts) -> Finding {
         return Finding::advice(what, "they may be electing one: look again");
     }
     let spare = (voters - 1) / 2;
-    Finding::fine(format!("all of {voters} servers serve: {spare} may fail"))
+    Finding::fine(match known {
+        true => format!("all of {voters} servers serve: {spare} may fail"),
+        false => format!("{voters} servers vote: {spare} may fail"),
+    })
 }
 
 fn words(facts: &Facts) -> Option<Finding> {
@@ -226,6 +225,8 @@ mod tests {
             (facts("3.9.3", 2), "2 servers vote"),
             (with(|it| it.servers[1].1 = Answer::Silence("refused".into())), "h1 (refused)"),
             (with(|it| it.servers[1].1 = Answer::Idle), "no quorum"),
+            (with(|it| it.servers[1].1 = Answer::Stuck), "h1 (it takes connections"),
+            (with(|it| it.servers[1].1 = Answer::HangsUp), "h1 (it hangs up)"),
             (with(|it| drop(it.servers.pop())), "names 2 of 3"),
             (with(|it| it.voters = None), "how many servers"),
             (with(|it| it.servers[0] = it.servers[1].clone()), "0 of the servers say"),
@@ -246,6 +247,15 @@ mod tests {
             assert_eq!(severity, Severity::Advice, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }
+    }
+
+    #[test]
+    fn of_servers_that_say_nothing_nobody_claims_that_they_serve() {
+        let mut facts = facts("3.9.3", 3);
+        facts.servers[1].1 = Answer::Mute;
+        let findings = of(&facts);
+        assert!(findings.iter().any(|one| one.what == "3 servers vote: 1 may fail"));
+        assert!(findings.iter().all(|one| !one.what.contains("all of 3")), "{findings:?}");
     }
 
     #[test]
