@@ -93,7 +93,7 @@ pub fn pem(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     match text.contains("-----BEGIN ") {
         true => Ok(text),
-        false => Err(unreadable(path, &"there is nothing in it")),
+        false => Err(unreadable(path, &"nothing in it begins with -----BEGIN")),
     }
 }
 

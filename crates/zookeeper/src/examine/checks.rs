@@ -63,13 +63,14 @@ fn quorum(facts: &Facts) -> Finding {
 
 fn words(facts: &Facts) -> Option<Finding> {
     let mute = facts.servers.iter().any(|(_, answer)| *answer == Answer::Mute);
-    if mute || facts.settings.is_none() {
-        return Some(Finding::advice(
-            "four-letter words are off: how the servers are, and are set, could not be looked at",
-            "4lw.commands.whitelist=srvr,conf in zoo.cfg",
-        ));
-    }
-    None
+    let what = match (mute, facts.settings) {
+        (true, _) => {
+            "four-letter words are off: how the servers are, and are set, could not be looked at"
+        }
+        (false, None) => "the four-letter word conf is off: how the servers are set is not known",
+        (false, Some(_)) => return None,
+    };
+    Some(Finding::advice(what, "4lw.commands.whitelist=srvr,conf in zoo.cfg"))
 }
 
 fn versions(facts: &Facts) -> Vec<Finding> {
@@ -232,7 +233,7 @@ mod tests {
             (with(|it| it.servers[0] = it.servers[1].clone()), "0 of the servers say"),
             (with(|it| it.servers[0].1 = Answer::Mute), "four-letter words"),
             (with(|it| it.servers[1].1 = Answer::Distrust("expired".into())), "h1 (expired)"),
-            (with(|it| it.settings = None), "four-letter words"),
+            (with(|it| it.settings = None), "word conf is off"),
             (with(|it| it.settings.as_mut().unwrap().longest = GRACE * 5), "above 8s"),
             (with(|it| it.settings.as_mut().unwrap().shortest = GRACE * 10), "after 20s"),
             (with(|it| it.settings.as_mut().unwrap().tick = GRACE * 2), "a tick of 4s"),
