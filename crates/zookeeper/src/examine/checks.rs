@@ -117,6 +117,11 @@ fn terms(facts: &Facts) -> Vec<Finding> {
     } else {
         findings.push(Finding::fine("a TTL of 30s, the default, is within the servers' limits"));
     }
+    if facts.uneven {
+        let what = "the servers differ in maxSessionTimeout: a session that comes to one that allows \
+                    less may end before its holder gives up, and another gets in";
+        findings.push(Finding::danger(what, "set the same maxSessionTimeout on all servers"));
+    }
     let Some(settings) = facts.settings else { return findings };
     if settings.shortest > Duration::from_secs(10) {
         let what = format!(
@@ -189,6 +194,7 @@ mod tests {
                 shortest: seconds(4),
                 longest: seconds(40),
             }),
+            uneven: false,
             open: Some(false),
             logs_in: true,
             encrypted: true,
@@ -263,7 +269,11 @@ mod tests {
     fn what_loses_locks_is_unsafe() {
         let mut used_up = facts("3.9.3", 3);
         used_up.numbers = Some(("b".into(), i64::from(i32::MAX)));
-        for (facts, word) in [(used_up, "cannot be taken"), (facts("3.4.14", 3), "too old")] {
+        let mut uneven = facts("3.9.3", 3);
+        uneven.uneven = true;
+        let old = facts("3.4.14", 3);
+        for (facts, word) in [(used_up, "cannot be taken"), (old, "too old"), (uneven, "differ in")]
+        {
             let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Unsafe, "{what}");
             assert!(what.contains(word), "{word}: {what}");
