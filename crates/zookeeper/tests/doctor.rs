@@ -89,14 +89,18 @@ on_servers! {
     async fn a_server_that_hangs_does_not_serve() {
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
         let all = config(&ensemble.addresses());
-        let leader = ensemble.leader().unwrap();
-        let hung = (leader + 1) % 3;
-        assert!(!has(&findings(&all).await, Severity::Advice, "does not serve"));
+        let hung = (ensemble.leader().unwrap() + 1) % 3;
         ensemble.members()[hung].stop().unwrap();
         let hangs = format!(":{} (it takes connections, but does not answer)", all.servers[hung].1);
-        let found = findings(&all).await;
-        assert!(has(&found, Severity::Advice, &hangs), "{found:?}");
-        assert!(!has(&found, Severity::Fine, "servers serve"), "{found:?}");
-        assert!(!has(&found, Severity::Advice, "four-letter word"), "{found:?}");
+        // It may be turned to first, and the others may be slow.
+        let told = eventually(GENEROUS, || async {
+            let Ok(store) = ZooKeeperStore::connect(all.clone()).await else { return false };
+            store.examine().await.is_ok_and(|found| {
+                has(&found, Severity::Advice, &hangs)
+                    && !has(&found, Severity::Fine, "servers serve")
+                    && !has(&found, Severity::Advice, "four-letter word")
+            })
+        });
+        assert!(told.await);
     }
 }
