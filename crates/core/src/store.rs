@@ -212,4 +212,40 @@ impl Eviction {
     pub fn new(name: LockName, owner: OwnerId, reason: impl Into<String>) -> Self {
         Self { name, owner: owner.to_string(), by: Origin::here(), reason: reason.into() }
     }
+
+    /// A lock's record of evictions with this one in front: a line each. It fits into one value of
+    /// a store, however many there were and however long their reasons are.
+    pub fn recorded(&self, older: &[u8]) -> Vec<u8> {
+        const RECORDS: usize = 100;
+        const REASON: usize = 1_000;
+        let Self { owner, by, reason, .. } = self;
+        let reason: String = reason.replace(['\n', '\r'], " ").chars().take(REASON).collect();
+        let newest = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let older = String::from_utf8_lossy(older);
+        let lines = std::iter::once(newest.as_str()).chain(older.lines());
+        lines.take(RECORDS).collect::<Vec<_>>().join("\n").into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_evictions_does_not_grow_for_ever() {
+        let mut eviction =
+            Eviction::new(LockName::new("a").unwrap(), OwnerId::random(), "é\n".repeat(2_000));
+        let mut record = Vec::new();
+        for _ in 0..300 {
+            record = eviction.recorded(&record);
+        }
+        // A node of ZooKeeper may have a mebibyte, with all that is sent besides.
+        assert!(record.len() < 500_000, "{}", record.len());
+        eviction.reason = "the\nlast".into();
+        let record = String::from_utf8(eviction.recorded(&record)).unwrap();
+        assert!(
+            record.lines().next().unwrap().ends_with(": the last"),
+            "newest first, in one line"
+        );
+    }
 }

@@ -7,11 +7,8 @@ use crate::fault::is_lease_gone;
 use crate::inner::Inner;
 use crate::members::Again;
 use crate::record::{Record, admitted, mode};
-use crate::rpc::{KeyValue, TxnRequest};
+use crate::rpc::TxnRequest;
 use crate::txn::{delete, get, get_line, put, written_at};
-
-/// How many evictions of one lock are remembered.
-const RECORDS: usize = 100;
 
 /// How often it begins anew when the record was written meanwhile.
 const ROUNDS: usize = 5;
@@ -36,7 +33,8 @@ impl Inner {
                 let records = seen.found(1).pop();
                 let written = records.as_ref().map_or(0, |records| records.mod_revision);
                 compare.push(written_at(&audit, written));
-                success.push(put(&audit, record(eviction, records), 0));
+                let older = records.map(|records| records.value).unwrap_or_default();
+                success.push(put(&audit, eviction.recorded(&older), 0));
             }
             let (lease, revision) = (keys[place].lease, keys[place].create_revision);
             let holds = Record::read(&keys[place].value).is_some_and(|record| record.held);
@@ -61,15 +59,4 @@ impl Inner {
         let why = "the lock changed at every look: try again";
         Err(Error::new(ErrorKind::Unreachable, "evict", why).about(&eviction.name))
     }
-}
-
-/// One line an eviction, newest first.
-fn record(eviction: &Eviction, records: Option<KeyValue>) -> Vec<u8> {
-    let Eviction { owner, by, reason, .. } = eviction;
-    let reason = reason.replace(['\n', '\r'], " ");
-    let newest = format!("{owner} by {} {}: {reason}", by.host, by.pid);
-    let older = records.map(|records| String::from_utf8_lossy(&records.value).into_owned());
-    let older = older.unwrap_or_default();
-    let lines = std::iter::once(newest.as_str()).chain(older.lines());
-    lines.take(RECORDS).collect::<Vec<_>>().join("\n").into_bytes()
 }

@@ -85,15 +85,16 @@ pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
     inner.or_else(|| error.downcast_ref()).map(ToString::to_string)
 }
 
-/// The text of a PEM file.
+/// The text of a PEM file. What stands between its parts is for people, and may be in any encoding.
 ///
 /// # Errors
 /// If it cannot be read, or is none.
 pub fn pem(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let bytes = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     match text.contains("-----BEGIN ") {
         true => Ok(text),
-        false => Err(unreadable(path, &"there is nothing in it")),
+        false => Err(unreadable(path, &"nothing in it begins with -----BEGIN")),
     }
 }
 
@@ -123,6 +124,15 @@ fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_in_another_encoding_do_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca");
+        let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        std::fs::write(&path, [b"Autorit\xe9 Ra\xedz\n", certificate.as_bytes()].concat()).unwrap();
+        assert_eq!(certificates(&path).unwrap().len(), 1);
+    }
 
     #[test]
     fn files_that_will_not_do_are_named() {

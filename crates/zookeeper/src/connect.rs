@@ -135,42 +135,31 @@ async fn explain(config: &ZooKeeperConfig, failed: Fault) -> Error {
 
 /// Why servers that answer like this open no session.
 fn reason(answers: &[(String, Answer)], encrypted: bool) -> (ErrorKind, String) {
-    let told: Vec<String> = answers
-        .iter()
-        .filter_map(|(name, answer)| match answer {
-            Answer::Silence(why) | Answer::Distrust(why) => Some(format!("{name} ({why})")),
-            Answer::Idle => Some(format!("{name} (it has no quorum)")),
-            Answer::Serves { .. } => Some(format!("{name} (it serves)")),
-            Answer::Mute => None,
-        })
-        .collect();
-    let told = told.join(", ");
+    let told = answers.iter().map(|(name, answer)| match answer {
+        Answer::Serves { .. } => format!("{name} (it serves)"),
+        _ => format!("{name} ({})", answer.trouble().unwrap_or("it does not say how it is")),
+    });
+    let told = told.collect::<Vec<_>>().join(", ");
     let any = |wanted: fn(&Answer) -> bool| answers.iter().any(|(_, answer)| wanted(answer));
+    let is_unsure = |answer: &Answer| matches!(answer, Answer::Distrust(_) | Answer::HangsUp);
     let (kind, why, remedy) = if any(|answer| matches!(answer, Answer::Serves { .. })) {
         let why = "no session was opened in time";
-        (ErrorKind::Unreachable, why, "try again, with a longer timeout=")
+        (ErrorKind::Unreachable, why, "check the others, or try again with a longer timeout=")
     } else if any(|answer| *answer == Answer::Idle) {
         let why = "too few servers are up, or they elect a leader";
         (ErrorKind::QuorumLost, why, "check that they run")
-    } else if any(|answer| *answer == Answer::Mute) && encrypted {
-        let why = "a server takes connections, but no session comes of it";
-        let remedy =
-            "check ca, cert and key, that the port speaks TLS, and that enough servers are up";
-        (ErrorKind::Denied, why, remedy)
-    } else if any(|answer| *answer == Answer::Mute) {
+    // Who answers over TLS is trusted, and trusts us.
+    } else if encrypted && any(is_unsure) && !any(|answer| *answer == Answer::Mute) {
+        (ErrorKind::Denied, "TLS failed", "check ca, cert and key, and that the port speaks TLS")
+    } else if any(|answer| !matches!(answer, Answer::Silence(_))) {
         let why = "a server takes connections, but opens no session";
-        let remedy = "too few servers are up, they elect a leader, this machine has too many \
-                      connections (maxClientCnxns), or the port wants TLS (zks://)";
+        let remedy = "it hangs, too few servers are up, they elect a leader, this machine has too \
+                      many connections (maxClientCnxns), or it is the wrong port (TLS: zks://)";
         (ErrorKind::QuorumLost, why, remedy)
-    } else if any(|answer| matches!(answer, Answer::Distrust(_))) {
-        (ErrorKind::Denied, "TLS failed", "check ca, cert and key")
     } else {
         (ErrorKind::Unreachable, "no server can be reached", "check that they run")
     };
-    match told.is_empty() {
-        true => (kind, format!("{why}: {remedy}")),
-        false => (kind, format!("{why}: {told}; {remedy}")),
-    }
+    (kind, format!("{why}: {told}; {remedy}"))
 }
 
 #[cfg(test)]
@@ -203,15 +192,22 @@ mod tests {
             (vec![silence(), Answer::Idle], ErrorKind::QuorumLost, "h1 (it has no quorum)"),
             (vec![distrust(), Answer::Idle], ErrorKind::QuorumLost, "h0 (expired)"),
             (vec![silence(), distrust()], ErrorKind::Denied, "h1 (expired); check ca"),
-            (vec![Answer::Mute, distrust()], ErrorKind::Denied, "speaks TLS"),
+            (vec![Answer::HangsUp, distrust()], ErrorKind::Denied, "h0 (it hangs up)"),
+            (vec![Answer::HangsUp, silence()], ErrorKind::Denied, "speaks TLS"),
+            (vec![Answer::Mute, distrust()], ErrorKind::QuorumLost, "does not say how it is"),
+            (vec![Answer::Stuck, silence()], ErrorKind::QuorumLost, "h0 (it takes connections"),
+            (vec![Answer::Stuck, distrust()], ErrorKind::Denied, "check ca"),
             (vec![Answer::Idle, serves()], ErrorKind::Unreachable, "longer timeout="),
+            (vec![Answer::Stuck, serves()], ErrorKind::Unreachable, "not answer), h1 (it serves)"),
         ];
         for (answers, kind, words) in cases {
             let named = (0..).map(|number: u32| format!("h{number}")).zip(answers);
             let told = reason(&named.collect::<Vec<_>>(), true);
             assert!(told.0 == kind && told.1.contains(words), "{told:?}");
         }
-        let told = reason(&[("h".into(), Answer::Mute)], false);
-        assert!(told.0 == ErrorKind::QuorumLost && told.1.contains("zks://"), "{told:?}");
+        for answer in [Answer::Mute, Answer::Stuck, Answer::HangsUp] {
+            let told = reason(&[("h".into(), answer)], false);
+            assert!(told.0 == ErrorKind::QuorumLost && told.1.contains("zks://"), "{told:?}");
+        }
     }
 }

@@ -9,9 +9,6 @@ use crate::fault::fault;
 use crate::inner::Inner;
 use crate::session::Session;
 
-/// How many evictions of one lock are remembered.
-const RECORDS: usize = 100;
-
 /// How often it begins anew when the record was written meanwhile.
 const ROUNDS: usize = 5;
 
@@ -66,12 +63,12 @@ impl Inner {
         }
         match &records {
             Some((older, stat)) => {
-                together.add_set_data(audit, &record(eviction, older), Some(stat.version))?;
+                together.add_set_data(audit, &eviction.recorded(older), Some(stat.version))?;
             }
             None => {
                 let folder = crate::keys::parent(audit);
                 session.answer(session.zk.mkdir(folder, &options)).await?;
-                together.add_create(audit, &record(eviction, b""), &options)?;
+                together.add_create(audit, &eviction.recorded(b""), &options)?;
             }
         }
         let commit = together.commit();
@@ -85,14 +82,4 @@ fn written(read: Result<(Vec<u8>, Stat), Fault>) -> Result<Option<(Vec<u8>, Stat
         Err(Fault::NoNode) => Ok(None),
         read => read.map(Some),
     }
-}
-
-/// One line an eviction, newest first.
-fn record(eviction: &Eviction, older: &[u8]) -> Vec<u8> {
-    let Eviction { owner, by, reason, .. } = eviction;
-    let reason = reason.replace(['\n', '\r'], " ");
-    let newest = format!("{owner} by {} {}: {reason}", by.host, by.pid);
-    let older = String::from_utf8_lossy(older);
-    let lines = std::iter::once(newest.as_str()).chain(older.lines());
-    lines.take(RECORDS).collect::<Vec<_>>().join("\n").into_bytes()
 }

@@ -53,6 +53,11 @@ async fn read(session: &Session, lock: &str, entry: Entry) -> Result<Option<Seen
             Ok(Some(Seen { entry, record, token }))
         }
         Err(Fault::NoNode) => Ok(None),
+        // Its name says the most of it, and whoever may list it may know that it is there.
+        Err(Fault::NoAuth) => {
+            let stat = session.answer(session.zk.check_stat(&path)).await?;
+            Ok(stat.map(|stat| Seen { entry, record: None, token: token(&stat) }))
+        }
         Err(error) => Err(error),
     }
 }

@@ -24,7 +24,8 @@ impl Keyring {
         let folders = folder.is_empty()
             || folder.strip_prefix('/').is_some_and(|parts| parts.split('/').all(sound));
         if !folders || !stem.chars().all(is_allowed) {
-            let why = "the chroot or the prefix is no path: no empty parts, no control characters";
+            let why = "the chroot or the prefix is no path: no empty parts, no . or .., no \
+                       control characters";
             return Err(Error::new(ErrorKind::Invalid, "use this ZooKeeper store", why));
         }
         Ok(Self { folder: folder.into(), stem: stem.into() })

@@ -38,9 +38,19 @@ impl Inner {
             }
         };
         let mut looks = stream::iter(asked).map(look).buffer_unordered(AT_ONCE);
-        let mut names = Vec::new();
+        let (mut names, mut refused, mut all) = (Vec::new(), None, true);
         while let Some(seen) = looks.next().await {
-            names.extend(seen.map_err(|error| fault(LIST, error))?);
+            match seen {
+                // What others keep beside our locks must not hide those.
+                Err(error @ Fault::NoAuth) => refused = Some(error),
+                seen => {
+                    names.extend(seen.map_err(|error| fault(LIST, error))?);
+                    all = false;
+                }
+            }
+        }
+        if let Some(error) = refused.filter(|_| all) {
+            return Err(fault(LIST, error));
         }
         names.sort();
         Ok(names)

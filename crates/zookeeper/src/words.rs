@@ -20,12 +20,29 @@ pub(crate) enum Answer {
     },
     /// It is there, and has no quorum.
     Idle,
-    /// It is there, and does not say how it is.
+    /// It answers, and does not say how it is.
     Mute,
+    /// It takes connections, and answers nothing.
+    Stuck,
+    /// It takes connections, and ends them.
+    HangsUp,
     /// It is there, and one side does not trust the other.
     Distrust(String),
     /// It cannot be reached.
     Silence(String),
+}
+
+impl Answer {
+    /// Why no session comes of it, where that is known.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        match self {
+            Self::Serves { .. } | Self::Mute => None,
+            Self::Idle => Some("it has no quorum"),
+            Self::Stuck => Some("it takes connections, but does not answer"),
+            Self::HangsUp => Some("it hangs up"),
+            Self::Distrust(why) | Self::Silence(why) => Some(why),
+        }
+    }
 }
 
 /// Asks servers for words.
@@ -61,9 +78,10 @@ impl Asker {
             }
         };
         match tokio::time::timeout(self.limit, said).await {
+            Ok(Ok(said)) if said.is_empty() => Err(Answer::HangsUp),
             Ok(Ok(said)) => Ok(said),
-            Ok(Err(error)) => Err(distrust(&error).map_or(Answer::Mute, Answer::Distrust)),
-            Err(_) => Err(Answer::Mute),
+            Ok(Err(error)) => Err(distrust(&error).map_or(Answer::HangsUp, Answer::Distrust)),
+            Err(_) => Err(Answer::Stuck),
         }
     }
 }

@@ -71,6 +71,31 @@ on_servers! {
 }
 
 on_servers! {
+    async fn what_a_user_may_not_read_does_not_hide_the_rest() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let address = format!("127.0.0.1:{}", server.port());
+        let warden = zookeeper_client::Client::connect(&address).await.unwrap();
+        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        warden.create("/tenure", b"", &open).await.unwrap();
+        let [one, other] = ["one", "other"].map(|user| login(&config_of(&server), user, "x"));
+        let (one, other) = (client(&one).await, client(&other).await);
+        let hidden = one.mutex("theirs").unwrap().acquire().await.unwrap();
+        assert_eq!(other.list("").await.unwrap_err().kind(), ErrorKind::Denied);
+        // Everybody may list who is there, but not read what their nodes say.
+        warden.create("/tenure/shared", b"", &open).await.unwrap();
+        let held = one.mutex("shared").unwrap().acquire().await.unwrap();
+        let names = other.list("").await.unwrap();
+        assert_eq!(names.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["shared"]);
+        let state = other.inspect("shared").await.unwrap();
+        assert_eq!(state.holders.len(), 1, "{state:?}");
+        assert_eq!(state.holders[0].owner, held.owner().to_string());
+        assert_eq!(state.holders[0].token, held.token());
+        held.release().await.unwrap();
+        hidden.release().await.unwrap();
+    }
+}
+
+on_servers! {
     async fn a_user_may_open_its_locks_to_the_world() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let mut open = login(&config_of(&server), "app", "secret");
@@ -147,6 +172,20 @@ on_servers! {
             error.kind() == ErrorKind::QuorumLost && error.to_string().contains("has no quorum")
         });
         assert!(told.await);
+    }
+}
+
+on_servers! {
+    async fn a_server_that_hangs_is_not_said_to_lack_trust() {
+        let files = Certificates::make().unwrap();
+        let mut server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
+        let mut config = config_of(&server);
+        config.servers[0].1 = server.tls_port().unwrap();
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        server.stop().unwrap();
+        let error = refusal(&config).await;
+        assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
+        assert!(error.to_string().contains("does not answer"), "{error}");
     }
 }
 

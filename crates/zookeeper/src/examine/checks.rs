@@ -23,11 +23,7 @@ fn quorum(facts: &Facts) -> Finding {
     let servers = &facts.servers;
     let silent: Vec<_> = servers
         .iter()
-        .filter_map(|(name, answer)| match answer {
-            Answer::Silence(why) | Answer::Distrust(why) => Some(format!("{name} ({why})")),
-            Answer::Idle => Some(format!("{name} (it has no quorum)")),
-            Answer::Serves { .. } | Answer::Mute => None,
-        })
+        .filter_map(|(name, answer)| answer.trouble().map(|why| format!("{name} ({why})")))
         .collect();
     if !silent.is_empty() {
         let what = format!("{} does not serve: fewer failures are survived", silent.join(", "));
@@ -59,18 +55,22 @@ fn quorum(facts: &Facts) -> Finding {
         return Finding::advice(what, "they may be electing one: look again");
     }
     let spare = (voters - 1) / 2;
-    Finding::fine(format!("all of {voters} servers serve: {spare} may fail"))
+    Finding::fine(match known {
+        true => format!("all of {voters} servers serve: {spare} may fail"),
+        false => format!("{voters} servers vote: {spare} may fail"),
+    })
 }
 
 fn words(facts: &Facts) -> Option<Finding> {
     let mute = facts.servers.iter().any(|(_, answer)| *answer == Answer::Mute);
-    if mute || facts.settings.is_none() {
-        return Some(Finding::advice(
-            "four-letter words are off: how the servers are, and are set, could not be looked at",
-            "4lw.commands.whitelist=srvr,conf in zoo.cfg",
-        ));
-    }
-    None
+    let what = match (mute, facts.settings) {
+        (true, _) => {
+            "four-letter words are off: how the servers are, and are set, could not be looked at"
+        }
+        (false, None) => "the four-letter word conf is off: how the servers are set is not known",
+        (false, Some(_)) => return None,
+    };
+    Some(Finding::advice(what, "4lw.commands.whitelist=srvr,conf in zoo.cfg"))
 }
 
 fn versions(facts: &Facts) -> Vec<Finding> {
@@ -116,6 +116,11 @@ fn terms(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::fine(format!("a TTL may be as long as {longest:?}")));
     } else {
         findings.push(Finding::fine("a TTL of 30s, the default, is within the servers' limits"));
+    }
+    if facts.uneven {
+        let what = "the servers differ in maxSessionTimeout: a session that comes to one that allows \
+                    less may end before its holder gives up, and another gets in";
+        findings.push(Finding::danger(what, "set the same maxSessionTimeout on all servers"));
     }
     let Some(settings) = facts.settings else { return findings };
     if settings.shortest > Duration::from_secs(10) {
@@ -189,6 +194,7 @@ mod tests {
                 shortest: seconds(4),
                 longest: seconds(40),
             }),
+            uneven: false,
             open: Some(false),
             logs_in: true,
             encrypted: true,
@@ -226,12 +232,14 @@ mod tests {
             (facts("3.9.3", 2), "2 servers vote"),
             (with(|it| it.servers[1].1 = Answer::Silence("refused".into())), "h1 (refused)"),
             (with(|it| it.servers[1].1 = Answer::Idle), "no quorum"),
+            (with(|it| it.servers[1].1 = Answer::Stuck), "h1 (it takes connections"),
+            (with(|it| it.servers[1].1 = Answer::HangsUp), "h1 (it hangs up)"),
             (with(|it| drop(it.servers.pop())), "names 2 of 3"),
             (with(|it| it.voters = None), "how many servers"),
             (with(|it| it.servers[0] = it.servers[1].clone()), "0 of the servers say"),
             (with(|it| it.servers[0].1 = Answer::Mute), "four-letter words"),
             (with(|it| it.servers[1].1 = Answer::Distrust("expired".into())), "h1 (expired)"),
-            (with(|it| it.settings = None), "four-letter words"),
+            (with(|it| it.settings = None), "word conf is off"),
             (with(|it| it.settings.as_mut().unwrap().longest = GRACE * 5), "above 8s"),
             (with(|it| it.settings.as_mut().unwrap().shortest = GRACE * 10), "after 20s"),
             (with(|it| it.settings.as_mut().unwrap().tick = GRACE * 2), "a tick of 4s"),
@@ -249,10 +257,23 @@ mod tests {
     }
 
     #[test]
+    fn of_servers_that_say_nothing_nobody_claims_that_they_serve() {
+        let mut facts = facts("3.9.3", 3);
+        facts.servers[1].1 = Answer::Mute;
+        let findings = of(&facts);
+        assert!(findings.iter().any(|one| one.what == "3 servers vote: 1 may fail"));
+        assert!(findings.iter().all(|one| !one.what.contains("all of 3")), "{findings:?}");
+    }
+
+    #[test]
     fn what_loses_locks_is_unsafe() {
         let mut used_up = facts("3.9.3", 3);
         used_up.numbers = Some(("b".into(), i64::from(i32::MAX)));
-        for (facts, word) in [(used_up, "cannot be taken"), (facts("3.4.14", 3), "too old")] {
+        let mut uneven = facts("3.9.3", 3);
+        uneven.uneven = true;
+        let old = facts("3.4.14", 3);
+        for (facts, word) in [(used_up, "cannot be taken"), (old, "too old"), (uneven, "differ in")]
+        {
             let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Unsafe, "{what}");
             assert!(what.contains(word), "{word}: {what}");

@@ -20,7 +20,10 @@ pub(crate) struct Facts {
     pub(crate) voters: Option<usize>,
     /// How long the session for the default TTL lasts.
     pub(crate) life: Duration,
+    /// The strictest of all servers'.
     pub(crate) settings: Option<Settings>,
+    /// Whether some servers let a session last longer than others.
+    pub(crate) uneven: bool,
     /// Whether everybody may delete the locks; `None` if there are none yet.
     pub(crate) open: Option<bool>,
     pub(crate) logs_in: bool,
@@ -37,6 +40,17 @@ pub(crate) struct Settings {
     pub(crate) longest: Duration,
 }
 
+impl Settings {
+    /// What holds on both of two servers.
+    fn stricter(self, other: Self) -> Self {
+        Self {
+            tick: self.tick.max(other.tick),
+            shortest: self.shortest.max(other.shortest),
+            longest: self.longest.min(other.longest),
+        }
+    }
+}
+
 /// How many locks' numbers are looked at.
 const LOCKS: usize = 2_000;
 
@@ -45,11 +59,11 @@ const EXAMINE: &str = "examine ZooKeeper";
 pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
     let session = inner.sessions.any(EXAMINE).await?;
     let asker = Asker::new(&inner.config, inner.config.timeout)?;
-    let (mut servers, mut settings) = (Vec::new(), None);
+    let (mut servers, mut settings) = (Vec::new(), Vec::new());
     for server in &inner.config.servers {
         let answer = asker.state(server).await;
-        if settings.is_none() && matches!(answer, Answer::Serves { .. }) {
-            settings = asker.ask(server, "conf").await.ok().and_then(|said| times(&said));
+        if let Answer::Serves { .. } = answer {
+            settings.extend(asker.ask(server, "conf").await.ok().and_then(|said| times(&said)));
         }
         servers.push((address(server), answer));
     }
@@ -60,7 +74,8 @@ pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
         // One that is alone names nobody.
         voters: voters.map(|voters| voters.max(1)),
         life: session.life(),
-        settings,
+        uneven: settings.iter().any(|one| one.longest != settings[0].longest),
+        settings: settings.into_iter().reduce(Settings::stricter),
         open: is_open(inner, &session).await,
         logs_in: inner.config.username.is_some(),
         encrypted: inner.config.tls.is_some(),
@@ -119,6 +134,8 @@ mod tests {
         let settings = times(conf).unwrap();
         assert_eq!((settings.tick.as_millis(), settings.longest.as_secs()), (200, 4));
         assert_eq!(times("conf is not executed"), None);
+        let other = Settings { longest: settings.longest / 2, ..settings };
+        assert_eq!(settings.stricter(other).longest.as_secs(), 2);
         let config = "server.1=h:1:2:participant;0.0.0.0:3\nserver.2=h:4:5:observer\nversion=0";
         assert_eq!(voters(config), 1);
     }
