@@ -38,7 +38,7 @@ impl Connection {
     }
 
     /// All locks that are held or waited for and begin with `prefix`.
-    pub(crate) async fn states(&self, prefix: &str) -> Result<Vec<LockState>, Failure> {
+    pub(crate) async fn states(&self, prefix: &str) -> Result<Vec<LockState>> {
         let mut states = Vec::new();
         for name in self.client.list(prefix).await? {
             let state = self.client.inspect(name.as_str()).await?;

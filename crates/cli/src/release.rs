@@ -66,7 +66,8 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
             by: Origin::here(),
             reason: reason.into(),
         };
-        if connection.within("evict", store.evict(&eviction)).await? == Released::Released {
+        let outcome = connection.within("evict", store.evict(&eviction)).await;
+        if outcome.map_err(|error| error.about(name))? == Released::Released {
             evicted.push(holder);
         }
     }

@@ -9,8 +9,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::changes::{Change, Who, between};
 use crate::connection::Connection;
-use crate::exit::{self, Failure, Outcome};
-use crate::output::{Output, printable};
+use crate::exit::{self, Failure, Outcome, line};
+use crate::output::{Output, complain, printable};
 use crate::signals::{ENDING, Signals};
 use crate::{args, show};
 
@@ -33,13 +33,27 @@ pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Outpu
 async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output) -> Outcome {
     let mut ticks = interval(arguments.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before = Vec::new();
-    loop {
+    let (mut before, mut blind) = (Vec::new(), false);
+    for look in 0_u64.. {
         ticks.tick().await;
         if reader_left() {
             return Ok(exit::OK);
         }
-        let after = connection.states(&arguments.prefix).await?;
+        let after = match connection.states(&arguments.prefix).await {
+            // What comes after an outage is what many watch for.
+            Err(error) if error.is_transient() && look > 0 => {
+                if !blind {
+                    complain(&format!("{}; watching on", line(&error)));
+                }
+                blind = true;
+                continue;
+            }
+            after => after?,
+        };
+        if blind {
+            complain("the store answers again");
+            blind = false;
+        }
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for change in between(&before, &after) {
             if let Err(closed) = output.say(&object(&change, at), text(&change, at)) {
@@ -48,6 +62,7 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
         }
         before = after;
     }
+    Ok(exit::OK)
 }
 
 /// Whether nobody reads standard output any more. Without changes no write would find out.

@@ -94,7 +94,8 @@ impl Client {
     /// [`ErrorKind::Invalid`] for a bad name, and faults of the store.
     pub async fn inspect(&self, name: &str) -> Result<LockState> {
         let name = LockName::new(name)?;
-        self.inner.call("inspect", self.inner.store.inspect(&name)).await
+        let seen = self.inner.call("inspect", self.inner.store.inspect(&name)).await;
+        seen.map_err(|error| error.of_a_look().about(&name))
     }
 
     /// The locks that are held or waited for and begin with `prefix`, sorted.
@@ -105,7 +106,8 @@ impl Client {
     /// Faults of the store.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let limit = self.inner.call_timeout * 30;
-        within(limit, "list locks", self.inner.store.list(prefix)).await
+        let listed = within(limit, "list locks", self.inner.store.list(prefix)).await;
+        listed.map_err(Error::of_a_look)
     }
 
     /// Waits until every release that was left to the background is done, or its TTL has passed;

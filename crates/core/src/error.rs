@@ -34,6 +34,13 @@ impl Error {
         self
     }
 
+    /// The same error of a call that only looks: whatever became of it, nothing has changed.
+    #[must_use]
+    pub(crate) fn of_a_look(mut self) -> Self {
+        self.effect = Effect::None;
+        self
+    }
+
     /// The same error, about this lock.
     #[must_use]
     pub fn about(mut self, lock: &LockName) -> Self {

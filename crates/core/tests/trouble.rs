@@ -53,6 +53,17 @@ async fn a_store_that_never_answers_is_unreachable_with_unknown_effect_and_in_bo
 }
 
 #[tokio::test]
+async fn a_look_that_gets_no_answer_has_changed_nothing_and_names_its_lock() {
+    let store = MemoryStore::new();
+    let (_, client) = through(&store, Faults::new(1).lose_replies(1.0));
+    let error = client.inspect("a").await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unreachable, Effect::None), "{error}");
+    assert_eq!(error.lock().map(LockName::as_str), Some("a"));
+    let error = client.list("").await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unreachable, Effect::None), "{error}");
+}
+
+#[tokio::test]
 async fn when_time_is_up_in_trouble_the_trouble_is_told() {
     let store = MemoryStore::new();
     let (_, client) = through(&store, Faults::new(1).lose_requests(1.0));

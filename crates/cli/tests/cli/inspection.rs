@@ -76,6 +76,41 @@ async fn watch_tells_of_every_change_and_ends_well_when_interrupted() {
 }
 
 #[tokio::test]
+async fn watch_outlasts_an_outage_of_the_store() {
+    if tenure_testkit::lacks("redis-server", "watch_outlasts_an_outage_of_the_store") {
+        return;
+    }
+    let mut server = tenure_testkit::RedisServer::start(&["--appendonly", "yes"]).unwrap();
+    let url = format!("redis://127.0.0.1:{}?timeout=200ms", server.port());
+    let (store, place) = (Store::new(), ["--store", &url]);
+    let mut watch = store.tenure(&[&["watch", "--every", "10ms"], &place[..]].concat());
+    let told = store.scratch().join("told");
+    watch.stderr(std::fs::File::create(&told).unwrap());
+    let mut watch = tenure_testkit::Process::spawn(watch).unwrap();
+    let (mut holder, ..) = store.hold(&place, "a").await;
+    assert!(line(&mut watch).await.contains(" a acquired "));
+    signal(&holder, Signal::TERM);
+    assert_eq!(code(&mut holder).await, Some(0));
+    assert!(line(&mut watch).await.contains(" a released "));
+    server.kill9().unwrap();
+    let says = |word: &str| std::fs::read_to_string(&told).unwrap().contains(word);
+    let warned = || async { says("watching on") };
+    assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, warned).await);
+    server.restart().unwrap();
+    let again = || async { says("answers again") };
+    assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, again).await);
+    let (mut holder, ..) = store.hold(&place, "a").await;
+    assert!(line(&mut watch).await.contains(" a acquired "));
+    signal(&holder, Signal::TERM);
+    assert_eq!(code(&mut holder).await, Some(0));
+    signal(&watch, Signal::INT);
+    assert_eq!(code(&mut watch).await, Some(0));
+    // A store that was never there is another matter.
+    server.kill9().unwrap();
+    assert_eq!(store.run(&[&["watch"], &place[..]].concat()).code, Some(69));
+}
+
+#[tokio::test]
 async fn watch_ends_quietly_when_nobody_reads_it() {
     let store = Store::new();
     let mut command = store.tenure(&["watch", "--every", "10ms"]);
