@@ -33,12 +33,12 @@ impl Keyring {
 
     /// The node that a lock's claims are children of.
     pub(crate) fn lock(&self, name: &LockName) -> String {
-        format!("{}/{}{}", self.folder, self.stem, encode(name.as_str()))
+        format!("{}/{}{}", self.folder, self.stem, encode(&self.stem, name.as_str()))
     }
 
     /// Where evictions from a lock are recorded. No lock has a name that is encoded like this.
     pub(crate) fn audit(&self, name: &LockName) -> String {
-        format!("{}/{}%audit/{}", self.folder, self.stem, encode(name.as_str()))
+        format!("{}/{}%audit/{}", self.folder, self.stem, encode("", name.as_str()))
     }
 
     /// The node that says what a session has lost.
@@ -55,7 +55,7 @@ impl Keyring {
     pub(crate) fn lock_of(&self, child: &str) -> Option<LockName> {
         let encoded = child.strip_prefix(self.stem.as_str())?;
         let name = LockName::new(&decode(encoded)?).ok()?;
-        (encode(name.as_str()) == encoded).then_some(name)
+        (encode(&self.stem, name.as_str()) == encoded).then_some(name)
     }
 }
 
@@ -73,8 +73,9 @@ const fn is_allowed(c: char) -> bool {
 }
 
 /// What ZooKeeper takes for something else, or refuses, in the way of URLs.
-fn encode(name: &str) -> String {
-    let reserved = matches!(name, "." | ".." | "zookeeper");
+fn encode(stem: &str, name: &str) -> String {
+    let is_reserved = |node: &str| matches!(node, "." | ".." | "zookeeper");
+    let reserved = is_reserved(name) || is_reserved(&format!("{stem}{name}"));
     let mut encoded = String::with_capacity(name.len());
     for (place, c) in name.char_indices() {
         if c != '%' && c != '/' && is_allowed(c) && !(reserved && place == 0) {
@@ -141,6 +142,8 @@ mod tests {
             assert_eq!(keyring.lock_of("tenure/%2f"), None, "there is one spelling");
         }
         assert_eq!(keyring("", "").unwrap().lock(&name("zookeeper")), "/%7Aookeeper");
+        assert_eq!(keyring("", "zoo").unwrap().lock(&name("keeper")), "/zoo%6Beeper");
+        assert_eq!(keyring("", ".").unwrap().lock(&name(".")), "/.%2E");
     }
 
     #[test]
