@@ -211,3 +211,63 @@ impl Shared {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GENEROUS, eventually};
+    use std::time::Duration;
+
+    /// A server that says back what it hears, on each of its connections.
+    fn echo() -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+            }
+        });
+        port
+    }
+
+    /// What comes back within this time: nothing also if the connection has ended.
+    fn hears(stream: &mut TcpStream, within: Duration) -> Option<u8> {
+        stream.set_read_timeout(Some(within)).unwrap();
+        let mut byte = [0];
+        matches!(stream.read(&mut byte), Ok(1)).then_some(byte[0])
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_waits_at_a_way_that_is_shut_and_is_lost_on_the_others() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).unwrap();
+        // The answer to the first, and the second itself.
+        for (sent, way) in [(1, Way::Deaf), (2, Way::Black)] {
+            proxy.set(way);
+            stream.write_all(&[sent]).unwrap();
+            let lost = || async { proxy.swallowed() == usize::from(sent) };
+            assert!(eventually(GENEROUS, lost).await, "{way:?}");
+        }
+        proxy.set(Way::Shut);
+        stream.write_all(&[3]).unwrap();
+        assert_eq!(hears(&mut stream, Duration::from_millis(100)), None);
+        proxy.set(Way::Open);
+        assert_eq!(hears(&mut stream, GENEROUS), Some(3));
+    }
+
+    #[test]
+    fn a_way_that_is_healed_has_forgotten_what_waited() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut before = TcpStream::connect(proxy.address()).unwrap();
+        before.write_all(&[1]).unwrap();
+        assert_eq!(hears(&mut before, GENEROUS), Some(1));
+        proxy.set(Way::Shut);
+        before.write_all(&[2]).unwrap();
+        proxy.heal();
+        assert_eq!(hears(&mut before, GENEROUS), None);
+        let mut after = TcpStream::connect(proxy.address()).unwrap();
+        after.write_all(&[3]).unwrap();
+        assert_eq!(hears(&mut after, GENEROUS), Some(3));
+    }
+}
