@@ -2,11 +2,13 @@
 //!
 //! Each case takes the servers, and how a client of their store comes by their addresses.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Client, ErrorKind, LossReason, Options};
 use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
+use tokio::task::JoinHandle;
 
 use crate::{ELECTION, Turns, until_waiting};
 
@@ -22,6 +24,17 @@ async fn clients(
     clients
 }
 
+/// Three clients that take turns, three tasks each.
+async fn load(
+    ensemble: &Ensemble<impl Member>,
+    connect: impl AsyncFn(&str) -> Client,
+) -> (Arc<Turns>, BTreeMap<usize, JoinHandle<()>>) {
+    let turns = Arc::new(Turns::default());
+    let tasks = turns.start(&clients(ensemble, connect, 3).await, 3);
+    turns.go_on(20).await;
+    (turns, tasks)
+}
+
 /// The leader dies under load, and the member that all ask first: the lock goes on.
 ///
 /// # Panics
@@ -30,10 +43,7 @@ pub async fn deaths_cost_no_lock(
     mut ensemble: Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
 ) {
-    let clients = clients(&ensemble, connect, 3).await;
-    let turns = Arc::new(Turns::default());
-    let tasks = turns.start(&clients, 3);
-    turns.go_on(20).await;
+    let (turns, tasks) = load(&ensemble, connect).await;
     for _ in 0..2 {
         let leader = ensemble.leader().unwrap();
         ensemble.members()[leader].kill9().unwrap();
@@ -55,10 +65,7 @@ pub async fn standing_still_costs_no_lock(
     mut ensemble: Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
 ) {
-    let clients = clients(&ensemble, connect, 3).await;
-    let turns = Arc::new(Turns::default());
-    let tasks = turns.start(&clients, 3);
-    turns.go_on(20).await;
+    let (turns, tasks) = load(&ensemble, connect).await;
     for member in 0..ensemble.members().len() {
         ensemble.members()[member].stop().unwrap();
         turns.go_on(20).await;
