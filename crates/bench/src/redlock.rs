@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rslock::LockManager;
 use tenure_core::Client;
 use tenure_redis::{RedisConfig, RedlockConfig, RedlockStore, Topology};
-use tenure_testkit::{Proxy, RedisServer};
+use tenure_testkit::{Proxy, RedisServer, Way};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
@@ -35,7 +35,7 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     for manager in [&other, &other_hobbled] {
         theirs(&runtime, manager, SLOW_PAIRS)?;
     }
-    hole.turn_black();
+    hole.set(Way::Black);
     // The first one to meet the hole finds out.
     ours(&runtime, &hobbled, 1)?;
     let mut times: [Vec<Duration>; 5] = Default::default();

@@ -4,90 +4,34 @@
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
-#[path = "common/proxy.rs"]
-mod proxy;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{client, config, config_of};
-use proxy::Proxy;
-use tenure_core::{
-    Answer, Client, ErrorKind, Guard, LossReason, Options, Patience, Released, Store, now,
-};
+use common::{client, config, config_of, connect};
+use tenure_core::{Answer, Guard, LossReason, Options, Patience, Released, Store, now};
 use tenure_etcd::EtcdStore;
-use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
-use tenure_trials::{ELECTION, Turns, claim, until_waiting};
-
-const TTL: Duration = Duration::from_secs(2);
-
-async fn clients(addresses: &str, count: usize) -> Vec<Client> {
-    let mut clients = Vec::new();
-    for _ in 0..count {
-        clients.push(client(&config(addresses)).await);
-    }
-    clients
-}
+use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, Proxy, Way, eventually};
+use tenure_trials::{ELECTION, claim, members, until_waiting, ways};
 
 on_servers! {
     async fn the_death_of_any_member_under_load_costs_no_lock() {
-        let mut cluster = EtcdCluster::start().unwrap();
-        let clients = clients(&cluster.addresses(), 3).await;
-        let turns = Arc::new(Turns::default());
-        let tasks = turns.start(&clients, 3);
-        turns.go_on(20).await;
-        for _ in 0..2 {
-            let leader = cluster.leader().unwrap();
-            cluster.members()[leader].kill9().unwrap();
-            turns.go_on(20).await;
-            cluster.members()[leader].restart().unwrap();
-            cluster.until_all_serve().unwrap();
-            turns.go_on(20).await;
-        }
-        // The one that all ask first.
-        cluster.members()[0].kill9().unwrap();
-        turns.go_on(20).await;
-        turns.stop(tasks).await;
+        let cluster = EtcdCluster::start().unwrap();
+        members::deaths_cost_no_lock(cluster, connect).await;
     }
 }
 
 on_servers! {
     async fn a_member_that_stands_still_under_load_costs_no_lock() {
-        let mut cluster = EtcdCluster::start().unwrap();
-        let clients = clients(&cluster.addresses(), 3).await;
-        let turns = Arc::new(Turns::default());
-        let tasks = turns.start(&clients, 3);
-        turns.go_on(20).await;
-        for member in 0..3 {
-            cluster.members()[member].stop().unwrap();
-            turns.go_on(20).await;
-            cluster.members()[member].cont().unwrap();
-            turns.go_on(20).await;
-        }
-        turns.stop(tasks).await;
+        let cluster = EtcdCluster::start().unwrap();
+        members::standing_still_costs_no_lock(cluster, connect).await;
     }
 }
 
 on_servers! {
     async fn a_guard_outlives_the_leader() {
-        let mut cluster = EtcdCluster::start().unwrap();
-        let clients = clients(&cluster.addresses(), 2).await;
-        let options = Options::new().ttl(Duration::from_secs(12));
-        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
-        let mutex = clients[1].mutex("a").unwrap().with(options);
-        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        until_waiting(&clients[0], "a", 1).await;
-        let leader = cluster.leader().unwrap();
-        cluster.members()[leader].kill9().unwrap();
-        // Long enough to need several renewals.
-        tokio::time::sleep(Duration::from_secs(15)).await;
-        assert!(guard.is_valid(), "the lock was lost with the leader");
-        assert!(!waiting.is_finished());
-        let token = guard.token();
-        guard.release().await.unwrap();
-        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
-        assert!(next.token() > token);
-        next.release().await.unwrap();
+        let cluster = EtcdCluster::start().unwrap();
+        members::a_guard_outlives_the_leader(cluster, connect).await;
     }
 }
 
@@ -166,62 +110,15 @@ on_servers! {
 
 on_servers! {
     async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
-        let mut cluster = EtcdCluster::start().unwrap();
-        let client = client(&config(&cluster.addresses())).await;
-        let options = Options::new().ttl(Duration::from_secs(4));
-        let mutex = client.mutex("a").unwrap().with(options);
-        let guard = mutex.acquire().await.unwrap();
-        for member in 0..2 {
-            cluster.members()[member].kill9().unwrap();
-        }
-        tokio::time::timeout(GENEROUS, guard.danger()).await.unwrap();
-        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
-        assert_eq!(reason, LossReason::Expired);
-        let error = mutex.try_acquire().await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-        drop(guard);
-        for member in 0..2 {
-            cluster.members()[member].restart().unwrap();
-        }
-        cluster.until_all_serve().unwrap();
-        let again = mutex.acquire_within(ELECTION).await.unwrap();
-        again.release().await.unwrap();
-        client.close().await;
+        let cluster = EtcdCluster::start().unwrap();
+        members::a_lost_quorum_is_heard_of(cluster, connect).await;
     }
 }
 
 on_servers! {
     async fn a_restart_of_the_whole_cluster_keeps_locks_places_and_tokens() {
-        let mut cluster = EtcdCluster::start().unwrap();
-        let clients = clients(&cluster.addresses(), 2).await;
-        let options = Options::new().ttl(Duration::from_secs(120));
-        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
-        let mutex = clients[1].mutex("a").unwrap().with(options.clone());
-        let waiting = tokio::spawn(async move {
-            loop {
-                match mutex.acquire().await {
-                    Ok(guard) => return guard,
-                    // The whole store may be away for longer than one attempt lasts.
-                    Err(error) => assert!(error.is_transient(), "{error}"),
-                }
-            }
-        });
-        until_waiting(&clients[0], "a", 1).await;
-        for member in cluster.members() {
-            member.kill9().unwrap();
-        }
-        for member in cluster.members() {
-            member.restart().unwrap();
-        }
-        cluster.until_all_serve().unwrap();
-        assert!(guard.is_valid());
-        let error = clients[0].mutex("a").unwrap().with(options).try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        let token = guard.token();
-        guard.release().await.unwrap();
-        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
-        assert!(next.token() > token);
-        next.release().await.unwrap();
+        let cluster = EtcdCluster::start().unwrap();
+        members::a_restart_of_all_keeps_everything(cluster, connect).await;
     }
 }
 
@@ -276,7 +173,8 @@ fn revoke_all(server: &EtcdServer) {
 on_servers! {
     async fn a_waiter_whose_lease_is_revoked_joins_the_line_again() {
         let server = EtcdServer::start(&[]).unwrap();
-        let clients = clients(&format!("127.0.0.1:{}", server.port()), 3).await;
+        let config = config_of(&server);
+        let clients = [client(&config).await, client(&config).await, client(&config).await];
         let options = Options::new().ttl(Duration::from_secs(60));
         let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
         let mut waiting = Vec::new();
@@ -331,28 +229,7 @@ on_servers! {
 on_servers! {
     async fn a_client_that_is_cut_off_knows_before_another_holds() {
         let server = EtcdServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
-        let [cut_off, other] =
-            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
-        let options = Options::new().ttl(TTL);
-        for _ in 0..3 {
-            let mutex = cut_off.mutex("a").unwrap().with(options.clone());
-            let guard = mutex.acquire_within(ELECTION).await.unwrap();
-            proxy.cut(true);
-            let deadline = now() + guard.remaining();
-            let next = other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
-            let valid = guard.is_valid();
-            assert!(!valid, "two were valid at once");
-            assert!(now() >= deadline, "granted before the holder's own deadline");
-            assert_eq!(guard.lost().await, LossReason::Expired);
-            proxy.cut(false);
-            drop(guard);
-            cut_off.close().await;
-            // The late release must not take the lock away from the new holder.
-            let holders = other.inspect("a").await.unwrap().holders;
-            assert_eq!(holders[0].owner, next.owner().to_string());
-            next.release().await.unwrap();
-        }
+        ways::a_holder_knows_before_another_holds(server.port(), connect).await;
     }
 }
 
@@ -360,7 +237,7 @@ on_servers! {
     /// Whether its key was moved to the lease for holding by then, or not.
     async fn one_that_was_handed_the_lock_and_cut_off_knows_before_another_holds() {
         let server = EtcdServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
         let [cut_off, other] =
             [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
         let options = Options::new().ttl(Duration::from_secs(9));
@@ -375,12 +252,12 @@ on_servers! {
             if round == 2 {
                 tokio::time::sleep(Duration::from_millis(300)).await;
             }
-            proxy.cut(true);
+            proxy.set(Way::Shut);
             let next = other.mutex("a").unwrap().acquire_within(2 * GENEROUS).await.unwrap();
             let valid = guard.is_valid();
             assert!(!valid, "two were valid at once");
             assert!(next.token() > guard.token());
-            proxy.cut(false);
+            proxy.set(Way::Open);
             drop(guard);
             cut_off.close().await;
             assert_eq!(next.release().await.unwrap(), Released::Released);
@@ -391,19 +268,6 @@ on_servers! {
 on_servers! {
     async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
         let server = EtcdServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
-        let [cut_off, other] =
-            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
-        let guard = other.mutex("a").unwrap().acquire().await.unwrap();
-        let mutex = cut_off.mutex("a").unwrap();
-        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        until_waiting(&other, "a", 1).await;
-        proxy.cut(true);
-        // The news of this is lost on the way.
-        guard.release().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        proxy.cut(false);
-        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
-        next.release().await.unwrap();
+        ways::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
     }
 }

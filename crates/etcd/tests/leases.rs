@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
-#[path = "common/proxy.rs"]
-mod proxy;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,9 +10,8 @@ use std::time::Duration;
 
 use common::{config, config_of, store};
 use futures_util::FutureExt;
-use proxy::Proxy;
 use tenure_core::{Answer, Eviction, Patience, Released, Renewal, Store, now};
-use tenure_testkit::{EtcdServer, GENEROUS, eventually};
+use tenure_testkit::{EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(3);
@@ -178,7 +175,7 @@ on_servers! {
     /// end is heard later still.
     async fn a_lease_that_is_given_back_takes_no_hold_with_it() {
         let server = EtcdServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
         let mut config = config(&format!("{},127.0.0.1:{}", proxy.address(), server.port()));
         config.timeout = Duration::from_secs(2);
         let store = Arc::new(store(&config).await);
@@ -188,7 +185,7 @@ on_servers! {
         store.release(&first).await.unwrap();
         // Old enough that it is asked for a sign of life.
         tokio::time::sleep(ttl / 3).await;
-        proxy.cut(true);
+        proxy.set(Way::Shut);
         let claiming = tokio::spawn({
             let (store, second) = (Arc::clone(&store), second.clone());
             async move { store.claim(&second, Patience::None).await }

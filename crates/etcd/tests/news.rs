@@ -7,9 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::{client, config_of, store};
-use tenure_core::{Answer, Eviction, Options, Patience, Place, Released, Store};
+use tenure_core::{Eviction, Options, Released};
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
-use tenure_trials::{claim, until_waiting};
+use tenure_trials::{news, until_waiting};
 
 const WAITERS: usize = 1_000;
 const CLIENTS: usize = 4;
@@ -26,18 +26,16 @@ fn events(server: &EtcdServer) -> f64 {
 on_servers! {
     async fn a_hand_off_among_a_thousand_is_news_for_one() {
         let server = EtcdServer::start(&[]).unwrap();
-        // Nothing but news wakes them.
-        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             let client = client(&config_of(&server)).await;
             clients.push(client.with_call_timeout(GENEROUS));
         }
-        let holder = clients[0].mutex("a").unwrap().with(deaf.clone()).acquire().await.unwrap();
+        let holder = clients[0].mutex("a").unwrap().with(news::deaf()).acquire().await.unwrap();
         let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();
         let mut tasks = tokio::task::JoinSet::new();
         for place in 0..WAITERS {
-            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(deaf.clone());
+            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(news::deaf());
             let sender = sender.clone();
             tasks.spawn(async move { sender.send(mutex.acquire().await.unwrap()).unwrap() });
             if place % 50 == 0 {
@@ -71,23 +69,9 @@ on_servers! {
 }
 
 on_servers! {
-    /// Between the look and the watch, at whichever moment: nothing falls through.
     async fn a_release_at_any_moment_while_a_waiter_joins_is_heard() {
         let server = EtcdServer::start(&[]).unwrap();
-        let client = client(&config_of(&server)).await;
-        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
-        let mutex = client.mutex("a").unwrap().with(deaf);
-        for round in 0..200 {
-            let guard = mutex.acquire().await.unwrap();
-            let waiting = tokio::spawn({
-                let mutex = mutex.clone();
-                async move { mutex.acquire().await.unwrap() }
-            });
-            tokio::time::sleep(Duration::from_micros(round * 40)).await;
-            guard.release().await.unwrap();
-            let next = tokio::time::timeout(GENEROUS, waiting).await;
-            next.unwrap_or_else(|_| panic!("round {round}: no news")).unwrap().release().await.unwrap();
-        }
+        news::a_release_while_a_waiter_joins_is_heard(&client(&config_of(&server)).await).await;
     }
 }
 
@@ -184,58 +168,14 @@ on_servers! {
 on_servers! {
     async fn news_of_a_waiter_that_gave_up_let_nobody_in() {
         let server = EtcdServer::start(&[]).unwrap();
-        let store = store(&config_of(&server)).await;
-        let long = Duration::from_secs(60);
-        let [holder, first, second] = [(); 3].map(|()| claim("a", long));
-        let patience = Patience::queue(long);
-        let granted = |answer: &Answer| matches!(answer, Answer::Granted(_));
-        assert!(granted(&store.claim(&holder, patience).await.unwrap()));
-        for waiter in [&first, &second] {
-            assert!(!granted(&store.claim(waiter, patience).await.unwrap()));
-        }
-        // Time to make its watch, and then to hear.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        store.release(&first).await.unwrap();
-        let place = Place::default();
-        let early = tokio::time::timeout(Duration::from_millis(700), store.wait(&second, &place));
-        assert!(early.await.is_err(), "it was let in beside the holder");
-        store.release(&holder).await.unwrap();
-        let news = tokio::time::timeout(GENEROUS, store.wait(&second, &place)).await;
-        assert!(granted(&news.expect("no news").unwrap()));
+        news::a_waiter_that_gave_up_lets_nobody_in(&store(&config_of(&server)).await).await;
     }
 }
 
 on_servers! {
-    /// Writers, readers and takers of permits, each in turn and some together, of two clients.
     async fn every_kind_of_waiter_is_woken_by_news_alone() {
         let server = EtcdServer::start(&[]).unwrap();
         let clients = [client(&config_of(&server)).await, client(&config_of(&server)).await];
-        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
-        let mut tasks = tokio::task::JoinSet::new();
-        for number in 0..60_u32 {
-            let client = clients[number as usize % 2].clone();
-            let deaf = deaf.clone();
-            tasks.spawn(async move {
-                let rw_lock = client.rw_lock("a").unwrap().with(deaf.clone());
-                let semaphore = client.semaphore("a", 4).unwrap().taking(1 + number % 3).with(deaf);
-                let guard = match number % 5 {
-                    0 => rw_lock.write().await,
-                    1 | 2 => rw_lock.read().await,
-                    _ => semaphore.acquire().await,
-                };
-                let guard = guard.unwrap();
-                tokio::time::sleep(Duration::from_millis(u64::from(number % 7))).await;
-                guard.release().await.unwrap();
-            });
-        }
-        let all = tokio::time::timeout(3 * GENEROUS, async {
-            while let Some(served) = tasks.join_next().await {
-                served.unwrap();
-            }
-        });
-        let left = all.await;
-        let state = clients[0].inspect("a").await.unwrap();
-        assert!(left.is_ok(), "no news for {} of {:?}", state.waiters.len(), state.holders);
-        assert!(state.is_free(), "{state:?}");
+        news::every_kind_of_waiter_is_woken(clients).await;
     }
 }

@@ -12,7 +12,7 @@ use tenure_core::{
     Answer, ErrorKind, Mode, Options, Patience, Released, Renewal, Severity, Store, now,
 };
 use tenure_redis::{ACL, ACL_QUORUM, RedlockStore, Topology};
-use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
 
 on_servers! {
@@ -82,13 +82,13 @@ on_servers! {
         let load = Arc::new(Load::default());
         let tasks = load.start(&clients, 4);
         load.goes_on(30).await;
-        hole.turn_black();
+        hole.set(Way::Black);
         load.goes_on(100).await;
         hole.heal();
         load.goes_on(100).await;
         load.end(tasks).await;
         let start = Instant::now();
-        hole.turn_black();
+        hole.set(Way::Black);
         client(&config).await;
         assert!(start.elapsed() < GENEROUS / 2, "connecting waits for a black hole");
     }

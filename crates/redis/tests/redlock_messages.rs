@@ -10,7 +10,7 @@ use std::time::Duration;
 use quorum::{block, config, counter, has, hold, of, ports, start, store, unblock};
 use tenure_core::{Answer, Claim, Mode, Patience, Released, Renewal, Store};
 use tenure_redis::{RedlockConfig, RedlockStore};
-use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -169,7 +169,7 @@ on_servers! {
             hold(&store, &owner).await;
             store.release(&owner).await.unwrap();
         };
-        proxy.turn_black();
+        proxy.set(Way::Black);
         pair().await;
         assert!(eventually(GENEROUS, || async { proxy.swallowed() > 0 }).await, "it is asked");
         // By then it owes the answer for longer than it may take.

@@ -1,65 +1,42 @@
 //! Fifty waiters on one lock while the server is meddled with: nobody holds beside another, nobody
-//! is stuck, and tokens keep rising.
+//! is stuck, and tokens keep rising. And minutes of trouble, to be run by hand, alone on a machine:
+//!
+//! `STORM=120 SEED=7 cargo test -p tenure-redis --test storm -- --ignored --nocapture`
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
+mod servers;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::{Client, Options};
-use tenure_redis::{RedisConfig, RedisStore, Topology};
+use servers::{connect, durable};
 use tenure_testkit::RedisServer;
+use tenure_trials::{Turns, storm};
 
 const CLIENTS: usize = 5;
 const TASKS_EACH: usize = 10;
+const LONG: Duration = Duration::from_secs(8);
 
-/// What everybody who holds the lock looks at and changes.
-#[derive(Default)]
-struct Watched {
-    held: AtomicBool,
-    last_token: AtomicU64,
-    rounds: AtomicU64,
-    over: AtomicBool,
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_meddled_with_server_lets_nobody_in_twice_and_nobody_wait_for_ever() {
-    if tenure_testkit::lacks("redis-server", "the storm") {
-        return;
-    }
-    // What is acknowledged survives a restart: without that, a restart forgets who holds.
-    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
-    let mut server = RedisServer::start(&durable).unwrap();
-    let watched = Arc::new(Watched::default());
-    let mut tasks = Vec::new();
-    for _ in 0..CLIENTS {
-        let client = Client::new(Arc::new(connect(server.port()).await));
-        for _ in 0..TASKS_EACH {
-            tasks.push(tokio::spawn(take_turns(client.clone(), Arc::clone(&watched))));
+on_servers! {
+    async fn a_meddled_with_server_lets_nobody_in_twice_and_nobody_wait_for_ever() {
+        let mut server = durable();
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(connect(&server.addresses()).await);
         }
+        let turns = Arc::new(Turns::default());
+        let tasks = turns.start(&clients, TASKS_EACH);
+        let start = Instant::now();
+        let mut meddled = 0;
+        while start.elapsed() < LONG || meddled < 5 {
+            meddle(&mut server.members()[0], meddled);
+            meddled += 1;
+            // Every piece of trouble is followed by work, or it was too much.
+            turns.go_on(50).await;
+        }
+        turns.stop(tasks).await;
     }
-    let start = Instant::now();
-    let mut meddled = 0;
-    while start.elapsed() < storm() {
-        meddle(&mut server, meddled);
-        meddled += 1;
-        // Every piece of trouble is followed by work, or it was too much.
-        let before = watched.rounds.load(Ordering::Relaxed);
-        let moved = || async { watched.rounds.load(Ordering::Relaxed) > before + 50 };
-        assert!(tenure_testkit::eventually(Duration::from_secs(60), moved).await, "all are stuck");
-    }
-    watched.over.store(true, Ordering::Relaxed);
-    for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.expect("one is stuck").unwrap();
-    }
-    assert!(meddled >= 5, "only {meddled} kinds of trouble");
-}
-
-/// How long it lasts. `TENURE_STORM_SECONDS=30` for a longer one.
-fn storm() -> Duration {
-    let seconds = std::env::var("TENURE_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(8))
 }
 
 fn meddle(server: &mut RedisServer, turn: u32) {
@@ -73,25 +50,10 @@ fn meddle(server: &mut RedisServer, turn: u32) {
     }
 }
 
-async fn connect(port: u16) -> RedisStore {
-    let server = ("127.0.0.1".into(), port);
-    RedisStore::connect(RedisConfig::new(Topology::Single { server })).await.unwrap()
-}
-
-async fn take_turns(client: Client, watched: Arc<Watched>) {
-    // So long that no trouble here lasts for a term: whoever holds, holds.
-    let options = Options::new().ttl(Duration::from_secs(60));
-    let mutex = client.mutex("storm").unwrap().with(options);
-    while !watched.over.load(Ordering::Relaxed) {
-        // A fault may end an attempt; then it is made again.
-        let Ok(guard) = mutex.acquire().await else { continue };
-        assert!(!watched.held.swap(true, Ordering::SeqCst), "two hold at once");
-        let token = guard.token().unwrap().get();
-        assert!(watched.last_token.swap(token, Ordering::SeqCst) < token, "tokens went back");
-        tokio::task::yield_now().await;
-        watched.rounds.fetch_add(1, Ordering::Relaxed);
-        watched.held.store(false, Ordering::SeqCst);
-        drop(guard.release().await);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it takes minutes, and a machine of its own"]
+async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
+    if !tenure_testkit::lacks("redis-server", "storm") {
+        storm(durable(), connect).await;
     }
-    client.close().await;
 }

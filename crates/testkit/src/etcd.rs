@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis::free_port;
-use crate::{GENEROUS, Servant, temp_dir};
+use crate::{Ensemble, GENEROUS, Servant, temp_dir};
 
 /// One member of an etcd cluster, alone or not, killed by its pid when it is dropped, its files with
 /// it.
@@ -115,6 +115,13 @@ impl EtcdServer {
         Ok(())
     }
 
+    /// Whether it leads, as it sees it.
+    fn leads(&self) -> bool {
+        // id, version, size, whether it leads, …
+        let status = self.control(&["endpoint", "status", "--write-out=simple"]);
+        status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"))
+    }
+
     /// What it answers over HTTP: its health, its metrics.
     ///
     /// # Errors
@@ -151,6 +158,7 @@ impl EtcdServer {
 }
 
 crate::servant::is_a_servant!(EtcdServer);
+crate::ensemble::is_a_member!(EtcdServer);
 
 fn run(folder: &Path, arguments: &[String]) -> io::Result<Servant> {
     let mut command = Command::new("etcd");
@@ -159,11 +167,8 @@ fn run(folder: &Path, arguments: &[String]) -> io::Result<Servant> {
     Servant::spawn(command)
 }
 
-/// Three members, killed by their pids when it is dropped.
-#[derive(Debug)]
-pub struct EtcdCluster {
-    members: Vec<EtcdServer>,
-}
+/// Three members of one cluster.
+pub type EtcdCluster = Ensemble<EtcdServer>;
 
 impl EtcdCluster {
     /// Starts one, and waits until every member serves.
@@ -171,57 +176,16 @@ impl EtcdCluster {
     /// # Errors
     /// If it cannot be started, or does not serve in time.
     pub fn start() -> io::Result<Self> {
-        let mut last = io::Error::other("no port was free");
-        for _ in 0..3 {
-            match Self::once() {
-                Ok(cluster) => return Ok(cluster),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn once() -> io::Result<Self> {
-        let peers = (0..3).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
-        let named = peers.iter().enumerate();
-        let named: Vec<_> =
-            named.map(|(place, peer)| format!("m{place}=http://127.0.0.1:{peer}")).collect();
-        let cluster = named.join(",");
-        let member = |(place, peer): (usize, u16)| {
-            EtcdServer::spawn(&format!("m{place}"), free_port()?, peer, &cluster, &[])
-        };
-        let members = peers.into_iter().enumerate().map(member).collect::<io::Result<Vec<_>>>()?;
-        let mut cluster = Self { members };
-        cluster.until_all_serve()?;
-        Ok(cluster)
-    }
-
-    /// Waits until every member serves.
-    ///
-    /// # Errors
-    /// If one does not in time.
-    pub fn until_all_serve(&mut self) -> io::Result<()> {
-        self.members.iter_mut().try_for_each(EtcdServer::until_it_serves)
-    }
-
-    /// Its members.
-    pub fn members(&mut self) -> &mut [EtcdServer] {
-        &mut self.members
-    }
-
-    /// `host:port` of every member, with commas between.
-    pub fn addresses(&self) -> String {
-        let named: Vec<_> =
-            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
-        named.join(",")
-    }
-
-    /// Which member leads, by its place, as one that runs sees it.
-    pub fn leader(&self) -> Option<usize> {
-        self.members.iter().position(|member| {
-            // id, version, size, whether it leads, …
-            let status = member.control(&["endpoint", "status", "--write-out=simple"]);
-            status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"))
+        Self::start_with(|| {
+            let peers = (0..3).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
+            let named = peers.iter().enumerate();
+            let named: Vec<_> =
+                named.map(|(place, peer)| format!("m{place}=http://127.0.0.1:{peer}")).collect();
+            let cluster = named.join(",");
+            let member = |(place, peer): (usize, u16)| {
+                EtcdServer::spawn(&format!("m{place}"), free_port()?, peer, &cluster, &[])
+            };
+            peers.into_iter().enumerate().map(member).collect()
         })
     }
 }

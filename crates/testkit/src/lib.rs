@@ -6,6 +6,7 @@
 
 mod certificates;
 mod clock;
+mod ensemble;
 mod etcd;
 mod neighbour;
 mod process;
@@ -20,10 +21,11 @@ mod zookeeper;
 
 pub use certificates::Certificates;
 pub use clock::FalseClock;
+pub use ensemble::{Ensemble, Member};
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use neighbour::Neighbour;
 pub use process::Process;
-pub use proxy::Proxy;
+pub use proxy::{Proxy, Way};
 pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;

@@ -3,21 +3,34 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A TCP proxy on the loopback address. As a black hole, it accepts connections and bytes, and
-/// nothing ever comes back. It can also keep what is sent, and hand it over after its sender has
-/// gone.
+/// A TCP proxy on the loopback address. It carries what its [`Way`] says. It can also keep what is
+/// sent, and hand it over after its sender has gone.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
 }
 
+/// What passes. Connections are accepted, whatever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Everything.
+    Open,
+    /// What goes to the server. What it says is lost.
+    Deaf,
+    /// Nothing: all is lost.
+    Black,
+    /// Nothing: what is sent waits until the way is another.
+    Shut,
+}
+
 #[derive(Debug)]
 struct Shared {
     target: AtomicU16,
-    black: AtomicBool,
+    way: Mutex<Way>,
+    changed: Condvar,
     /// Connections before this one are black.
     first_carried: AtomicUsize,
     carried: AtomicUsize,
@@ -40,7 +53,8 @@ impl Proxy {
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             target: AtomicU16::new(target),
-            black: AtomicBool::new(false),
+            way: Mutex::new(Way::Open),
+            changed: Condvar::new(),
             first_carried: AtomicUsize::new(0),
             carried: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
@@ -69,9 +83,15 @@ impl Proxy {
         self.port
     }
 
-    /// From now on nothing comes back, on connections old and new.
-    pub fn turn_black(&self) {
-        self.shared.black.store(true, Ordering::SeqCst);
+    /// Its address.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// From now on this passes, on connections old and new.
+    pub fn set(&self, way: Way) {
+        *lock(&self.shared.way) = way;
+        self.shared.changed.notify_all();
     }
 
     /// From now on nothing comes back on the connections there are. They stay open, and new ones
@@ -119,17 +139,20 @@ impl Proxy {
         !kept.is_empty()
     }
 
-    /// From now on new connections are carried again. Those there are have lost bytes, and end.
+    /// From now on new connections are carried again. Those there are may have lost bytes, and end;
+    /// so does what waited.
     pub fn heal(&self) {
-        self.shared.black.store(false, Ordering::SeqCst);
+        let mut way = lock(&self.shared.way);
+        *way = Way::Open;
         self.shared.close_all();
+        self.shared.changed.notify_all();
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        self.shared.close_all();
+        self.heal();
         // Wakes whoever accepts.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
@@ -148,8 +171,14 @@ impl Shared {
         Ok(())
     }
 
-    fn is_black(&self, number: usize) -> bool {
-        self.black.load(Ordering::SeqCst) || number < self.first_carried.load(Ordering::SeqCst)
+    /// Whether what was sent is lost. Waits while the way is shut.
+    fn loses(&self, number: usize, there: bool) -> bool {
+        let shut = self.changed.wait_while(lock(&self.way), |way| *way == Way::Shut);
+        match *shut.unwrap_or_else(PoisonError::into_inner) {
+            Way::Black => true,
+            Way::Deaf if !there => true,
+            _ => number < self.first_carried.load(Ordering::SeqCst),
+        }
     }
 
     fn copy(self: &Arc<Self>, number: usize, mut from: TcpStream, mut to: TcpStream, there: bool) {
@@ -159,7 +188,7 @@ impl Shared {
             while let Ok(length @ 1..) = from.read(&mut chunk) {
                 if there && shared.keeping.load(Ordering::SeqCst) {
                     late.extend_from_slice(&chunk[..length]);
-                } else if shared.is_black(number) {
+                } else if shared.loses(number, there) {
                     shared.swallowed.fetch_add(length, Ordering::SeqCst);
                 } else if to.write_all(&chunk[..length]).is_err() {
                     break;
@@ -181,4 +210,64 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GENEROUS, eventually};
+    use std::time::Duration;
+
+    /// A server that says back what it hears, on each of its connections.
+    fn echo() -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+            }
+        });
+        port
+    }
+
+    /// What comes back within this time: nothing also if the connection has ended.
+    fn hears(stream: &mut TcpStream, within: Duration) -> Option<u8> {
+        stream.set_read_timeout(Some(within)).unwrap();
+        let mut byte = [0];
+        matches!(stream.read(&mut byte), Ok(1)).then_some(byte[0])
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_waits_at_a_way_that_is_shut_and_is_lost_on_the_others() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).unwrap();
+        // The answer to the first, and the second itself.
+        for (sent, way) in [(1, Way::Deaf), (2, Way::Black)] {
+            proxy.set(way);
+            stream.write_all(&[sent]).unwrap();
+            let lost = || async { proxy.swallowed() == usize::from(sent) };
+            assert!(eventually(GENEROUS, lost).await, "{way:?}");
+        }
+        proxy.set(Way::Shut);
+        stream.write_all(&[3]).unwrap();
+        assert_eq!(hears(&mut stream, Duration::from_millis(100)), None);
+        proxy.set(Way::Open);
+        assert_eq!(hears(&mut stream, GENEROUS), Some(3));
+    }
+
+    #[test]
+    fn a_way_that_is_healed_has_forgotten_what_waited() {
+        let proxy = Proxy::start(echo()).unwrap();
+        let mut before = TcpStream::connect(proxy.address()).unwrap();
+        before.write_all(&[1]).unwrap();
+        assert_eq!(hears(&mut before, GENEROUS), Some(1));
+        proxy.set(Way::Shut);
+        before.write_all(&[2]).unwrap();
+        proxy.heal();
+        assert_eq!(hears(&mut before, GENEROUS), None);
+        let mut after = TcpStream::connect(proxy.address()).unwrap();
+        after.write_all(&[3]).unwrap();
+        assert_eq!(hears(&mut after, GENEROUS), Some(3));
+    }
 }

@@ -100,7 +100,15 @@ impl RedisServer {
             folder: self.folder.path(),
         };
         self.servant = plan.spawn(self.port)?;
+        self.until_it_serves()
+    }
+
+    fn until_it_serves(&mut self) -> io::Result<()> {
         answers(self.port, &mut self.servant)
+    }
+
+    fn leads(&self) -> bool {
+        self.command(&["ROLE"]).is_ok_and(|role| role.contains("master"))
     }
 
     /// Sends one command on a connection of its own, and returns the reply's text: enough for a
@@ -114,6 +122,7 @@ impl RedisServer {
 }
 
 crate::servant::is_a_servant!(RedisServer);
+crate::ensemble::is_a_member!(RedisServer);
 
 /// How a server is started.
 struct Plan<'a> {

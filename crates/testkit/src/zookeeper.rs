@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis::free_port;
-use crate::{Certificates, GENEROUS, Servant, lacks, temp_dir};
+use crate::{Certificates, Ensemble, GENEROUS, Servant, lacks, temp_dir};
 
 /// Where Debian has the server. Its manifest names what else it needs,
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -176,6 +176,11 @@ impl ZooKeeperServer {
         Ok(())
     }
 
+    /// Whether it leads, as it sees it.
+    fn leads(&self) -> bool {
+        self.word("srvr").is_ok_and(|state| state.contains("Mode: leader"))
+    }
+
     /// What it answers to a four-letter word: its state, its figures, who is connected.
     ///
     /// # Errors
@@ -192,6 +197,7 @@ impl ZooKeeperServer {
 }
 
 crate::servant::is_a_servant!(ZooKeeperServer);
+crate::ensemble::is_a_member!(ZooKeeperServer);
 
 /// The settings for a port with TLS. The server wants certificate and key in one file.
 fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
@@ -216,11 +222,8 @@ fn run(folder: &Path, options: &[String]) -> io::Result<Servant> {
     Servant::spawn(command)
 }
 
-/// Three members, killed by their pids when it is dropped.
-#[derive(Debug)]
-pub struct ZooKeeperEnsemble {
-    members: Vec<ZooKeeperServer>,
-}
+/// Three members of one ensemble.
+pub type ZooKeeperEnsemble = Ensemble<ZooKeeperServer>;
 
 impl ZooKeeperEnsemble {
     /// Starts one, each member with these settings, and waits until every member serves.
@@ -240,56 +243,17 @@ impl ZooKeeperEnsemble {
     }
 
     fn start_any(settings: &[&str], certificates: Option<&Certificates>) -> io::Result<Self> {
-        let mut last = io::Error::other("no port was free");
-        for _ in 0..3 {
-            match Self::once(settings, certificates) {
-                Ok(ensemble) => return Ok(ensemble),
-                Err(error) => last = error,
+        Self::start_with(|| {
+            let mut members = Vec::new();
+            for number in 1..=3 {
+                let (peer, election) = (free_port()?, free_port()?);
+                members.push(format!("server.{number}=127.0.0.1:{peer}:{election}"));
             }
-        }
-        Err(last)
-    }
-
-    fn once(settings: &[&str], certificates: Option<&Certificates>) -> io::Result<Self> {
-        let mut members = Vec::new();
-        for number in 1..=3 {
-            let (peer, election) = (free_port()?, free_port()?);
-            members.push(format!("server.{number}=127.0.0.1:{peer}:{election}"));
-        }
-        let members = members.join("\n");
-        let settings: Vec<&str> = settings.iter().copied().chain([&*members]).collect();
-        let member = |number| ZooKeeperServer::spawn(Some(number), &settings, certificates);
-        let mut ensemble = Self { members: (1..=3).map(member).collect::<io::Result<Vec<_>>>()? };
-        ensemble.until_all_serve()?;
-        Ok(ensemble)
-    }
-
-    /// Waits until every member serves.
-    ///
-    /// # Errors
-    /// If one does not in time.
-    pub fn until_all_serve(&mut self) -> io::Result<()> {
-        self.members.iter_mut().try_for_each(ZooKeeperServer::until_it_serves)
-    }
-
-    /// Its members.
-    pub fn members(&mut self) -> &mut [ZooKeeperServer] {
-        &mut self.members
-    }
-
-    /// `host:port` of every member, with commas between.
-    pub fn addresses(&self) -> String {
-        let named: Vec<_> =
-            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
-        named.join(",")
-    }
-
-    /// Which member leads, by its place.
-    pub fn leader(&self) -> Option<usize> {
-        let leads = |member: &ZooKeeperServer| {
-            member.word("srvr").is_ok_and(|state| state.contains("Mode: leader"))
-        };
-        self.members.iter().position(leads)
+            let members = members.join("\n");
+            let settings: Vec<&str> = settings.iter().copied().chain([&*members]).collect();
+            let member = |number| ZooKeeperServer::spawn(Some(number), &settings, certificates);
+            (1..=3).map(member).collect()
+        })
     }
 }
 

@@ -1,11 +1,15 @@
-//! What the tests of stores share: claims, waiting for waiters, and work that notices when two hold
-//! at once.
+//! What the tests of stores share: claims, waiting for waiters, work that notices when two hold at
+//! once, and cases that several stores are judged by, on servers that the test brings.
 //!
 //! Code here knows locks by the one API alone, and no store.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
+pub mod members;
+pub mod news;
 mod storm;
+pub mod ways;
+mod weather;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +20,7 @@ use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
 use tenure_testkit::{GENEROUS, eventually};
 use tokio::task::JoinHandle;
 
-pub use storm::{Dice, Running, Storm, setting};
+pub use weather::storm;
 
 /// A bound for what takes an election, on a busy machine.
 pub const ELECTION: Duration = Duration::from_secs(60);

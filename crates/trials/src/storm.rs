@@ -15,11 +15,11 @@ use crate::ELECTION;
 
 /// Numbers that look like chance, the same for the same seed.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// Any seed will do.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -31,19 +31,14 @@ impl Dice {
     }
 
     /// One of the numbers below this one.
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
     /// So many milliseconds, or more, or as many as this.
-    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+    pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to + 1 - from))
     }
-}
-
-/// A number that whoever runs a storm may set in the environment: `SEED`, or `STORM` for its seconds.
-pub fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// The locks that are fought for: one for readers and writers, one for takers of two permits.
@@ -51,8 +46,11 @@ const LOCKS: [&str; 2] = ["a", "b"];
 
 const PERMITS: u32 = 2;
 
+/// No term is longer.
+const TTL: Duration = Duration::from_secs(6);
+
 /// A storm that goes on.
-pub struct Storm {
+pub(crate) struct Storm {
     locks: Mutex<BTreeMap<&'static str, Register>>,
     counts: Mutex<BTreeMap<String, u64>>,
     wrongs: Mutex<Vec<String>>,
@@ -77,7 +75,7 @@ type Acquiring = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
 
 impl Storm {
     /// Starts so many tasks for each client, and one that takes locks away by force.
-    pub fn start(clients: Vec<Client>, each: usize, dice: &mut Dice) -> Running {
+    pub(crate) fn start(clients: Vec<Client>, each: usize, dice: &mut Dice) -> Running {
         let storm = Arc::new(Self {
             locks: Mutex::default(),
             counts: Mutex::default(),
@@ -98,7 +96,7 @@ impl Storm {
     }
 
     /// Counts what happened, for the summary.
-    pub fn count(&self, what: impl Into<String>) {
+    pub(crate) fn count(&self, what: impl Into<String>) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.into()).or_default() += 1;
     }
@@ -137,7 +135,7 @@ impl Storm {
     ) -> Option<Result<Guard>> {
         let first = match dice.below(10) {
             0 | 1 => return tokio::time::timeout(dice.millis(0, 50), acquiring).await.ok(),
-            2..5 => dice.millis(0, 30),
+            2 => dice.millis(0, 30),
             _ => return tokio::time::timeout(limit, acquiring).await.ok(),
         };
         if let Ok(done) = tokio::time::timeout(first, &mut acquiring).await {
@@ -151,9 +149,10 @@ impl Storm {
     async fn hold(&self, lock: &'static str, guard: Guard, dice: &mut Dice) {
         let owner = guard.owner();
         let held = self.enter(lock, guard);
+        // Often so long that a server fails meanwhile: then it must not forget who holds.
         let long = match dice.below(24) {
-            0 => dice.millis(3_000, 9_000),
-            1..4 => dice.millis(100, 1_000),
+            0..3 => dice.millis(1_000, 9_000),
+            3..6 => dice.millis(100, 1_000),
             _ => dice.millis(0, 15),
         };
         tokio::select! {
@@ -210,7 +209,7 @@ impl Storm {
 
     async fn evict(self: Arc<Self>, mut dice: Dice) {
         while !self.is_over() {
-            tokio::time::sleep(dice.millis(200, 3_000)).await;
+            tokio::time::sleep(dice.millis(1_000, 8_000)).await;
             let victim = {
                 let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut held = locks.values().flat_map(|register| register.held.values());
@@ -228,9 +227,10 @@ impl Storm {
 
     /// After the storm everybody gets every lock.
     async fn take_once(&self, client: &Client, lock: &'static str) {
+        let options = Options::new().ttl(TTL);
         let acquiring = async {
             loop {
-                let mutex = client.mutex(lock)?;
+                let mutex = client.mutex(lock)?.with(options.clone());
                 match mutex.acquire().await {
                     Err(error) if error.is_transient() => {}
                     outcome => return outcome,
@@ -259,14 +259,14 @@ impl Dice {
 }
 
 /// A storm, and those who are in it.
-pub struct Running {
+pub(crate) struct Running {
     storm: Arc<Storm>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Running {
     /// What goes on.
-    pub fn storm(&self) -> &Storm {
+    pub(crate) fn storm(&self) -> &Storm {
         &self.storm
     }
 
@@ -275,7 +275,7 @@ impl Running {
     ///
     /// # Panics
     /// If anything happened that must not.
-    pub async fn end(self) -> String {
+    pub(crate) async fn end(self) -> String {
         self.storm.over.store(true, Ordering::SeqCst);
         for task in self.tasks {
             let ended = tokio::time::timeout(4 * ELECTION, task).await;
@@ -308,7 +308,8 @@ fn get_along(one: Mode, other: Mode) -> bool {
 }
 
 fn acquire(client: &Client, lock: &'static str, dice: &mut Dice) -> Acquiring {
-    let options = Options::new().ttl(dice.millis(4_000, 6_000)).poll_cap(dice.millis(300, 2_000));
+    let ttl = TTL - dice.millis(0, 2_000);
+    let options = Options::new().ttl(ttl).poll_cap(dice.millis(300, 2_000));
     let (client, common, only_try) = (client.clone(), dice.below(10) < 7, dice.below(10) == 0);
     Box::pin(async move {
         match (lock, common, only_try) {

@@ -4,68 +4,30 @@
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
-#[path = "common/proxy.rs"]
-mod proxy;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use common::{client, config, config_of, store};
-use proxy::{Proxy, Way};
+use common::{client, config, config_of, connect, store};
 use tenure_core::{
-    Answer, Client, ErrorKind, Eviction, Fence, LossReason, Options, Patience, Released, Renewal,
-    Store, now,
+    Answer, Eviction, Fence, LossReason, Options, Patience, Released, Renewal, Store, now,
 };
-use tenure_testkit::{GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
-use tenure_trials::{ELECTION, Turns, claim, until_waiting};
+use tenure_testkit::{GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_trials::{ELECTION, claim, members, ways};
 use zookeeper_client::{Acls, CreateMode};
 
 const TTL: Duration = Duration::from_secs(2);
 
-async fn clients(addresses: &str, count: usize) -> Vec<Client> {
-    let mut clients = Vec::new();
-    for _ in 0..count {
-        clients.push(client(&config(addresses)).await);
-    }
-    clients
-}
-
 on_servers! {
     async fn the_death_of_any_server_under_load_costs_no_lock() {
-        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        let clients = clients(&ensemble.addresses(), 3).await;
-        let turns = Arc::new(Turns::default());
-        let tasks = turns.start(&clients, 3);
-        turns.go_on(20).await;
-        for _ in 0..2 {
-            let leader = ensemble.leader().unwrap();
-            ensemble.members()[leader].kill9().unwrap();
-            turns.go_on(20).await;
-            ensemble.members()[leader].restart().unwrap();
-            ensemble.until_all_serve().unwrap();
-            turns.go_on(20).await;
-        }
-        ensemble.members()[0].kill9().unwrap();
-        turns.go_on(20).await;
-        turns.stop(tasks).await;
+        let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        members::deaths_cost_no_lock(ensemble, connect).await;
     }
 }
 
 on_servers! {
     async fn a_server_that_stands_still_under_load_costs_no_lock() {
-        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        let clients = clients(&ensemble.addresses(), 3).await;
-        let turns = Arc::new(Turns::default());
-        let tasks = turns.start(&clients, 3);
-        turns.go_on(20).await;
-        for member in 0..3 {
-            ensemble.members()[member].stop().unwrap();
-            turns.go_on(20).await;
-            ensemble.members()[member].cont().unwrap();
-            ensemble.until_all_serve().unwrap();
-            turns.go_on(20).await;
-        }
-        turns.stop(tasks).await;
+        let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        members::standing_still_costs_no_lock(ensemble, connect).await;
     }
 }
 
@@ -84,49 +46,15 @@ on_servers! {
 
 on_servers! {
     async fn a_guard_outlives_the_leader() {
-        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        let clients = clients(&ensemble.addresses(), 2).await;
-        let options = Options::new().ttl(Duration::from_secs(12));
-        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
-        let mutex = clients[1].mutex("a").unwrap().with(options);
-        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        until_waiting(&clients[0], "a", 1).await;
-        let leader = ensemble.leader().unwrap();
-        ensemble.members()[leader].kill9().unwrap();
-        // Long enough to need several renewals.
-        tokio::time::sleep(Duration::from_secs(15)).await;
-        assert!(guard.is_valid(), "the lock was lost with the leader");
-        assert!(!waiting.is_finished());
-        let token = guard.token();
-        guard.release().await.unwrap();
-        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
-        assert!(next.token() > token);
-        next.release().await.unwrap();
+        let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        members::a_guard_outlives_the_leader(ensemble, connect).await;
     }
 }
 
 on_servers! {
     async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
-        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        let client = client(&config(&ensemble.addresses())).await;
-        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(Duration::from_secs(4)));
-        let guard = mutex.acquire().await.unwrap();
-        for member in 0..2 {
-            ensemble.members()[member].kill9().unwrap();
-        }
-        tokio::time::timeout(GENEROUS, guard.danger()).await.unwrap();
-        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
-        assert_eq!(reason, LossReason::Expired);
-        let error = mutex.try_acquire().await.unwrap_err();
-        assert!(error.is_transient(), "{error}");
-        drop(guard);
-        for member in 0..2 {
-            ensemble.members()[member].restart().unwrap();
-        }
-        ensemble.until_all_serve().unwrap();
-        let again = mutex.acquire_within(ELECTION).await.unwrap();
-        again.release().await.unwrap();
-        client.close().await;
+        let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        members::a_lost_quorum_is_heard_of(ensemble, connect).await;
     }
 }
 
@@ -157,85 +85,22 @@ on_servers! {
 
 on_servers! {
     async fn a_restart_of_the_whole_ensemble_keeps_locks_places_and_tokens() {
-        let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        let clients = clients(&ensemble.addresses(), 2).await;
-        let options = Options::new().ttl(Duration::from_secs(120));
-        let guard = clients[0].mutex("a").unwrap().with(options.clone()).acquire().await.unwrap();
-        let mutex = clients[1].mutex("a").unwrap().with(options.clone());
-        let waiting = tokio::spawn(async move {
-            loop {
-                match mutex.acquire().await {
-                    Ok(guard) => return guard,
-                    // The whole store may be away for longer than one attempt lasts.
-                    Err(error) => assert!(error.is_transient(), "{error}"),
-                }
-            }
-        });
-        until_waiting(&clients[0], "a", 1).await;
-        for member in ensemble.members() {
-            member.kill9().unwrap();
-        }
-        for member in ensemble.members() {
-            member.restart().unwrap();
-        }
-        ensemble.until_all_serve().unwrap();
-        assert!(guard.is_valid());
-        let rival = clients[0].mutex("a").unwrap().with(options);
-        let refused = || async { rival.try_acquire().await.unwrap_err().kind() == ErrorKind::Busy };
-        assert!(eventually(ELECTION, refused).await, "it was never busy");
-        let token = guard.token();
-        guard.release().await.unwrap();
-        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
-        assert!(next.token() > token);
-        next.release().await.unwrap();
+        let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        members::a_restart_of_all_keeps_everything(ensemble, connect).await;
     }
 }
 
 on_servers! {
     async fn a_client_that_is_cut_off_knows_before_another_holds() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
-        let [cut_off, other] =
-            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
-        let options = Options::new().ttl(TTL);
-        for _ in 0..3 {
-            let mutex = cut_off.mutex("a").unwrap().with(options.clone());
-            let guard = mutex.acquire_within(ELECTION).await.unwrap();
-            proxy.set(Way::Cut);
-            let deadline = now() + guard.remaining();
-            let next = other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
-            let valid = guard.is_valid();
-            assert!(!valid, "two were valid at once");
-            assert!(now() >= deadline, "granted before the holder's own deadline");
-            assert_eq!(guard.lost().await, LossReason::Expired);
-            proxy.heal();
-            drop(guard);
-            cut_off.close().await;
-            // The late release must not take the lock away from the new holder.
-            let holders = other.inspect("a").await.unwrap().holders;
-            assert_eq!(holders[0].owner, next.owner().to_string());
-            next.release().await.unwrap();
-        }
+        ways::a_holder_knows_before_another_holds(server.port(), connect).await;
     }
 }
 
 on_servers! {
     async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
-        let [cut_off, other] =
-            [client(&config(&proxy.address())).await, client(&config_of(&server)).await];
-        let guard = other.mutex("a").unwrap().acquire().await.unwrap();
-        let mutex = cut_off.mutex("a").unwrap();
-        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-        until_waiting(&other, "a", 1).await;
-        proxy.set(Way::Deaf);
-        // The news of this is lost on the way.
-        guard.release().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        proxy.heal();
-        let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
-        next.release().await.unwrap();
+        ways::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
     }
 }
 
@@ -243,7 +108,7 @@ on_servers! {
     /// The node is there, and nobody knows: the one who asks again finds it.
     async fn a_claim_whose_reply_is_lost_is_one_claim() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
         let mut short = config(&proxy.address());
         short.timeout = Duration::from_millis(500);
         let (store, other) = (store(&short).await, store(&config_of(&server)).await);
@@ -306,7 +171,7 @@ on_servers! {
     /// a new one: the nodes of the old one are nothing to it.
     async fn a_session_that_ended_is_replaced_and_its_holds_are_lost() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let proxy = Proxy::start(server.port()).await.unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
         let (store, other) =
             (store(&config(&proxy.address())).await, store(&config_of(&server)).await);
         let (held, ttl) = (claim("a", TTL), TTL);
@@ -317,7 +182,7 @@ on_servers! {
         let holder = claim("b", Duration::from_secs(60));
         other.claim(&holder, Patience::queue(GENEROUS)).await.unwrap();
         store.claim(&waits, Patience::queue(GENEROUS)).await.unwrap();
-        proxy.set(Way::Cut);
+        proxy.set(Way::Shut);
         let ended = || async {
             let [a, b] = [other.inspect(&held.name).await, other.inspect(&waits.name).await];
             a.unwrap().is_free() && b.unwrap().waiters.is_empty()
@@ -342,7 +207,7 @@ on_servers! {
     /// Long before its next renewal: a server that does not know the session says so.
     async fn a_holder_whose_session_was_ended_by_the_servers_is_told_at_once() {
         let servers = [(); 2].map(|()| ZooKeeperServer::start(&[]).unwrap());
-        let proxy = Proxy::start(servers[0].port()).await.unwrap();
+        let proxy = Proxy::start(servers[0].port()).unwrap();
         let long = Options::new().ttl(Duration::from_secs(500));
         // One that has written less than its client has seen would not take it.
         let busy = client(&config_of(&servers[1])).await.mutex("busy").unwrap();

@@ -40,3 +40,7 @@ pub(crate) async fn store(config: &EtcdConfig) -> EtcdStore {
 pub(crate) async fn client(config: &EtcdConfig) -> Client {
     Client::new(Arc::new(store(config).await))
 }
+
+pub(crate) async fn connect(addresses: &str) -> Client {
+    client(&config(addresses)).await
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tenure_core::{Client, Error, Guard, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_testkit::{Ensemble, GENEROUS, RedisServer, eventually};
 use tenure_trials::until_waiting;
 use tokio::task::JoinHandle;
 
@@ -43,6 +43,18 @@ pub(crate) fn addresses(list: &str) -> Vec<(String, u16)> {
 
 pub(crate) async fn client(config: &RedisConfig) -> Client {
     Client::new(Arc::new(RedisStore::connect(config.clone()).await.unwrap()))
+}
+
+/// A client of the one server at this address.
+pub(crate) async fn connect(address: &str) -> Client {
+    client(&single(addresses(address)[0].1)).await
+}
+
+/// One server of which what is acknowledged survives a restart: without that, a restart forgets who
+/// holds.
+pub(crate) fn durable() -> Ensemble<RedisServer> {
+    let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    Ensemble::of(vec![server.unwrap()]).unwrap()
 }
 
 pub(crate) async fn refusal(config: &RedisConfig) -> Error {

@@ -39,3 +39,7 @@ pub(crate) async fn store(config: &ZooKeeperConfig) -> ZooKeeperStore {
 pub(crate) async fn client(config: &ZooKeeperConfig) -> Client {
     Client::new(Arc::new(store(config).await))
 }
+
+pub(crate) async fn connect(addresses: &str) -> Client {
+    client(&config(addresses)).await
+}

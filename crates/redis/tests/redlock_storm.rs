@@ -1,0 +1,31 @@
+//! Minutes of trouble for a quorum whose servers keep nothing. Run it by hand, alone on a machine:
+//!
+//! `STORM=120 SEED=7 cargo test -p tenure-redis --test redlock_storm -- --ignored --nocapture`
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod quorum;
+
+use std::time::Duration;
+
+use tenure_core::Client;
+use tenure_testkit::Ensemble;
+use tenure_trials::storm;
+
+/// So short that a server that was restarted soon votes again, and longer than any TTL here.
+const MAX_TTL: Duration = Duration::from_secs(7);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it takes minutes, and a machine of its own"]
+async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
+    if !tenure_testkit::lacks("redis-server", "storm") {
+        storm(Ensemble::of(quorum::start(3)).unwrap(), connect).await;
+    }
+}
+
+async fn connect(addresses: &str) -> Client {
+    let port = |address: &str| address.rsplit(':').next().unwrap().parse().unwrap();
+    let mut config = quorum::config(addresses.split(',').map(port));
+    config.max_ttl = MAX_TTL;
+    quorum::client(&config).await
+}

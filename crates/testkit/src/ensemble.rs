@@ -1,0 +1,108 @@
+//! Servers that belong together.
+
+use std::io;
+use std::ops::DerefMut;
+
+use crate::Servant;
+
+/// One of the servers that a store consists of.
+pub trait Member: DerefMut<Target = Servant> {
+    /// Its port for clients on 127.0.0.1.
+    fn port(&self) -> u16;
+
+    /// Starts it again with what it has on disk.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    fn restart(&mut self) -> io::Result<()>;
+
+    /// Waits until it serves.
+    ///
+    /// # Errors
+    /// If it has ended, or does not serve in time.
+    fn until_it_serves(&mut self) -> io::Result<()>;
+
+    /// Whether it leads the others, as far as it knows.
+    fn leads(&self) -> bool;
+}
+
+/// Makes a member of a server that can do all this by itself.
+macro_rules! is_a_member {
+    ($type:ty) => {
+        impl crate::Member for $type {
+            fn port(&self) -> u16 {
+                <$type>::port(self)
+            }
+
+            fn restart(&mut self) -> std::io::Result<()> {
+                <$type>::restart(self)
+            }
+
+            fn until_it_serves(&mut self) -> std::io::Result<()> {
+                <$type>::until_it_serves(self)
+            }
+
+            fn leads(&self) -> bool {
+                <$type>::leads(self)
+            }
+        }
+    };
+}
+
+pub(crate) use is_a_member;
+
+/// All servers of a store, each killed by its pid when it is dropped.
+#[derive(Debug)]
+pub struct Ensemble<M> {
+    members: Vec<M>,
+}
+
+impl<M: Member> Ensemble<M> {
+    /// Of these, when every one of them serves.
+    ///
+    /// # Errors
+    /// If one does not in time.
+    pub fn of(members: Vec<M>) -> io::Result<Self> {
+        let mut ensemble = Self { members };
+        ensemble.until_all_serve()?;
+        Ok(ensemble)
+    }
+
+    /// Of those that this starts. Another may take a port between our look and a server's: then they
+    /// are started anew.
+    pub(crate) fn start_with(start: impl Fn() -> io::Result<Vec<M>>) -> io::Result<Self> {
+        let mut last = io::Error::other("no port was free");
+        for _ in 0..3 {
+            match start().and_then(Self::of) {
+                Ok(ensemble) => return Ok(ensemble),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Waits until every member serves.
+    ///
+    /// # Errors
+    /// If one does not in time.
+    pub fn until_all_serve(&mut self) -> io::Result<()> {
+        self.members.iter_mut().try_for_each(M::until_it_serves)
+    }
+
+    /// Its members.
+    pub fn members(&mut self) -> &mut [M] {
+        &mut self.members
+    }
+
+    /// `host:port` of every member, with commas between.
+    pub fn addresses(&self) -> String {
+        let named: Vec<_> =
+            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port())).collect();
+        named.join(",")
+    }
+
+    /// Which member leads, by its place.
+    pub fn leader(&self) -> Option<usize> {
+        self.members.iter().position(M::leads)
+    }
+}

@@ -1,0 +1,92 @@
+//! News of a hand-off: they reach the one they are for, and nobody else.
+
+use std::time::Duration;
+
+use tenure_core::{Answer, Client, Options, Patience, Place, Store};
+use tenure_testkit::GENEROUS;
+use tokio::task::JoinSet;
+
+use crate::claim;
+
+/// Nothing but news wakes who waits like this.
+pub fn deaf() -> Options {
+    Options::new().ttl(Duration::from_secs(500)).poll_cap(Duration::from_secs(3600))
+}
+
+/// Between the look and the watch, at whichever moment: no release falls through.
+///
+/// # Panics
+/// If one does.
+pub async fn a_release_while_a_waiter_joins_is_heard(client: &Client) {
+    let mutex = client.mutex("a").unwrap().with(deaf());
+    for round in 0..200 {
+        let guard = mutex.acquire().await.unwrap();
+        let waiting = tokio::spawn({
+            let mutex = mutex.clone();
+            async move { mutex.acquire().await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_micros(round * 40)).await;
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(GENEROUS, waiting).await;
+        let next = next.unwrap_or_else(|_| panic!("round {round}: no news")).unwrap();
+        next.release().await.unwrap();
+    }
+}
+
+/// When a waiter gives up, the one behind it is not let in beside the holder; but after it.
+///
+/// # Panics
+/// If not.
+pub async fn a_waiter_that_gave_up_lets_nobody_in(store: &dyn Store) {
+    let long = Duration::from_secs(60);
+    let [holder, first, second] = [(); 3].map(|()| claim("a", long));
+    let patience = Patience::queue(long);
+    let granted = |answer: &Answer| matches!(answer, Answer::Granted(_));
+    assert!(granted(&store.claim(&holder, patience).await.unwrap()));
+    for waiter in [&first, &second] {
+        assert!(!granted(&store.claim(waiter, patience).await.unwrap()));
+    }
+    // Time to make its watch, and then to hear.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    store.release(&first).await.unwrap();
+    let place = Place::default();
+    let early = tokio::time::timeout(Duration::from_millis(700), store.wait(&second, &place));
+    assert!(early.await.is_err(), "it was let in beside the holder");
+    store.release(&holder).await.unwrap();
+    let news = tokio::time::timeout(GENEROUS, store.wait(&second, &place)).await;
+    assert!(granted(&news.expect("no news").unwrap()));
+}
+
+/// Writers, readers and takers of permits, each in turn and some together, of two clients, are all
+/// served.
+///
+/// # Panics
+/// If one is not.
+pub async fn every_kind_of_waiter_is_woken(clients: [Client; 2]) {
+    let mut tasks = JoinSet::new();
+    for number in 0..60_u32 {
+        let client = clients[number as usize % 2].clone();
+        tasks.spawn(async move {
+            let rw_lock = client.rw_lock("a").unwrap().with(deaf());
+            let semaphore = client.semaphore("a", 4).unwrap();
+            let semaphore = semaphore.taking(1 + number % 3).with(deaf());
+            let guard = match number % 5 {
+                0 => rw_lock.write().await,
+                1 | 2 => rw_lock.read().await,
+                _ => semaphore.acquire().await,
+            };
+            let guard = guard.unwrap();
+            tokio::time::sleep(Duration::from_millis(u64::from(number % 7))).await;
+            guard.release().await.unwrap();
+        });
+    }
+    let all = tokio::time::timeout(3 * GENEROUS, async {
+        while let Some(served) = tasks.join_next().await {
+            served.unwrap();
+        }
+    });
+    let left = all.await;
+    let state = clients[0].inspect("a").await.unwrap();
+    assert!(left.is_ok(), "no news for {} of {:?}", state.waiters.len(), state.holders);
+    assert!(state.is_free(), "{state:?}");
+}

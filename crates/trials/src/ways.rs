@@ -1,0 +1,79 @@
+//! Clients that are cut off from their servers.
+//!
+//! Each case takes a server's port, and how a client of its store comes by an address.
+
+use std::time::Duration;
+
+use tenure_core::{Client, LossReason, Options, now};
+use tenure_testkit::{GENEROUS, Proxy, Way};
+
+use crate::{ELECTION, until_waiting};
+
+/// A client whose way can be troubled, and one beside it.
+async fn troubled(server: u16, connect: impl AsyncFn(&str) -> Client) -> (Proxy, Client, Client) {
+    let proxy = Proxy::start(server).unwrap();
+    let cut_off = connect(&proxy.address()).await;
+    (proxy, cut_off, connect(&format!("127.0.0.1:{server}")).await)
+}
+
+/// A holder that is cut off knows that it lost before another holds, and what it sends late harms
+/// nobody: whether its connections go on then, or end.
+///
+/// # Panics
+/// If not.
+pub async fn a_holder_knows_before_another_holds(
+    server: u16,
+    connect: impl AsyncFn(&str) -> Client,
+) {
+    let (proxy, cut_off, other) = troubled(server, connect).await;
+    let options = Options::new().ttl(Duration::from_secs(2));
+    for round in 0..4 {
+        let mutex = cut_off.mutex("a").unwrap().with(options.clone());
+        let guard = mutex.acquire_within(ELECTION).await.unwrap();
+        proxy.set(Way::Shut);
+        let deadline = now() + guard.remaining();
+        let next = other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
+        let valid = guard.is_valid();
+        assert!(!valid, "two were valid at once");
+        assert!(now() >= deadline, "granted before the holder's own deadline");
+        assert_eq!(guard.lost().await, LossReason::Expired);
+        match round % 2 {
+            0 => proxy.set(Way::Open),
+            _ => proxy.heal(),
+        }
+        drop(guard);
+        cut_off.close().await;
+        // The late release must not take the lock away from the new holder.
+        let holders = other.inspect("a").await.unwrap().holders;
+        assert_eq!(holders[0].owner, next.owner().to_string());
+        next.release().await.unwrap();
+    }
+}
+
+/// A waiter that was cut off while its turn came is served when it is back: whether the news come
+/// late, or were lost.
+///
+/// # Panics
+/// If not.
+pub async fn a_waiter_is_served_when_it_is_back(
+    server: u16,
+    connect: impl AsyncFn(&str) -> Client,
+) {
+    let (proxy, cut_off, other) = troubled(server, connect).await;
+    for way in [Way::Shut, Way::Deaf] {
+        let guard = other.mutex("a").unwrap().acquire_within(ELECTION).await.unwrap();
+        let mutex = cut_off.mutex("a").unwrap();
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&other, "a", 1).await;
+        proxy.set(way);
+        guard.release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        match way {
+            Way::Shut => proxy.set(Way::Open),
+            _ => proxy.heal(),
+        }
+        let next = tokio::time::timeout(ELECTION, waiting).await;
+        let next = next.unwrap_or_else(|_| panic!("{way:?}: it is stuck")).unwrap();
+        next.release().await.unwrap();
+    }
+}
