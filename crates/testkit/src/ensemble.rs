@@ -24,6 +24,9 @@ pub trait Member: DerefMut<Target = Servant> {
 
     /// Whether it leads the others, as far as it knows.
     fn leads(&self) -> bool;
+
+    /// What it says of itself and its clients, for whoever has to find out what went wrong.
+    fn account(&self) -> String;
 }
 
 /// Makes a member of a server that can do all this by itself.
@@ -44,6 +47,10 @@ macro_rules! is_a_member {
 
             fn leads(&self) -> bool {
                 <$type>::leads(self)
+            }
+
+            fn account(&self) -> String {
+                <$type>::account(self)
             }
         }
     };

@@ -122,6 +122,14 @@ impl EtcdServer {
         status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"))
     }
 
+    /// Its state, its keys and its leases, as it sees them alone.
+    fn account(&self) -> String {
+        let keys = ["get", "", "--prefix", "--consistency=s", "--write-out=json"];
+        let said = [&["endpoint", "status"][..], &keys, &["lease", "list"]]
+            .map(|words| self.control(words).unwrap_or_else(|error| error.to_string()));
+        said.join("\n")
+    }
+
     /// What it answers over HTTP: its health, its metrics.
     ///
     /// # Errors

@@ -111,6 +111,12 @@ impl RedisServer {
         self.command(&["ROLE"]).is_ok_and(|role| role.contains("master"))
     }
 
+    fn account(&self) -> String {
+        let said = [&["INFO"][..], &["CLIENT", "LIST"], &["KEYS", "*"]]
+            .map(|words| self.command(words).unwrap_or_else(|error| error.to_string()));
+        said.join("\n")
+    }
+
     /// Sends one command on a connection of its own, and returns the reply's text: enough for a
     /// test to look or meddle.
     ///

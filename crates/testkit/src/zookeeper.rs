@@ -181,6 +181,13 @@ impl ZooKeeperServer {
         self.word("srvr").is_ok_and(|state| state.contains("Mode: leader"))
     }
 
+    /// Its state, the sessions it knows with their nodes, and who is connected.
+    fn account(&self) -> String {
+        let said = ["srvr", "dump", "cons"]
+            .map(|word| self.word(word).unwrap_or_else(|error| error.to_string()));
+        said.join("\n")
+    }
+
     /// What it answers to a four-letter word: its state, its figures, who is connected.
     ///
     /// # Errors

@@ -34,7 +34,15 @@ pub async fn storm(mut ensemble: Ensemble<impl Member>, connect: impl AsyncFn(&s
         running.storm().count(format!("trouble: {trouble}"));
     }
     ensemble.until_all_serve().unwrap();
-    println!("{}", running.end().await);
+    match running.end().await {
+        Ok(summary) => println!("{summary}"),
+        Err(wrongs) => {
+            for member in ensemble.members() {
+                println!("== the server at {}\n{}", member.port(), member.account());
+            }
+            panic!("{wrongs}");
+        }
+    }
 }
 
 /// Makes trouble for a while, and says which.
