@@ -23,14 +23,21 @@ const PAUSE: Duration = Duration::from_millis(250);
 const LISTEN: &str = "listen for losses";
 
 impl Inner {
-    /// Listens for the losses on a session, unless somebody does already, until it has ended.
+    /// Listens for the losses on a session, and clears away what was forgotten there, unless somebody
+    /// does already, until it has ended.
     ///
     /// The node is there before anything that is sent later.
     pub(crate) fn attend(self: &Arc<Self>, session: &Arc<Session>) {
         session.attend(|| {
             self.put_canary(session);
             let (inner, session) = (Arc::clone(self), Arc::clone(session));
-            tokio::spawn(async move { inner.listen(&session).await }).abort_handle()
+            let attending = async move {
+                tokio::select! {
+                    () = inner.listen(&session) => {}
+                    () = inner.clear_away(&session) => {}
+                }
+            };
+            tokio::spawn(attending).abort_handle()
         });
     }
 

@@ -73,6 +73,7 @@ mod known;
 mod line;
 mod list;
 mod numbers;
+mod orphans;
 mod place;
 mod record;
 mod session;
