@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::{Answer, Claim, Error, LockName, Mode, Origin, OwnerId, Patience};
 use tenure_testkit::ZooKeeperServer;
-use zookeeper_client::{Acls, Client as Bare, CreateMode};
+use zookeeper_client::{Acls, Client as Bare, CreateMode, Error as Fault};
 
 use crate::ZooKeeperConfig;
 use crate::inner::Inner;
@@ -48,7 +48,12 @@ pub(crate) async fn bare(server: &ZooKeeperServer) -> Bare {
 
 /// Makes a child of the lock `a`, as others do, and says where.
 pub(crate) async fn stand(bare: &Bare) -> String {
+    try_to_stand(bare).await.unwrap()
+}
+
+/// The same, where the lock's node may be gone.
+pub(crate) async fn try_to_stand(bare: &Bare) -> Result<String, Fault> {
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    let (_, number) = bare.create("/tenure/a/x-lock-", b"", &options).await.unwrap();
-    format!("/tenure/a/x-lock-{number}")
+    let (_, number) = bare.create("/tenure/a/x-lock-", b"", &options).await?;
+    Ok(format!("/tenure/a/x-lock-{number}"))
 }
