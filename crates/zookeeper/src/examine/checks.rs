@@ -81,10 +81,11 @@ fn versions(facts: &Facts) -> Vec<Finding> {
     let mut told: Vec<String> = facts.servers.iter().filter_map(version).collect();
     told.sort_unstable();
     told.dedup();
-    told.iter().map(|version| of_version(version)).collect()
+    let alone = facts.voters == Some(1);
+    told.iter().map(|version| of_version(version, alone)).collect()
 }
 
-fn of_version(version: &str) -> Finding {
+fn of_version(version: &str, alone: bool) -> Finding {
     let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
     let [major, minor, ..] = numbers[..] else {
         let what = format!("the version {version:?} is not known");
@@ -99,6 +100,14 @@ fn of_version(version: &str) -> Finding {
             format!("ZooKeeper {version} is not maintained any more"),
             "upgrade to the current release",
         ),
+        // ZOOKEEPER-4785 and 4712. The notes of 3.8.4 do not name them.
+        (3, 8 | 9) if !alone && matches!(numbers[1..], [8, ..=4, ..] | [9, ..=2, ..]) => {
+            let what = format!(
+                "ZooKeeper {version} has known faults in which servers come to differ after a crash: a \
+                 lock may be stuck, or have two holders"
+            );
+            Finding::advice(what, "upgrade to 3.9.3 or later; send tokens")
+        }
         _ => Finding::fine(format!("ZooKeeper {version} is recent enough")),
     }
 }
@@ -216,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_sound_ensemble_is_fine() {
-        assert_eq!(worst(&facts("3.8.4", 3)).0, Severity::Fine);
+        assert_eq!(worst(&facts("3.8.6", 3)).0, Severity::Fine);
         assert_eq!(worst(&facts("3.9.3", 5)).0, Severity::Fine);
     }
 
@@ -249,6 +258,8 @@ mod tests {
             (with(|it| it.numbers = Some(("b".into(), 1 << 30))), "\"b\" are used up to 50 %"),
             (facts("3.6.3", 3), "not maintained"),
             (facts("nightly", 3), "not known"),
+            (facts("3.8.0", 3), "come to differ"),
+            (facts("3.9.2", 3), "come to differ"),
         ] {
             let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Advice, "{what}");
