@@ -5,8 +5,7 @@
 //! sent on the old one. Nobody would ever remove that node while its session lives, and the session
 //! lives for other claims. So a session looks from time to time which nodes are its own.
 
-use tenure_core::Result;
-use zookeeper_client::Error as Fault;
+use tenure_core::{ErrorKind, Result};
 
 use crate::fault::fault;
 use crate::inner::Inner;
@@ -21,8 +20,14 @@ impl Inner {
     pub(crate) async fn clear_away(&self, session: &Session) {
         loop {
             tokio::time::sleep(session.life()).await;
-            if let Err(error) = self.clear_once(session).await {
-                tracing::debug!(%error, "not cleared away");
+            match self.clear_once(session).await {
+                // A server before 3.6 hangs up on whoever asks what it does not know.
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    tracing::debug!(%error, "nothing is cleared away");
+                    return std::future::pending().await;
+                }
+                Err(error) => tracing::debug!(%error, "not cleared away"),
+                Ok(()) => {}
             }
         }
     }
@@ -30,11 +35,7 @@ impl Inner {
     async fn clear_once(&self, session: &Session) -> Result<()> {
         session.ready(CLEAR).await?;
         let own = session.answer(session.zk.list_ephemerals(self.keyring.folder())).await;
-        let own = match own {
-            // Servers before 3.6 cannot say.
-            Err(Fault::Unimplemented) => return Ok(()),
-            own => own.map_err(|error| fault(CLEAR, error))?,
-        };
+        let own = own.map_err(|error| fault(CLEAR, error))?;
         // A claim is in the books before its nodes are there, so the books are looked at last.
         for node in own.into_iter().filter(|node| self.is_orphan(node)) {
             tracing::warn!(node, "removed, for it was of a claim that was given up");
