@@ -233,7 +233,7 @@ impl Cluster {
                 Err(error) if last.is_transient() => last = error,
                 Ok(_) | Err(_) => {}
             }
-            if served(&fullest) == SLOTS || more == MORE {
+            if unserved(&fullest).is_none() || more == MORE {
                 break;
             }
             more += usize::from(!fullest.is_empty());
@@ -284,14 +284,19 @@ impl Cluster {
         };
         let named = says(node, "endpoint").filter(|host| !is_unnamed(host));
         let host = named.or_else(|| says(node, "ip")).unwrap_or_default();
-        let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1])).collect();
-        Some((ranges, complete((host, port?.parse().ok()?), asked)))
+        Some((ranges(&slots), complete((host, port?.parse().ok()?), asked)))
     }
 }
 
+/// First and last slots, as a node lists them. What no Cluster has is left out.
+fn ranges(slots: &[u16]) -> Vec<(u16, u16)> {
+    let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1]));
+    ranges.filter(|(first, last)| first <= last && *last < SLOTS).collect()
+}
+
 /// How many slots are served.
-fn served(map: &Map) -> u16 {
-    map.iter().map(|(last, (first, _))| last - first + 1).sum()
+fn served(map: &Map) -> usize {
+    map.iter().map(|(last, (first, _))| usize::from(last - first) + 1).sum()
 }
 
 /// The first slot that nobody serves.
@@ -341,6 +346,16 @@ mod tests {
         assert_eq!(unserved(&map(&[(1, 16_383)])), Some(0));
         assert_eq!(unserved(&map(&[(0, 16_382)])), Some(16_383));
         assert_eq!(unserved(&map(&[])), Some(0));
-        assert_eq!(served(&map(&[(0, 98), (100, 16_383)])), SLOTS - 1);
+        assert_eq!(served(&map(&[(0, 98), (100, 16_383)])), usize::from(SLOTS) - 1);
+    }
+
+    #[test]
+    fn ranges_that_no_cluster_has_are_left_out() {
+        let said = [0, 99, 7, 5, 100, 16_384, 200, u16::MAX, 16_383, 16_383, 3];
+        assert_eq!(ranges(&said), [(0, 99), (16_383, 16_383)]);
+        // Many that overlap are counted, too.
+        let map: Map = (0..SLOTS).map(|last| (last, (0, ("host".to_owned(), 1)))).collect();
+        assert!(served(&map) > usize::from(u16::MAX));
+        assert_eq!(unserved(&map), None);
     }
 }
