@@ -33,15 +33,16 @@ pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Outpu
 async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output) -> Outcome {
     let mut ticks = interval(arguments.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut before, mut blind) = (Vec::new(), false);
-    for look in 0_u64.. {
+    // `None` before the first look.
+    let (mut before, mut blind) = (None, false);
+    loop {
         ticks.tick().await;
         if reader_left() {
             return Ok(exit::OK);
         }
         let after = match connection.states(&arguments.prefix).await {
             // What comes after an outage is what many watch for.
-            Err(error) if error.is_transient() && look > 0 => {
+            Err(error) if error.is_transient() && before.is_some() => {
                 if !blind {
                     complain(&format!("{}; watching on", line(&error)));
                 }
@@ -55,14 +56,13 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             blind = false;
         }
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        for change in between(&before, &after) {
+        for change in between(before.as_deref().unwrap_or_default(), &after) {
             if let Err(closed) = output.say(&object(&change, at), text(&change, at)) {
                 return closed.outcome();
             }
         }
-        before = after;
+        before = Some(after);
     }
-    Ok(exit::OK)
 }
 
 /// Whether nobody reads standard output any more. Without changes no write would find out.
