@@ -82,6 +82,14 @@ mod tests {
         assert_eq!(inner.release(&held).await.unwrap(), Released::Released);
     }
 
+    /// Somebody who makes the folder of all locks before we do.
+    async fn first_comer(server: &ZooKeeperServer) -> Bare {
+        let other = bare(server).await;
+        let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        other.mkdir("/tenure", &folder).await.unwrap();
+        other
+    }
+
     fn received(server: &ZooKeeperServer) -> u64 {
         let said = server.word("mntr").unwrap();
         let line = said.lines().find(|line| line.starts_with("zk_packets_received")).unwrap();
@@ -146,10 +154,9 @@ mod tests {
         }
         let server = ZooKeeperServer::start(&[]).unwrap();
         let inner = inner(&server, Limits::default()).await;
-        let other = bare(&server).await;
-        let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        other.mkdir("/tenure", &folder).await.unwrap();
-        other.create("/tenure/a", b"theirs", &folder).await.unwrap();
+        let other = first_comer(&server).await;
+        let theirs = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        other.create("/tenure/a", b"theirs", &theirs).await.unwrap();
         for _ in 0..4 {
             pair(&inner).await;
         }
@@ -164,9 +171,7 @@ mod tests {
         }
         let server = ZooKeeperServer::start(&[]).unwrap();
         let inner = inner(&server, Limits::default()).await;
-        let other = bare(&server).await;
-        let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        other.mkdir("/tenure", &folder).await.unwrap();
+        let other = first_comer(&server).await;
         let rights = Permission::READ | Permission::CREATE | Permission::DELETE;
         let closed = [Acl::new(rights, AuthId::anyone())];
         let closed = CreateMode::Persistent.with_acls(Acls::new(&closed));
