@@ -90,6 +90,8 @@ pub async fn a_time_out_at_the_moment_of_the_grant_leaves_nothing(fixture: &dyn 
                 assert!(guard.is_valid());
                 let_go(guard).await;
             }
+            // Whose time is up in trouble is told of the trouble.
+            (Err(error), ()) if error.is_transient() && !fixture.faithful() => {}
             (Err(error), ()) => assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}"),
         }
         client.close().await;
