@@ -27,7 +27,7 @@ pub(crate) struct Table {
     /// When somebody last made sure that the table is the one others find, on the boot clock.
     looked: AtomicU64,
     #[cfg(test)]
-    pub(crate) stores_left: std::sync::atomic::AtomicUsize,
+    pub(crate) kill: crate::killed::Kill,
 }
 
 /// How old the knowledge may be that the table is the one others find: 10 ms.
@@ -79,7 +79,7 @@ impl Table {
             limit,
             looked: AtomicU64::new(0),
             #[cfg(test)]
-            stores_left: std::sync::atomic::AtomicUsize::new(usize::MAX),
+            kill: crate::killed::Kill::default(),
         })
     }
 

@@ -4,6 +4,12 @@
 //! journal's length is raised: three stores that no compiler or processor may reorder (each is a
 //! release). Whoever passes the gate and finds the journal not empty puts the old values back, in
 //! reverse. To commit is to set the length to zero.
+//!
+//! One kind of store is spared the journal: of a word that meant nothing at the last commit, to
+//! which a roll-back returns. A record's contents mean nothing while it is free, and its link in
+//! the free list means nothing while it is in use. So it matters whether a record is still what it
+//! was at the last commit: once a change has given a record back, the next one it takes may be that
+//! one, and once it has taken one, the next one it gives back may be that one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +30,9 @@ pub(crate) struct Txn<'t> {
     words: &'t [AtomicU64],
     entries: usize,
     commits: u32,
+    /// Whether a record was taken from the free list, or put there, since the last commit.
+    has_taken: bool,
+    has_freed: bool,
     /// The state as it will be after the commit; in the table it is still as before.
     state: [u64; STATE_WORDS],
     state_before: [u64; STATE_WORDS],
@@ -49,6 +58,8 @@ impl<'t> Txn<'t> {
             words: table.map.words(),
             entries: 0,
             commits: 0,
+            has_taken: false,
+            has_freed: false,
             state: [0; STATE_WORDS],
             state_before: [0; STATE_WORDS],
             #[cfg(test)]
@@ -87,10 +98,16 @@ impl<'t> Txn<'t> {
         self.put(word, value)
     }
 
-    /// Writes a word of a record that nobody can find before the commit.
+    /// Writes a word of the contents of a record that this change has taken.
     #[inline]
-    pub(crate) fn put_unseen(&mut self, word: usize, value: u64) -> Result<()> {
-        self.put(word, value)
+    pub(crate) fn fill(&mut self, word: usize, value: u64) -> Result<()> {
+        if self.has_freed { self.set(word, value) } else { self.put(word, value) }
+    }
+
+    /// Writes a word of the link of a record that this change gives back.
+    #[inline]
+    pub(crate) fn link_free(&mut self, word: usize, value: u64) -> Result<()> {
+        if self.has_taken { self.set(word, value) } else { self.put(word, value) }
     }
 
     /// Makes the changes so far final. The gate stays ours.
@@ -107,6 +124,7 @@ impl<'t> Txn<'t> {
             self.entries = 0;
             self.commits += 1;
         }
+        (self.has_taken, self.has_freed) = (false, false);
         Ok(())
     }
 
@@ -125,7 +143,15 @@ impl<'t> Txn<'t> {
         low(self.state[CAPACITY])
     }
 
-    pub(crate) const fn set_first_free(&mut self, record: u32) {
+    /// The first free record is in use now, and this one is the first.
+    pub(crate) const fn take_free(&mut self, next: u32) {
+        self.has_taken = true;
+        self.state[FREE_AND_CARVED] = pair(next, self.carved());
+    }
+
+    /// This record is free now, and the first.
+    pub(crate) const fn add_free(&mut self, record: u32) {
+        self.has_freed = true;
         self.state[FREE_AND_CARVED] = pair(record, self.carved());
     }
 
@@ -171,7 +197,7 @@ impl<'t> Txn<'t> {
     #[inline]
     fn put(&mut self, word: usize, value: u64) -> Result<()> {
         #[cfg(test)]
-        self.count_down_to_the_kill()?;
+        self.before_store()?;
         let word = self.words.get(word).ok_or_else(short)?;
         word.store(value, Ordering::Release);
         Ok(())
@@ -230,17 +256,12 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
+    /// Fails if a test wants the process to be killed before its next store.
     #[cfg(test)]
-    fn count_down_to_the_kill(&mut self) -> Result<()> {
-        let left = &self.table.stores_left;
-        if left.load(Ordering::Relaxed) == 0 {
-            self.killed = true;
-            return Err(Fault::new(ErrorKind::Internal, "killed by the test"));
-        }
-        if left.load(Ordering::Relaxed) != usize::MAX {
-            left.fetch_sub(1, Ordering::Relaxed);
-        }
-        Ok(())
+    fn before_store(&mut self) -> Result<()> {
+        let survived = self.table.kill.before_store();
+        self.killed |= survived.is_err();
+        survived
     }
 }
 
@@ -253,6 +274,10 @@ impl Drop for Txn<'_> {
         if self.entries > 0 && self.roll_back().is_err() {
             // The journal stays, and whoever comes next reports the damage.
             tracing::error!(dir = %self.table.dir.display(), "a change could not be undone");
+        }
+        #[cfg(test)]
+        if self.killed || self.before_store().is_err() {
+            return;
         }
         if let Some(gate) = self.table.map.half(GATE) {
             gate::leave(gate);
