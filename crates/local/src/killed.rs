@@ -24,16 +24,21 @@ use crate::store::Inner;
 use crate::txn::Txn;
 use crate::{LocalStore, Setup};
 
-/// Stores until the process counts as killed.
+/// Stores until the process counts as killed, and the most words it has read in one change.
 #[derive(Debug)]
 pub(crate) struct Kill {
     left: AtomicUsize,
     fired: AtomicBool,
+    most_reads: AtomicUsize,
 }
 
 impl Default for Kill {
     fn default() -> Self {
-        Self { left: AtomicUsize::new(usize::MAX), fired: AtomicBool::new(false) }
+        Self {
+            left: AtomicUsize::new(usize::MAX),
+            fired: AtomicBool::new(false),
+            most_reads: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -49,6 +54,11 @@ impl Kill {
             self.left.store(left - 1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Called when the gate is left, with the number of words that were read inside it.
+    pub(crate) fn count_reads(&self, reads: usize) {
+        self.most_reads.fetch_max(reads, Ordering::Relaxed);
     }
 
     fn arm(&self, stores: usize) {

@@ -66,6 +66,7 @@ mod records;
 mod seats;
 mod state;
 mod store;
+mod stretch;
 mod table;
 mod tokens;
 mod txn;

@@ -10,9 +10,11 @@ use crate::members::Member;
 use crate::records::{Entry, Lock, Name};
 use crate::txn::Txn;
 
-/// Holders looked at in passing for one that has ended or died. Only the head of the line, whose
-/// business it is, looks at all of them.
+/// Holders looked at in passing for one that has ended or died. A claim that finds no room looks
+/// at the rest of them in changes of their own (`stretch.rs`).
 pub(crate) const GLANCE: u32 = 8;
+/// Claims looked at in one change where all of them must be: some ten microseconds.
+pub(crate) const STRETCH: u32 = 256;
 
 /// A waiter with news, to be told once the gate is behind us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,13 +134,7 @@ impl Txn<'_> {
 
     /// Lets in those at the head of the line, as far as there is room. Commits after each step,
     /// the first of them together with what the caller changed before.
-    pub(crate) fn admit(
-        &mut self,
-        lock: &mut Lock,
-        now: u64,
-        look_at: u32,
-        wakes: &mut Vec<Wake>,
-    ) -> Result<()> {
+    pub(crate) fn admit(&mut self, lock: &mut Lock, now: u64, wakes: &mut Vec<Wake>) -> Result<()> {
         let mut head_changed = false;
         while lock.first_waiter != 0 {
             let mut head = self.claim_on(lock, lock.first_waiter)?;
@@ -149,7 +145,7 @@ impl Txn<'_> {
                 continue;
             }
             if !lock.room().admits(head.mode) {
-                self.sweep(lock, now, look_at)?;
+                self.sweep(lock, now)?;
             }
             if !lock.room().admits(head.mode) {
                 break;
@@ -179,10 +175,10 @@ impl Txn<'_> {
     }
 
     /// Takes out holders whose term has ended or whose process has died, among the first few.
-    pub(crate) fn sweep(&mut self, lock: &mut Lock, now: u64, look_at: u32) -> Result<()> {
+    pub(crate) fn sweep(&mut self, lock: &mut Lock, now: u64) -> Result<()> {
         let mut index = lock.first_holder;
         let mut alive = None;
-        for _ in 0..look_at.min(self.carved()) {
+        for _ in 0..GLANCE {
             if index == 0 {
                 break;
             }

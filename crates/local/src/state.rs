@@ -86,10 +86,7 @@ impl Inner {
         };
         let owner = owner_words(owner);
         let name = Name::new(eviction.name.as_str());
-        let found = self.change(|txn, _| match txn.find_lock(&name)? {
-            Some(lock) => self.find_any(txn, &lock, owner),
-            None => Ok(None),
-        })?;
+        let found = self.search(&name, owner)?;
         let Some(found) = found else {
             return Ok(Released::NotHeld);
         };

@@ -38,6 +38,8 @@ pub(crate) struct Txn<'t> {
     state_before: [u64; STATE_WORDS],
     #[cfg(test)]
     killed: bool,
+    #[cfg(test)]
+    reads: std::cell::Cell<usize>,
 }
 
 const FREE_AND_CARVED: usize = 0;
@@ -64,6 +66,8 @@ impl<'t> Txn<'t> {
             state_before: [0; STATE_WORDS],
             #[cfg(test)]
             killed: false,
+            #[cfg(test)]
+            reads: std::cell::Cell::default(),
         };
         txn.roll_back()?;
         txn.load_state()?;
@@ -77,6 +81,8 @@ impl<'t> Txn<'t> {
 
     #[inline]
     pub(crate) fn get(&self, word: usize) -> Result<u64> {
+        #[cfg(test)]
+        self.reads.update(|reads| reads + 1);
         self.words.get(word).map(load).ok_or_else(short)
     }
 
@@ -267,6 +273,8 @@ impl<'t> Txn<'t> {
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
+        #[cfg(test)]
+        self.table.kill.count_reads(self.reads.get());
         #[cfg(test)]
         if self.killed {
             return;

@@ -271,12 +271,40 @@ async fn looking_at_locks_stores_nothing() {
     };
     scene.bury_departed();
     let name = LockName::new("a lock").unwrap();
-    // The one kill point there is: inside the gate, before leaving it.
+    // Inside the gate, before leaving it, is the only moment at which a kill is noticed.
     assert_eq!(scene.kill_everywhere(async |store| store.inspect(&name).await).await, 1);
     assert_eq!(scene.kill_everywhere(async |store| store.list("").await).await, 1);
     let look = async |store: &LocalStore| {
         let looked = store.inner.look(&own, &place);
         looked.map_err(|(fault, _)| fault.during("look", store.dir()))
     };
-    assert_eq!(scene.kill_everywhere(look).await, 1);
+    assert_eq!(scene.kill_everywhere(look).await, 2);
+}
+
+/// More holders than are looked at in passing: the dead and the expired behind them are removed in
+/// changes of their own.
+#[tokio::test]
+async fn a_kill_while_many_holders_are_swept_leaves_a_sound_table() {
+    let pooled = |take| claim(Mode::Permits { take, of: 12 });
+    let (mut kills, mut recovery_kills) = (0, 0);
+    for patience in [Patience::None, QUEUE] {
+        let mut scene = Scene::new();
+        for _ in 0..9 {
+            scene.bystander(pooled(1).mode).await;
+        }
+        for expires in [true, false, false] {
+            let ended = pooled(1);
+            scene.departed.claim(&ended, QUEUE).await.unwrap();
+            if expires {
+                scene.departed.claim(&brief(&ended), QUEUE).await.unwrap();
+            }
+        }
+        scene.bury_departed();
+        let own = pooled(3);
+        scene.kill_everywhere(async |store| store.claim(&own, patience).await).await;
+        assert!(is_granted(&scene.victim.claim(&own, Patience::None).await.unwrap()));
+        kills += scene.kills;
+        recovery_kills += scene.recovery_kills;
+    }
+    assert!(kills > 100 && recovery_kills > 500, "{kills}, {recovery_kills}");
 }

@@ -1,8 +1,9 @@
-//! One process inside the gate that does not come out, and changes that are not committed.
+//! What happens inside the gate: a process that does not come out, how much is done in one go, and
+//! changes that are not committed.
 
 use std::sync::atomic::Ordering;
 
-use tenure_core::{ErrorKind, Mode, Store};
+use tenure_core::{Answer, ErrorKind, Eviction, Mode, Patience, Store};
 
 use super::{QUEUE, Scene, claim};
 use crate::layout::*;
@@ -72,4 +73,41 @@ async fn records_taken_and_given_back_in_one_change_are_as_before_when_it_is_und
         drop(txn);
         assert!(before == scene.image(), "frees first: {frees_first}");
     }
+}
+
+/// The most words read in one change, by operations on a pool with so many holders and waiters.
+async fn most_reads(claims: u32) -> usize {
+    let scene = Scene::with_records(4 * claims);
+    let permit = |take| claim(Mode::Permits { take, of: claims });
+    let holders: Vec<_> = (0..claims).map(|_| permit(1)).collect();
+    for holder in &holders {
+        scene.departed.claim(holder, QUEUE).await.unwrap();
+    }
+    let store = &scene.survivor;
+    let most = &store.inner.table.kill.most_reads;
+    most.store(0, Ordering::Relaxed);
+    assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+    let head = permit(1);
+    let Answer::Queued(place) = store.claim(&head, QUEUE).await.unwrap() else {
+        panic!("not queued");
+    };
+    store.claim(&head, QUEUE).await.unwrap();
+    store.inner.look(&head, &place).unwrap();
+    let waiters: Vec<_> = (0..claims).map(|_| permit(claims)).collect();
+    for waiter in &waiters {
+        scene.departed.claim(waiter, QUEUE).await.unwrap();
+    }
+    let [.., claim, last] = &holders[..] else { panic!("too few") };
+    store.renew(claim).await.unwrap();
+    store.release(claim).await.unwrap();
+    store.evict(&Eviction::new(last.name.clone(), last.owner, "a test")).await.unwrap();
+    store.release(waiters.last().unwrap()).await.unwrap();
+    most.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn no_change_takes_longer_the_more_holders_and_waiters_there_are() {
+    let few = most_reads(600).await;
+    let many = most_reads(3_000).await;
+    assert!(many <= few + few / 10, "{few} words with 600 claims, {many} with 3,000");
 }
