@@ -63,6 +63,7 @@ mod ofd;
 mod ops;
 mod readiness;
 mod records;
+mod reserve;
 mod seats;
 mod state;
 mod store;

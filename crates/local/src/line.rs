@@ -59,7 +59,7 @@ impl Txn<'_> {
     ) -> Result<Entry> {
         let bucket = bucket_of(name.hash);
         let first = self.bucket(bucket)?;
-        claim.grant(self.mint()?, claim.arrived);
+        claim.grant(self.mint().ok_or_else(Fault::no_token)?, claim.arrived);
         let (lock, claim) = self.build_held(name, first, claim, label)?;
         self.set_bucket(bucket, lock.index)?;
         Ok(claim)
@@ -97,7 +97,7 @@ impl Txn<'_> {
     ) -> Result<Entry> {
         claim.lock = lock.index;
         claim.lock_generation = lock.generation;
-        let token = self.mint()?;
+        let token = self.mint().ok_or_else(Fault::no_token)?;
         claim.grant(token, claim.arrived);
         claim.before = lock.last_holder;
         let claim = self.build_claim(claim, label)?;
@@ -132,8 +132,9 @@ impl Txn<'_> {
         self.free(claim.index, claim.generation)
     }
 
-    /// Lets in those at the head of the line, as far as there is room. Commits after each step,
-    /// the first of them together with what the caller changed before.
+    /// Lets in those at the head of the line, as far as there is room and there are tokens. Commits
+    /// after each step, the first of them together with what the caller changed before. A head for
+    /// which there is no token is told to ask: it can wait for one, and a release cannot.
     pub(crate) fn admit(&mut self, lock: &mut Lock, now: u64, wakes: &mut Vec<Wake>) -> Result<()> {
         let mut head_changed = false;
         while lock.first_waiter != 0 {
@@ -156,8 +157,12 @@ impl Txn<'_> {
                 head_changed = true;
                 continue;
             }
+            let Some(token) = self.mint() else {
+                head_changed = true;
+                break;
+            };
             self.unlink(lock, &head)?;
-            head.grant(self.mint()?, now);
+            head.grant(token, now);
             head.before = lock.last_holder;
             head.after = 0;
             self.save_claim(&head)?;

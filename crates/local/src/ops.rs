@@ -45,8 +45,12 @@ impl Inner {
         })
     }
 
-    /// One change: admits the claim, queues it, or leaves it.
     fn ask(&self, claim: &Claim, name: &Name<'_>, patience: Patience) -> Outcome<Asked> {
+        self.with_tokens(|| self.ask_once(claim, name, patience))
+    }
+
+    /// One change: admits the claim, queues it, or leaves it.
+    fn ask_once(&self, claim: &Claim, name: &Name<'_>, patience: Patience) -> Outcome<Asked> {
         let owner = owner_words(claim.owner);
         self.change(|txn, wakes| {
             let now = now();
@@ -122,6 +126,9 @@ impl Inner {
         if known.holds {
             wakes.retain(|wake| wake.index != known.index);
             return Ok(Asked::of(granted(&known)));
+        }
+        if known.before == 0 && txn.lacks_token() {
+            return Err(Fault::no_token());
         }
         if patience == Patience::None {
             wakes.extend(txn.successor(&lock, &known)?);

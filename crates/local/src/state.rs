@@ -93,7 +93,7 @@ impl Inner {
         let pid = self.pid(&found).map_err(|fault| (fault, false))?;
         let token = found.holds.then_some(found.token);
         audit::record(&self.table.dir, eviction, pid, token).map_err(|fault| (fault, false))?;
-        self.change(|txn, wakes| {
+        let evict = |txn: &mut Txn<'_>, wakes: &mut Vec<Wake>| {
             let Some(mut lock) = txn.find_lock(&name)? else {
                 return Ok(Released::NotHeld);
             };
@@ -101,13 +101,14 @@ impl Inner {
                 Some(known) if known.owner == owner && known.lock == lock.index => {
                     // The fence moves past the evicted one even if nobody is next, and a waiter
                     // that was evicted learns of it.
-                    txn.mint()?;
+                    txn.mint().ok_or_else(Fault::no_token)?;
                     wakes.push(Wake::of(&known));
                     self.take_out(txn, &mut lock, &known, wakes)
                 }
                 _ => Ok(Released::NotHeld),
             }
-        })
+        };
+        self.with_tokens(|| self.change(evict))
     }
 
     fn holder(&self, txn: &Txn<'_>, claim: &Entry, host: &str, now: u64) -> Result<Holder> {

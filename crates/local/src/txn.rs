@@ -11,6 +11,7 @@
 //! was at the last commit: once a change has given a record back, the next one it takes may be that
 //! one, and once it has taken one, the next one it gives back may be that one.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
@@ -33,6 +34,7 @@ pub(crate) struct Txn<'t> {
     /// Whether a record was taken from the free list, or put there, since the last commit.
     has_taken: bool,
     has_freed: bool,
+    lacks_token: bool,
     /// The state as it will be after the commit; in the table it is still as before.
     state: [u64; STATE_WORDS],
     state_before: [u64; STATE_WORDS],
@@ -62,6 +64,7 @@ impl<'t> Txn<'t> {
             commits: 0,
             has_taken: false,
             has_freed: false,
+            lacks_token: false,
             state: [0; STATE_WORDS],
             state_before: [0; STATE_WORDS],
             #[cfg(test)]
@@ -185,19 +188,43 @@ impl<'t> Txn<'t> {
         Ok(record)
     }
 
-    /// The next fencing token.
-    pub(crate) fn mint(&mut self) -> Result<Token> {
+    /// The next fencing token; `None` if all that are reserved are used up. The disk is not asked
+    /// here: whoever holds up the gate holds up everybody.
+    pub(crate) fn mint(&mut self) -> Option<Token> {
         let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
-        let token = match reserve.take() {
-            Some(token) => token,
-            None => {
-                self.table.tokens.reserve(&mut reserve)?;
-                reserve.take().ok_or_else(|| Fault::damaged("no token follows a reservation"))?
-            }
-        };
+        let token = reserve.take();
         self.state[NEXT_TOKEN] = reserve.next();
-        self.state[CEILING] = reserve.ceiling();
-        Ok(token)
+        self.lacks_token |= token.is_none();
+        token
+    }
+
+    /// Whether a token was asked for in vain.
+    pub(crate) const fn lacks_token(&self) -> bool {
+        self.lacks_token
+    }
+
+    /// All tokens below this are reserved.
+    pub(crate) const fn token_ceiling(&self) -> u64 {
+        self.state[CEILING]
+    }
+
+    /// Whether more tokens should be reserved.
+    pub(crate) fn is_low_on_tokens(&self) -> bool {
+        let left = self.state[CEILING].saturating_sub(self.state[NEXT_TOKEN]);
+        left < self.table.tokens.low_water()
+    }
+
+    /// Adds tokens that are durably reserved. What is left of earlier ones is used first, unless
+    /// there is a gap: another table may have used what is in between, and what is before it.
+    pub(crate) const fn add_tokens(&mut self, block: Range<u64>) {
+        let ceiling = self.state[CEILING];
+        if ceiling > block.start {
+            return;
+        }
+        if ceiling < block.start {
+            self.state[NEXT_TOKEN] = block.start;
+        }
+        self.state[CEILING] = block.end;
     }
 
     #[inline]

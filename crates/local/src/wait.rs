@@ -1,5 +1,7 @@
 //! What a waiter finds when it looks, and whose death would be news to it.
 
+use std::time::Duration;
+
 use tenure_core::{Answer, Claim, Place};
 
 use crate::fault::Fault;
@@ -35,6 +37,11 @@ impl Inner {
             let lock = txn.lock(known.lock)?;
             let mut watched = Vec::new();
             if known.before == 0 {
+                if lock.room().admits(known.mode) {
+                    // There was no token for it. Asking waits for one.
+                    let place = Place { ask_again_in: Some(Duration::ZERO), ..*place };
+                    return Ok(Look::Answer(Answer::Queued(place)));
+                }
                 if place.ask_again_in.is_none() {
                     // It has become the head, and must know when to ask again.
                     return queued(txn, &lock, &known, now).map(Look::Answer);
