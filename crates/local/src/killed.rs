@@ -6,6 +6,7 @@
 
 mod cases;
 mod gate;
+mod tokens;
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
@@ -88,7 +89,7 @@ struct Scene {
     /// Kill points so far: in operations, and in the recovery from each of those.
     kills: usize,
     recovery_kills: usize,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// The table's file and what the victim and the survivor remember, to start again from.
@@ -106,8 +107,16 @@ impl Scene {
     }
 
     fn with_records(limit: u32) -> Self {
+        Self::open(Setup { max_records: Some(limit), ..Setup::default() })
+    }
+
+    fn with_tokens(block: u64) -> Self {
+        let setup = Setup { token_block: Some(block), max_records: Some(64), ..Setup::default() };
+        Self::open(setup)
+    }
+
+    fn open(setup: Setup) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let setup = Setup { max_records: Some(limit), ..Setup::default() };
         let open = || LocalStore::open_with(dir.path(), setup).unwrap();
         Self {
             victim: open(),
@@ -117,7 +126,7 @@ impl Scene {
             bystanders: Vec::new(),
             kills: 0,
             recovery_kills: 0,
-            _dir: dir,
+            dir,
         }
     }
 

@@ -41,6 +41,14 @@ struct State {
     retry_at: u64,
 }
 
+impl Reserver {
+    /// Waits until no reservation is running.
+    #[cfg(test)]
+    pub(crate) fn finish(&self) {
+        self.finished.wait_while(&mut self.state.lock(), |state| state.is_running);
+    }
+}
+
 impl Inner {
     /// Starts a reservation, unless one is running or has just failed.
     #[cold]

@@ -31,6 +31,9 @@ pub(crate) struct Tokens {
     file: File,
     path: PathBuf,
     block: u64,
+    /// The ceiling when it was last synced here.
+    #[cfg(test)]
+    pub(crate) synced: std::sync::atomic::AtomicU64,
 }
 
 /// The right to reserve tokens: one process at a time.
@@ -51,7 +54,7 @@ impl Tokens {
     pub(crate) fn open(dir: &Path, floor: u64, block: u64) -> Result<Self> {
         let path = dir.join("tokens");
         match files::private().open(&path) {
-            Ok(file) => return Ok(Self { file, path, block }),
+            Ok(file) => return Ok(Self::new(file, path, block)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(Fault::io("opening", &path, error)),
         }
@@ -65,7 +68,17 @@ impl Tokens {
         file.sync_all().map_err(failed)?;
         std::fs::rename(&draft, &path).map_err(failed)?;
         files::sync_dir(dir)?;
-        Ok(Self { file, path, block })
+        Ok(Self::new(file, path, block))
+    }
+
+    fn new(file: File, path: PathBuf, block: u64) -> Self {
+        Self {
+            file,
+            path,
+            block,
+            #[cfg(test)]
+            synced: Default::default(),
+        }
     }
 
     /// The durable ceiling: above every token handed out.
@@ -123,7 +136,10 @@ impl Tokens {
 
     /// Makes what was written durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|error| Fault::io("syncing", &self.path, error))
+        self.file.sync_data().map_err(|error| Fault::io("syncing", &self.path, error))?;
+        #[cfg(test)]
+        self.synced.store(self.ceiling()?, std::sync::atomic::Ordering::Release);
+        Ok(())
     }
 
     fn read(&self) -> Result<[Option<u64>; 2]> {

@@ -210,8 +210,11 @@ impl<'t> Txn<'t> {
 
     /// Whether more tokens should be reserved.
     pub(crate) fn is_low_on_tokens(&self) -> bool {
-        let left = self.state[CEILING].saturating_sub(self.state[NEXT_TOKEN]);
-        left < self.table.tokens.low_water()
+        self.tokens_left() < self.table.tokens.low_water()
+    }
+
+    pub(crate) const fn tokens_left(&self) -> u64 {
+        self.state[CEILING].saturating_sub(self.state[NEXT_TOKEN])
     }
 
     /// Adds tokens that are durably reserved. What is left of earlier ones is used first, unless
