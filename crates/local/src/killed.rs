@@ -31,6 +31,8 @@ pub(crate) struct Kill {
     left: AtomicUsize,
     fired: AtomicBool,
     most_reads: AtomicUsize,
+    /// Nothing may be done in the background.
+    is_alone: AtomicBool,
 }
 
 impl Default for Kill {
@@ -39,6 +41,7 @@ impl Default for Kill {
             left: AtomicUsize::new(usize::MAX),
             fired: AtomicBool::new(false),
             most_reads: AtomicUsize::new(0),
+            is_alone: AtomicBool::new(false),
         }
     }
 }
@@ -60,6 +63,10 @@ impl Kill {
     /// Called when the gate is left, with the number of words that were read inside it.
     pub(crate) fn count_reads(&self, reads: usize) {
         self.most_reads.fetch_max(reads, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone.load(Ordering::Relaxed)
     }
 
     fn arm(&self, stores: usize) {
@@ -107,7 +114,11 @@ impl Scene {
     }
 
     fn with_records(limit: u32) -> Self {
-        Self::open(Setup { max_records: Some(limit), ..Setup::default() })
+        let scene = Self::open(Setup { max_records: Some(limit), ..Setup::default() });
+        for store in [&scene.victim, &scene.rescuer, &scene.departed, &scene.survivor] {
+            store.inner.table.kill.is_alone.store(true, Ordering::Relaxed);
+        }
+        scene
     }
 
     fn with_tokens(block: u64) -> Self {

@@ -1,9 +1,12 @@
-//! Reserving fencing tokens ahead of need, outside the gate.
+//! Reserving fencing tokens and room for records ahead of need, outside the gate.
 //!
 //! A process that finds fewer tokens left than half a block makes another block durable on a thread
 //! of its own, and then adds it to the table. Nobody waits for that disk unless no token is left at
-//! all. One process at a time does so, by a lock on the file; the others find it done.
+//! all. One process at a time does so, by a lock on the file; the others find it done. The same
+//! thread makes the table's file grow when it is nearly full.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +15,8 @@ use parking_lot::{Condvar, Mutex};
 use tenure_core::ErrorKind;
 
 use crate::fault::{Fault, Result};
+use crate::layout::words_for;
+use crate::mapping::allocate_ahead;
 use crate::ops::{Outcome, now};
 use crate::store::Inner;
 use crate::tokens::Tokens;
@@ -53,11 +58,15 @@ impl Inner {
     /// Starts a reservation, unless one is running or has just failed.
     #[cold]
     pub(crate) fn reserve_ahead(&self) {
+        #[cfg(test)]
+        if self.table.kill.is_alone() {
+            return;
+        }
         let mut state = self.reserver.state.lock();
         if now() >= state.retry_at
             && let Err(fault) = self.start(&mut state)
         {
-            tracing::warn!(?fault, "fencing tokens could not be reserved ahead of need");
+            tracing::warn!(?fault, "tokens or room for locks could not be reserved ahead of need");
         }
     }
 
@@ -99,15 +108,16 @@ impl Inner {
         let (tokens, inner) = (Arc::clone(&self.table.tokens), self.this.clone());
         let reserver = Arc::clone(&self.reserver);
         let run = move || {
-            let fault = reserve(&tokens, &inner).err();
-            if let Some(fault) = &fault {
-                tracing::warn!(?fault, "fencing tokens could not be reserved");
+            let (reserved, grown) = (reserve(&tokens, &inner), grow(&inner));
+            for fault in reserved.as_ref().err().into_iter().chain(grown.as_ref().err()) {
+                tracing::warn!(?fault, "tokens or room for locks could not be reserved");
             }
             let mut state = reserver.state.lock();
             state.is_running = false;
             state.finished += 1;
-            state.retry_at = if fault.is_some() { now().saturating_add(RETRY_AFTER) } else { 0 };
-            state.fault = fault;
+            let failed = reserved.is_err() || !matches!(grown, Ok(true));
+            state.retry_at = if failed { now().saturating_add(RETRY_AFTER) } else { 0 };
+            state.fault = reserved.err();
             reserver.finished.notify_all();
         };
         let started = thread::Builder::new().name("tenure-tokens".into()).spawn(run);
@@ -135,6 +145,37 @@ pub(crate) fn reserve(tokens: &Tokens, inner: &Weak<Inner>) -> Result<()> {
     let mut txn = Txn::begin(&inner.table)?;
     txn.add_tokens(block);
     txn.commit()
+}
+
+/// Makes the table's file grow if it is nearly full, unless another process did. False where the
+/// file system cannot: then a claim does so when it must.
+pub(crate) fn grow(inner: &Weak<Inner>) -> Result<bool> {
+    let Some((file, path, capacity)) = next_capacity(inner)? else {
+        return Ok(true);
+    };
+    let bytes = words_for(capacity) as u64 * 8;
+    let grown = allocate_ahead(&file, bytes).map_err(|error| Fault::io("growing", &path, error))?;
+    if grown && let Some(inner) = inner.upgrade() {
+        let mut txn = Txn::begin(&inner.table)?;
+        txn.add_room(capacity)?;
+        txn.commit()?;
+    }
+    Ok(grown)
+}
+
+/// The table's file, and the records it should have room for, if it is nearly full.
+fn next_capacity(inner: &Weak<Inner>) -> Result<Option<(File, PathBuf, u32)>> {
+    let Some(inner) = inner.upgrade() else {
+        return Ok(None);
+    };
+    let txn = Txn::begin(&inner.table)?;
+    if !txn.is_low_on_room() {
+        return Ok(None);
+    }
+    let path = inner.table.dir.join("table");
+    let file = inner.table.map.file().try_clone();
+    let file = file.map_err(|error| Fault::io("opening", &path, error))?;
+    Ok(Some((file, path, txn.next_capacity())))
 }
 
 /// The table's ceiling, if it has few tokens left; `None` too if the store is closed.

@@ -138,7 +138,8 @@ impl Inner {
         let mut wakes = Vec::new();
         let mut txn = Txn::begin(&self.table).map_err(|fault| (fault, false))?;
         let done = work(&mut txn, &mut wakes).and_then(|value| txn.commit().map(|()| value));
-        let (committed, is_low) = (txn.has_committed(), txn.is_low_on_tokens());
+        let committed = txn.has_committed();
+        let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
         if is_low {
             self.reserve_ahead();

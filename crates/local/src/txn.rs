@@ -177,7 +177,7 @@ impl<'t> Txn<'t> {
                 );
                 return Err(Fault::new(ErrorKind::Full, why));
             }
-            let grown = capacity.saturating_add(CHUNK).min(limit);
+            let grown = self.next_capacity();
             let path = self.table.dir.join("table");
             let done = self.table.map.grow(words_for(grown));
             done.map_err(|error| Fault::io("growing", &path, error))?;
@@ -186,6 +186,29 @@ impl<'t> Txn<'t> {
         }
         self.state[FREE_AND_CARVED] = pair(self.first_free(), record + 1);
         Ok(record)
+    }
+
+    /// Whether the file should grow before records are needed.
+    pub(crate) fn is_low_on_room(&self) -> bool {
+        let left = self.capacity().saturating_sub(self.carved());
+        self.first_free() == 0 && left < CHUNK / 4 && self.capacity() < self.table.limit
+    }
+
+    /// Records the file will have room for when it has grown.
+    pub(crate) fn next_capacity(&self) -> u32 {
+        self.capacity().saturating_add(CHUNK).min(self.table.limit)
+    }
+
+    /// Uses what the file has grown by.
+    pub(crate) fn add_room(&mut self, capacity: u32) -> Result<()> {
+        let path = self.table.dir.join("table");
+        let backed = self.table.map.refresh();
+        let backed = backed.map_err(|error| Fault::io("looking at", &path, error))?;
+        self.words = self.table.map.words();
+        if capacity > self.capacity() && words_for(capacity) <= backed {
+            self.state[CAPACITY] = u64::from(capacity);
+        }
+        Ok(())
     }
 
     /// The next fencing token; `None` if all that are reserved are used up. The disk is not asked

@@ -1,12 +1,16 @@
 //! Every operation that changes the table, in every situation that makes it take another path.
 
+use std::sync::Arc;
+
 use tenure_core::{Answer, Claim, ErrorKind, Eviction, LockName, Mode, Patience, Store};
+use tenure_testkit::{GENEROUS, eventually};
 
 use super::{FILLER, LAPSED, QUEUE, Scene, brief, claim, claim_on};
 use crate::LocalStore;
-use crate::layout::CHUNK;
+use crate::layout::{CHUNK, words_for};
 use crate::line::bucket_of;
 use crate::records::Name;
+use crate::reserve;
 
 const PERMIT: Mode = Mode::Permits { take: 1, of: 3 };
 const ALL_PERMITS: Mode = Mode::Permits { take: 3, of: 3 };
@@ -216,9 +220,33 @@ async fn a_kill_while_the_table_grows_leaves_a_sound_table() {
         scene.survivor.claim(&claim_on(FILLER, Mode::Shared), QUEUE).await.unwrap();
     }
     let own = claim(Mode::Exclusive);
+    let grow_ahead = async |store: &LocalStore| {
+        let grown = reserve::grow(&Arc::downgrade(&store.inner));
+        grown.map_err(|fault| fault.during("grow", store.dir()))
+    };
+    let full = scene.snapshot();
+    scene.kill_everywhere(grow_ahead).await;
+    assert_eq!(scene.bytes().len(), words_for(2 * CHUNK) * 8);
+    scene.restore(&full);
     scene.kill_everywhere(async |store| store.claim(&own, QUEUE).await).await;
     scene.kill_everywhere(async |store| store.release(&own).await).await;
-    scene.finish(50, 300);
+    scene.finish(60, 300);
+}
+
+#[tokio::test]
+async fn the_table_grows_before_a_claim_needs_it_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let table = dir.path().join("table");
+    let first = table.metadata().unwrap().len();
+    // Three quarters of the records it has room for, and a few more.
+    for _ in 0..CHUNK / 4 * 3 {
+        store.claim(&claim(Mode::Shared), QUEUE).await.unwrap();
+    }
+    let is_grown = || async { table.metadata().unwrap().len() > first };
+    assert!(eventually(GENEROUS, is_grown).await);
+    store.inner.reserver.finish();
+    store.check().unwrap();
 }
 
 #[tokio::test]
