@@ -177,14 +177,14 @@ impl Inner {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
         self.table.still_shared(ErrorKind::Lost).map_err(|fault| (fault, false))?;
-        let renewal = self.on_claim(&name, owner, Renewal::Lost, |txn, _, mut known, _| {
+        let renewal = self.on_claim(&name, owner, Renewal::Lost, |txn, _, known, _| {
             let now = now();
             if !known.holds || known.ends <= now {
                 return Ok(Renewal::Lost);
             }
             known.ttl = nanos(claim.ttl);
             known.ends = now.saturating_add(known.ttl);
-            txn.save_claim(&known)?;
+            txn.save_claim(known)?;
             Ok(Renewal::Renewed)
         });
         if let Ok(Renewal::Lost) = renewal {
@@ -196,10 +196,9 @@ impl Inner {
     pub(crate) fn release(&self, claim: &Claim) -> Outcome<Released> {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
-        let released =
-            self.on_claim(&name, owner, Released::NotHeld, |txn, mut lock, known, wakes| {
-                self.take_out(txn, &mut lock, &known, wakes)
-            });
+        let released = self.on_claim(&name, owner, Released::NotHeld, |txn, lock, known, wakes| {
+            self.take_out(txn, lock, known, wakes)
+        });
         self.seats.forget(owner);
         released
     }
@@ -258,15 +257,15 @@ impl Inner {
         name: &Name<'_>,
         owner: [u64; 2],
         missing: T,
-        work: impl Fn(&mut Txn<'_>, Lock, Entry, &mut Vec<Wake>) -> Result<T>,
+        work: impl Fn(&mut Txn<'_>, &mut Lock, &mut Entry, &mut Vec<Wake>) -> Result<T>,
     ) -> Outcome<T> {
         for has_searched in [false, true] {
             let done = self.change(|txn, wakes| {
-                let Some(lock) = txn.find_lock(name)? else {
+                let Some(mut lock) = txn.find_lock(name)? else {
                     return Ok(Some(missing));
                 };
                 match self.find_own(txn, &lock, owner)? {
-                    Some(known) => work(txn, lock, known, wakes).map(Some),
+                    Some(mut known) => work(txn, &mut lock, &mut known, wakes).map(Some),
                     None => Ok((has_searched || is_searched(&lock)).then_some(missing)),
                 }
             })?;

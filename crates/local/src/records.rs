@@ -388,14 +388,27 @@ impl Txn<'_> {
 
     /// Writes a record that was just taken.
     fn build(&mut self, index: u32, meta: u64, words: &[u64], text: Packed<'_>) -> Result<()> {
+        match self.has_freed() {
+            true => self.build_with::<true>(index, meta, words, text),
+            false => self.build_with::<false>(index, meta, words, text),
+        }
+    }
+
+    fn build_with<const JOURNALED: bool>(
+        &mut self,
+        index: u32,
+        meta: u64,
+        words: &[u64],
+        text: Packed<'_>,
+    ) -> Result<()> {
         let at = self.at(index)?;
         let salt = u64::from(index);
         let mut sum = mix(salt, META, meta);
         for (place, word) in words.iter().copied().chain(text.words()).enumerate() {
             sum ^= mix(salt, place + 2, word);
-            self.fill(at + 2 + place, word)?;
+            self.fill::<JOURNALED>(at + 2 + place, word)?;
         }
-        self.fill(at + CHECK, sum)?;
+        self.fill::<JOURNALED>(at + CHECK, sum)?;
         self.set(at + META, meta)
     }
 

@@ -71,6 +71,7 @@ impl Inner {
     }
 
     /// Does `work`, and does it again when tokens have been reserved, if none was left for it.
+    #[inline]
     pub(crate) fn with_tokens<T>(&self, work: impl Fn() -> Outcome<T>) -> Outcome<T> {
         for _ in 0..ATTEMPTS {
             match work() {

@@ -104,6 +104,7 @@ impl Tokens {
     }
 
     /// Fewer tokens than this are few.
+    #[inline]
     pub(crate) const fn low_water(&self) -> u64 {
         self.block / 2
     }

@@ -72,7 +72,9 @@ impl<'t> Txn<'t> {
             #[cfg(test)]
             reads: std::cell::Cell::default(),
         };
-        txn.roll_back()?;
+        if txn.get(JOURNAL_LENGTH)? != 0 {
+            txn.roll_back()?;
+        }
         txn.load_state()?;
         Ok(txn)
     }
@@ -107,10 +109,17 @@ impl<'t> Txn<'t> {
         self.put(word, value)
     }
 
-    /// Writes a word of the contents of a record that this change has taken.
+    /// Whether the contents of a record that this change has taken must be journaled.
     #[inline]
-    pub(crate) fn fill(&mut self, word: usize, value: u64) -> Result<()> {
-        if self.has_freed { self.set(word, value) } else { self.put(word, value) }
+    pub(crate) const fn has_freed(&self) -> bool {
+        self.has_freed
+    }
+
+    /// Writes a word of the contents of a record that this change has taken. Call it with
+    /// [`has_freed`](Self::has_freed), asked once for all words.
+    #[inline]
+    pub(crate) fn fill<const JOURNALED: bool>(&mut self, word: usize, value: u64) -> Result<()> {
+        if JOURNALED { self.set(word, value) } else { self.put(word, value) }
     }
 
     /// Writes a word of the link of a record that this change gives back.
@@ -153,12 +162,14 @@ impl<'t> Txn<'t> {
     }
 
     /// The first free record is in use now, and this one is the first.
+    #[inline]
     pub(crate) const fn take_free(&mut self, next: u32) {
         self.has_taken = true;
         self.state[FREE_AND_CARVED] = pair(next, self.carved());
     }
 
     /// This record is free now, and the first.
+    #[inline]
     pub(crate) const fn add_free(&mut self, record: u32) {
         self.has_freed = true;
         self.state[FREE_AND_CARVED] = pair(record, self.carved());
@@ -189,9 +200,10 @@ impl<'t> Txn<'t> {
     }
 
     /// Whether the file should grow before records are needed.
+    #[inline]
     pub(crate) fn is_low_on_room(&self) -> bool {
         let left = self.capacity().saturating_sub(self.carved());
-        self.first_free() == 0 && left < CHUNK / 4 && self.capacity() < self.table.limit
+        left < CHUNK / 4 && self.first_free() == 0 && self.capacity() < self.table.limit
     }
 
     /// Records the file will have room for when it has grown.
@@ -213,6 +225,7 @@ impl<'t> Txn<'t> {
 
     /// The next fencing token; `None` if all that are reserved are used up. The disk is not asked
     /// here: whoever holds up the gate holds up everybody.
+    #[inline]
     pub(crate) fn mint(&mut self) -> Option<Token> {
         let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
         let token = reserve.take();
@@ -232,10 +245,12 @@ impl<'t> Txn<'t> {
     }
 
     /// Whether more tokens should be reserved.
+    #[inline]
     pub(crate) fn is_low_on_tokens(&self) -> bool {
         self.tokens_left() < self.table.tokens.low_water()
     }
 
+    #[inline]
     pub(crate) const fn tokens_left(&self) -> u64 {
         self.state[CEILING].saturating_sub(self.state[NEXT_TOKEN])
     }
@@ -288,11 +303,9 @@ impl<'t> Txn<'t> {
     }
 
     /// Puts the old values back, the last one first. Repeating it does no harm.
+    #[cold]
     fn roll_back(&mut self) -> Result<()> {
         let length = self.get(JOURNAL_LENGTH)?;
-        if length == 0 {
-            return Ok(());
-        }
         let entries = low(length) as usize;
         if length != length_word(entries) || entries > JOURNAL_ENTRIES {
             return Err(Fault::damaged("its journal makes no sense"));
