@@ -46,11 +46,13 @@ pub(crate) fn private() -> OpenOptions {
 /// Keeps others from creating or replacing the table until the file is dropped.
 pub(crate) fn hold_init(dir: &Path) -> Result<File> {
     let path = dir.join("init");
-    let file = open_or_create(&path)?;
+    let mut file = open_or_create(&path)?;
     let started = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
+            Ok(()) if is_linked(&file, &path)? => return Ok(file),
+            // Deleted meanwhile: other processes lock another file.
+            Ok(()) => file = open_or_create(&path)?,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
                 if started.elapsed() < OPENING_TAKES =>
             {

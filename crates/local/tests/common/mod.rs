@@ -77,10 +77,17 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(role: &str, dir: &Path) -> Self {
+        Self::start_under(&[], role, dir)
+    }
+
+    /// Starts it by another program, such as `unshare`, which is to run what follows its own
+    /// arguments.
+    pub fn start_under(program: &[&str], role: &str, dir: &Path) -> Self {
         // A signal that is ignored stays ignored in the program that follows: beyond a limit on
         // the size of files there is then an error, as on a full disk.
         let mut child = Command::new("sh")
-            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+            .args(program)
             .arg(std::env::current_exe().unwrap())
             .args(["child_entry", "--exact", "--nocapture", "--test-threads=1"])
             .env("TENURE_TEST_ROLE", role)
