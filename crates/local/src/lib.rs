@@ -5,7 +5,9 @@
 //! `tenure-core`'s). `unsafe` is allowed in `mapping`, `ofd` and `readiness` only.
 //!
 //! # The directory
-//! Private to one user (0700, files 0600), on a local disk; network file systems are refused.
+//! Private to one user (0700, files 0600), on a local disk. Network file systems, FUSE and what
+//! belongs to another user are refused, unless [`LocalOptions`] says otherwise. Shared with a group
+//! it is 2770 and its files are 0660: files follow the mode of the directory.
 //!
 //! | file | what |
 //! |---|---|
@@ -47,6 +49,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("tenure-local works on Linux only: use another store (Redis, etcd, ZooKeeper)");
 
+mod access;
 mod audit;
 mod check;
 mod clock;
@@ -64,6 +67,7 @@ mod mapping;
 mod members;
 mod ofd;
 mod ops;
+mod options;
 mod readiness;
 mod records;
 mod seats;
@@ -77,6 +81,7 @@ mod wake;
 
 #[doc(hidden)]
 pub use check::Census;
+pub use options::LocalOptions;
 pub use store::LocalStore;
 #[doc(hidden)]
 pub use table::Setup;

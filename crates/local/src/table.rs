@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
 
+use crate::access::Access;
 use crate::clock::Epoch;
 use crate::fault::{Fault, Result};
 use crate::files;
@@ -24,6 +25,7 @@ pub(crate) struct Table {
     pub(crate) roster: Roster,
     pub(crate) tokens: Tokens,
     pub(crate) dir: PathBuf,
+    pub(crate) access: Access,
     /// The most records this table may ever have.
     pub(crate) limit: u32,
     /// When somebody last made sure that the table is the one others find, on the boot clock.
@@ -46,12 +48,12 @@ pub struct Setup {
 }
 
 impl Table {
-    pub(crate) fn open(dir: &Path, setup: Setup) -> Result<Self> {
-        files::prepare(dir)?;
+    pub(crate) fn open(dir: &Path, access: Access, setup: Setup) -> Result<Self> {
+        files::prepare(dir, &access)?;
         let epoch = Epoch::here(setup.boot_id)?;
         let opening = files::hold_init(dir)?;
         let path = dir.join("table");
-        let members = files::open_or_create(&dir.join("members"))?;
+        let members = files::open_or_create(dir, "members")?;
         let (map, limit) = match open_existing(&path, epoch, &members)? {
             Some(open) => open,
             None => {
@@ -74,6 +76,7 @@ impl Table {
             roster,
             tokens,
             dir: dir.to_owned(),
+            access,
             limit,
             looked: AtomicU64::new(0),
             #[cfg(test)]
@@ -159,9 +162,7 @@ fn inode(file: &File, path: &Path) -> Result<u64> {
 fn create(dir: &Path, header: Header, ceiling: u64) -> Result<()> {
     let draft = dir.join("table.new");
     let failed = |error| Fault::io("writing", &draft, error);
-    let mut options = files::private();
-    let options = options.create(true).truncate(true);
-    let file = options.open(&draft).map_err(failed)?;
+    let file = files::draft(dir, "table.new")?;
     let capacity = CHUNK.min(header.limit);
     allocate(&file, words_for(capacity) as u64 * 8).map_err(failed)?;
 

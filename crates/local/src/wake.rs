@@ -13,6 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
 use tenure_core::ErrorKind;
 
+use crate::access::share;
 use crate::fault::{Fault, Result};
 use crate::layout::{low, pair};
 use crate::line::Wake;
@@ -46,12 +47,16 @@ impl Bells {
     /// Our own reading end, empty. Read and write, so that it never reports an end of file.
     pub(crate) fn own(&self, me: Member) -> Result<OwnedFd> {
         let path = self.path(me.slot);
-        match mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
+        let made = mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+        match made {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(Fault::io("creating", &path, error)),
         }
         let failed = |error| Fault::io("opening", &path, error);
         let file = open(&path, true).map_err(failed)?;
+        if made.is_ok() {
+            share(&self.dir, &file, &path)?;
+        }
         if !file.metadata().map_err(failed)?.file_type().is_fifo() {
             let why = format!("{} is not a FIFO: delete it", path.display());
             return Err(Fault::new(ErrorKind::Invalid, why));
