@@ -7,7 +7,8 @@ mod common;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::*;
 use tenure_core::{Answer, ErrorKind, Eviction, Finding, Severity, Store};
@@ -192,11 +193,36 @@ async fn a_directory_that_is_not_shared_with_the_group_is_refused_until_it_is() 
     assert_eq!(user.hear(), "held");
 }
 
-struct Mount(PathBuf);
+/// A FUSE file system, for as long as it lives.
+struct Mount {
+    at: PathBuf,
+    server: Child,
+}
+
+impl Mount {
+    /// Shows one directory as another. `None` where that cannot be done.
+    fn new(disk: &Path, at: &Path) -> Option<Self> {
+        let mut command = Command::new("bindfs");
+        let server = command.arg("-f").args([disk, at]).stderr(Stdio::null()).spawn().ok()?;
+        let mut mount = Self { at: at.to_owned(), server };
+        let shown = disk.join("shown");
+        std::fs::write(&shown, "").unwrap();
+        while !at.join("shown").exists() {
+            if mount.server.try_wait().unwrap().is_some() {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Some(mount)
+    }
+}
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        // The store's task still has its FIFO open until the runtime ends.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).status();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
     }
 }
 
@@ -207,11 +233,9 @@ async fn a_fuse_file_system_is_refused_unless_asked_for() {
     for dir in [&disk, &mounted] {
         std::fs::create_dir(dir).unwrap();
     }
-    let made = Command::new("bindfs").args([&disk, &mounted]).output();
-    if !made.is_ok_and(|made| made.status.success()) {
+    let Some(_mount) = Mount::new(&disk, &mounted) else {
         return skipped("a FUSE file system: bindfs cannot mount one");
-    }
-    let _mount = Mount(mounted.clone());
+    };
     let dir = mounted.join("locks");
     open_fails(&dir, ErrorKind::Unsupported, &["FUSE", "filesystem=any", dir.to_str().unwrap()]);
     let store = LocalOptions::new().any_file_system(true).open(&dir).unwrap();
