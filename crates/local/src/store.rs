@@ -26,7 +26,7 @@ use crate::seats::Seats;
 use crate::table::{Setup, Table};
 use crate::txn::Txn;
 use crate::wait::Look;
-use crate::wake::{self, Bells, Sent};
+use crate::wake::{self, Bells};
 
 /// Locks shared by the processes of one Linux machine, in a directory.
 ///
@@ -143,7 +143,7 @@ impl Inner {
         if wake.member == self.table.me() {
             return self.seats.notify(wake.index);
         }
-        if self.bells.ring(wake) == Sent::Full
+        if !self.bells.ring(wake)
             && let Some(flags) = self.table.map.word(wake.member.flags_at())
         {
             flags.fetch_or(OVERFLOW, Ordering::AcqRel);
@@ -241,14 +241,14 @@ impl Store for LocalStore {
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
         let subscription = self.inner.seats.subscribe(place.mark as u32);
+        let mut _watching = Vec::new();
         loop {
             let look = self.run("wait for", &claim.name, |inner| inner.look(claim, place))?;
             match look {
                 Look::Answer(answer) => return Ok(answer),
                 Look::Watch(members) => {
-                    for member in members {
-                        Inner::watch(&self.inner, member);
-                    }
+                    let watch = |member| Inner::watch(&self.inner, member);
+                    _watching = members.into_iter().filter_map(watch).collect();
                 }
             }
             subscription.news().await;
