@@ -1,12 +1,16 @@
-//! What the times in a table are relative to.
+//! The clock that the times in a table are on, and what they are relative to.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use tenure_core::ErrorKind;
+use tenure_core::{Clock, ErrorKind};
 
 use crate::fault::{Fault, Result};
+
+/// Stands still while the machine sleeps, as all processes that share a table do: so a suspend
+/// ends no term.
+pub(crate) const CLOCK: Clock = Clock::Monotonic;
 
 /// Two processes read the same clock if they run on the same boot of one kernel, and if the
 /// offsets of their time namespaces are the same.

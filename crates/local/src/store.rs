@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use crate::access::Access;
+use crate::clock::CLOCK;
 use crate::death::Watches;
 use crate::examine;
 use crate::fault::{self, Fault};
@@ -232,6 +233,8 @@ impl Store for LocalStore {
                     1,048,576 per second), or the disk loses what it has confirmed as written",
         });
         capabilities.tells_losses = false;
+        capabilities.clock = CLOCK;
+
         capabilities
     }
 

@@ -7,10 +7,13 @@ mod common;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use common::*;
-use tenure_core::{Answer, ErrorKind, Patience, Store};
+use tenure_core::{Answer, Client, Clock, ErrorKind, Options, Patience, Store};
 use tenure_local::{LocalStore, Setup};
+use tenure_testkit::{GENEROUS, eventually};
 
 fn boot(id: u8) -> Setup {
     Setup { boot_id: Some([id; 16]), ..Setup::default() }
@@ -22,6 +25,9 @@ fn child_entry() {
     let Some((role, dir)) = role() else {
         return;
     };
+    if role == "renew" {
+        return runtime().block_on(renew(&dir));
+    }
     let setup = role.strip_prefix("boot ").map_or(Setup::default(), |id| boot(id.parse().unwrap()));
     runtime().block_on(async {
         let store = match LocalStore::open_with(&dir, setup) {
@@ -174,4 +180,39 @@ fn processes_that_read_another_clock_cannot_share_a_table() {
         let said = Peer::start("hold", dir.path()).hear();
         assert!(said.starts_with("refused Unsupported"), "{offset:?}: {said}");
     }
+}
+
+/// Holds a lock until it was renewed, and says whether its moments make sense.
+async fn renew(dir: &Path) {
+    let store = LocalStore::open(dir).unwrap();
+    let raw = exclusive("raw");
+    let before = Clock::Monotonic.now();
+    let since = grant(store.claim(&raw, Patience::None).await.unwrap()).since.unwrap();
+    let by_clock = since >= before && since <= Clock::Monotonic.now();
+    let client = Client::new(Arc::new(store.clone())).unwrap();
+    let ttl = Duration::from_secs(6);
+    let mutex = client.mutex("kept").unwrap().with(Options::new().ttl(ttl));
+    let guard = mutex.acquire().await.unwrap();
+    let first_deadline = Clock::Monotonic.now() + guard.remaining();
+    let renewed = || async {
+        let margin = Duration::from_millis(1);
+        Clock::Monotonic.now() + guard.remaining() > first_deadline + margin
+    };
+    let renewed = eventually(GENEROUS, renewed).await && guard.remaining() <= ttl;
+    say(&format!("{by_clock} {renewed} {:?}", guard.release().await));
+}
+
+/// In a time namespace the two clocks can be set apart, as a suspend would: terms are judged by the
+/// one that stands still with the machine, in the table and in the client.
+#[test]
+fn terms_stand_still_while_the_machine_sleeps() {
+    let namespace = ["unshare", "--time", "--boottime", "86400"];
+    let mut works = std::process::Command::new(namespace[0]);
+    works.args(&namespace[1..]).arg("true");
+    if !works.status().is_ok_and(|status| status.success()) {
+        return skipped("terms in a suspend: no time namespace to be had");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let said = Peer::start_under(&namespace, "renew", dir.path()).hear();
+    assert_eq!(said, "true true Ok(())");
 }
