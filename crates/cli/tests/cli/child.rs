@@ -88,13 +88,7 @@ async fn signals_sent_to_us_reach_the_command() {
         let shell_line = format!(
             "trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
         );
-        // Whoever runs the tests may ignore some of them, and a shell cannot trap what it ignored
-        // from the start.
-        let mut command = Command::new("env");
-        let tenure = store.tenure(&["run", "a", "-c", &shell_line]);
-        command.arg("--default-signal").arg(tenure.get_program()).args(tenure.get_args());
-        command.env("TENURE_DIR", store.scratch()).env_remove("TENURE_STORE");
-        let mut run = tenure_testkit::Process::spawn(command).unwrap();
+        let mut run = store.start(&["run", "a", "-c", &shell_line]);
         assert_eq!(line(&mut run).await, "ready");
         signal(&run, number);
         assert_eq!(line(&mut run).await, format!("got {name}"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tenure_testkit::{GENEROUS, Process, TempDir, eventually, temp_dir};
+use tenure_testkit::{GENEROUS, Process, TempDir, eventually, temp_dir, with_default_signals};
 
 /// A store of one's own.
 pub(crate) struct Store(TempDir);
@@ -24,13 +24,14 @@ impl Store {
         scratch
     }
 
-    /// A `tenure` command line on this store.
+    /// A `tenure` command line on this store, with every signal at its default.
     pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments).env("TENURE_DIR", self.0.path().join("store"));
         for variable in ["TENURE_STORE", "TENURE_TOKEN", "TENURE_PASSWORD", "NO_COLOR"] {
             command.env_remove(variable);
         }
+        with_default_signals(&mut command);
         command
     }
 

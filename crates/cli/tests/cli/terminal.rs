@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use tenure_testkit::GENEROUS;
+use tenure_testkit::{GENEROUS, with_default_signals};
 
 use crate::common::Store;
 
@@ -153,7 +153,7 @@ impl Session {
                 Ok(ioctl_tiocsctty(rustix::stdio::stdin())?)
             });
         }
-        let shell = command.spawn().unwrap();
+        let shell = with_default_signals(&mut command).spawn().unwrap();
         drop((command, terminal));
         let keyboard = File::from(keyboard);
         let mut output = keyboard.try_clone().unwrap();
