@@ -9,15 +9,15 @@ use tokio::sync::oneshot;
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{Closed, Output, complain};
-use crate::signals::{ENDING, Signals};
+use crate::signals::Signals;
 use crate::{args, lock};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
-    let mut signals = Signals::listen(&ENDING)?;
+    let mut signals = Signals::listen()?;
     let connection = match signals.unless_interrupted(Connection::open(store)).await {
         Ok(connection) => connection?,
-        Err(signal) => return Ok(exit::by_signal(signal.as_raw())),
+        Err(signal) => return Ok(exit::die_of(signal)),
     };
     let taking = lock::take(&connection, &arguments.lock, "tenure hold");
     let outcome = match signals.unless_interrupted(taking).await {
@@ -32,7 +32,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
             }
         }
         Ok(Err(failure)) => Err(failure),
-        Err(signal) => Ok(exit::by_signal(signal.as_raw())),
+        Err(signal) => Ok(exit::die_of(signal)),
     };
     connection.close(&outcome).await;
     outcome
@@ -75,7 +75,7 @@ async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> O
                 let name = guard.name();
                 complain(&format!("the store has not confirmed the lock {name:?} for half its TTL"));
             }
-            _ = signals.next() => break,
+            _ = signals.request_to_end() => break,
             () = &mut closed => break,
         }
     }

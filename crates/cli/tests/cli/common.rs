@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -135,6 +136,11 @@ pub(crate) async fn line(process: &mut Process) -> String {
 /// The exit code of a process that must end by itself.
 pub(crate) async fn code(process: &mut Process) -> Option<i32> {
     process.wait(GENEROUS).await.expect("it ends").code()
+}
+
+/// The signal that a process died of, which must end by itself.
+pub(crate) async fn died_of(process: &mut Process) -> Option<i32> {
+    process.wait(GENEROUS).await.expect("it ends").signal()
 }
 
 /// Long enough for a wrong thing to show, short enough to be paid in every run.

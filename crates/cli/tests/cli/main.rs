@@ -7,6 +7,7 @@ mod common;
 mod death;
 mod doctor;
 mod inspection;
+mod loss;
 mod release;
 mod terminal;
 mod usage;
