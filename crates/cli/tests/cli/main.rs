@@ -4,11 +4,13 @@
 
 mod child;
 mod common;
+mod container;
 mod death;
 mod doctor;
 mod inspection;
 mod loss;
 mod release;
+mod rights;
 mod terminal;
 mod usage;
 mod waiting;

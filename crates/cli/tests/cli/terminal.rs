@@ -12,7 +12,7 @@ use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tenure_testkit::{GENEROUS, with_default_signals};
 
-use crate::common::{A_MOMENT, Store};
+use crate::common::Store;
 
 #[test]
 fn the_command_is_in_the_foreground_and_we_are_after_it() {
@@ -54,18 +54,15 @@ fn an_interrupt_ends_a_loop_around_us() {
 }
 
 /// Bash would go on with `echo` if what it ran had exited with 130.
-#[test]
-fn an_interrupt_while_we_wait_for_the_lock_ends_the_script_that_called_us() {
+#[tokio::test]
+async fn an_interrupt_while_we_wait_for_the_lock_ends_the_script_that_called_us() {
     let store = Store::new();
-    let script = "echo read''y; \"$TENURE\" run a -- true; echo went-on";
-    let shell_line = "\"$TENURE\" run a -- sleep 100 </dev/null & \
-         until \"$TENURE\" status a | grep -q sleep; do sleep 0.05; done; bash -c \"$SCRIPT\"";
-    let mut session = Session::start(&store, shell_line, script);
-    session.expect("ready");
-    session.until_waiters(&store, 1);
+    let (_holder, ..) = store.hold(&[], "a").await;
+    let shell_line = "exec bash -c '\"$TENURE\" run a -- true; echo went-on'";
+    let mut session = Session::start(&store, shell_line, "");
+    store.waiters("a", 1).await;
     session.type_in("\x03");
-    session.until_waiters(&store, 0);
-    assert!(!session.rest().contains("went-on"));
+    assert_eq!(session.end(), None, "a signal ended the shell");
 }
 
 #[test]
@@ -247,15 +244,6 @@ impl Session {
         }
     }
 
-    /// Waits until so many wait for the lock `a`.
-    fn until_waiters(&self, store: &Store, count: usize) {
-        let limit = Instant::now() + GENEROUS;
-        while store.status("a")["waiters"].as_array().unwrap().len() != count {
-            assert!(Instant::now() < limit, "{count} never wait: {:?}", self.seen);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
     /// Waits until a process is stopped.
     fn until_stopped(&self, pid: &str) {
         let limit = Instant::now() + GENEROUS;
@@ -264,14 +252,6 @@ impl Session {
             assert!(Instant::now() < limit, "{pid} never stops: {:?}", self.seen);
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-
-    /// What is on the screen when nothing has been added for a moment.
-    fn rest(mut self) -> String {
-        while let Ok(bytes) = self.screen.recv_timeout(A_MOMENT) {
-            self.seen.push_str(&String::from_utf8_lossy(&bytes));
-        }
-        std::mem::take(&mut self.seen)
     }
 
     fn end(mut self) -> Option<i32> {
