@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use rustix::process::Signal;
 use serde::Serialize;
 use tenure::Guard;
 use tokio::sync::oneshot;
@@ -25,10 +26,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
             let told = tell(&guard, &connection, output);
             match told {
                 Ok(()) => hold(guard, signals, arguments.stdin).await,
-                Err(closed) => {
-                    drop(guard);
-                    closed.outcome()
-                }
+                Err(closed) => not_told(guard, closed).await,
             }
         }
         Ok(Err(failure)) => Err(failure),
@@ -36,6 +34,17 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
     };
     connection.close(&outcome).await;
     outcome
+}
+
+/// Nobody can know that the lock is held: gives it back.
+async fn not_told(guard: Guard, closed: Closed) -> Outcome {
+    let name = guard.name().clone();
+    let released = guard.release().await;
+    // A reader that left before it has read anything has not seen enough, as it may have elsewhere.
+    closed.outcome()?;
+    released?;
+    complain(&format!("standard output is closed, so nobody knows: gave the lock {name:?} back"));
+    Ok(exit::die_of(Signal::PIPE))
 }
 
 #[derive(Serialize)]

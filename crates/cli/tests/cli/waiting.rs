@@ -1,6 +1,8 @@
 //! Who waits, how long, and with which exit code.
 
 use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -99,6 +101,19 @@ async fn hold_lets_go_when_told_to_and_when_its_input_closes() {
     assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 1);
     holder.close_input();
     assert_eq!(code(&mut holder).await, Some(0));
+    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn hold_does_not_end_well_when_nobody_can_read_that_it_holds() {
+    let store = Store::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = store.tenure(&["hold", "a"]);
+    let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(Signal::PIPE.as_raw()), "{said}");
+    assert!(said.contains("gave the lock \"a\" back"), "{said}");
     assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
 }
 
