@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use tenure::{ErrorKind, Guard};
 
 use crate::args;
-use crate::child::{Guardian, Job, find, not_started};
+use crate::child::{Estate, Guardian, Job, find, not_started};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
 use crate::signals::Signals;
@@ -35,7 +35,9 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
     let label = label(program);
     let taking = lock::take(&connection, &arguments.lock, &label);
     let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => under_lock(&connection, guard, arguments, signals, guardian).await,
+        Ok(Ok(guard)) => {
+            under_lock((store, &connection), guard, arguments, signals, guardian).await
+        }
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(exit::die_of(signal)),
     };
@@ -45,7 +47,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
 
 /// Runs the command under the lock, then gives the lock back.
 async fn under_lock(
-    connection: &Connection,
+    (store, connection): (&str, &Connection),
     guard: Guard,
     arguments: &args::Run,
     mut signals: Signals,
@@ -54,6 +56,9 @@ async fn under_lock(
     signals.also(&WHILE_RUNNING)?;
     let line = command_line(arguments);
     let command = prepare(&line, &guard, connection);
+    if !connection.client.store().capabilities().detects_death {
+        guardian.entrust(&Estate::new(store, &guard, arguments.lock.ttl));
+    }
     let job = match Job::start(command, guardian) {
         Ok(job) => job,
         Err(error) => {

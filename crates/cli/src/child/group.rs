@@ -8,42 +8,50 @@ use rustix::process::{Pid, test_kill_process_group};
 /// Whether no process of the group runs any more. A dead one that its parent has not waited for
 /// does not run.
 pub(crate) fn is_gone(group: Pid) -> bool {
-    match test_kill_process_group(group) {
-        Err(Errno::SRCH) => true,
-        Ok(()) => members(group).is_empty(),
-        // They are another user's, whose processes `/proc` may hide.
-        Err(_) => false,
+    if test_kill_process_group(group) == Err(Errno::SRCH) {
+        return true;
     }
+    // If `/proc` shows none at all, it hides other users' processes.
+    let members = members(group);
+    !members.is_empty() && members.iter().all(|member| !member.lives)
 }
 
 /// The group and its living processes, for a message.
 pub(crate) fn describe(group: Pid) -> String {
-    let members: Vec<_> = members(group).iter().map(ToString::to_string).collect();
+    let living = members(group).into_iter().filter(|member| member.lives);
+    let pids: Vec<_> = living.map(|member| member.pid.to_string()).collect();
     let group = group.as_raw_nonzero();
-    match members.is_empty() {
+    match pids.is_empty() {
         true => format!("the process group {group}"),
-        false => format!("the process group {group} (pid {})", members.join(", ")),
+        false => format!("the process group {group} (pid {})", pids.join(", ")),
     }
 }
 
-/// The living processes of the group, as far as `/proc` shows them.
-fn members(group: Pid) -> Vec<i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let belongs = |pid: &i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        lives_in(&stat, group.as_raw_nonzero().get())
-    };
-    pids.filter(belongs).collect()
+#[derive(Debug)]
+struct Member {
+    pid: i32,
+    lives: bool,
 }
 
-/// Whether `/proc/PID/stat` shows a living process of this group.
-fn lives_in(stat: &str, group: i32) -> bool {
+/// The processes of the group, dead or alive, as far as `/proc` shows them.
+fn members(group: Pid) -> Vec<Member> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let member = |pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (lives, of) = parse(&stat)?;
+        (of == group.as_raw_nonzero().get()).then_some(Member { pid, lives })
+    };
+    pids.filter_map(member).collect()
+}
+
+/// What `/proc/PID/stat` says: whether the process lives, and its group.
+fn parse(stat: &str) -> Option<(bool, i32)> {
     // The name before the state is in brackets, and may hold anything.
-    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let (_, rest) = stat.rsplit_once(')')?;
     let mut words = rest.split_whitespace();
-    let (state, _parent) = (words.next(), words.next());
-    !matches!(state, None | Some("Z" | "X")) && words.next() == Some(&group.to_string())
+    let (state, _parent, group) = (words.next()?, words.next()?, words.next()?);
+    Some((!matches!(state, "Z" | "X"), group.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -52,11 +60,11 @@ mod tests {
     use rustix::process::{getpgrp, getpid};
 
     #[test]
-    fn a_dead_process_that_nobody_waited_for_is_gone() {
-        assert!(lives_in("7 (a) S) S 1 42 42 0", 42));
-        assert!(!lives_in("7 (a) S) Z 1 42 42 0", 42));
-        assert!(!lives_in("7 (sleep) S 1 41 42 0", 42));
-        assert!(!lives_in("", 42));
+    fn a_dead_process_that_nobody_waited_for_does_not_live() {
+        assert_eq!(parse("7 (a) S) S 1 42 42 0"), Some((true, 42)));
+        assert_eq!(parse("7 (a) S) Z 1 42 42 0"), Some((false, 42)));
+        assert_eq!(parse("7 (sleep) T 1 41 42 0"), Some((true, 41)));
+        assert_eq!(parse(""), None);
     }
 
     #[test]

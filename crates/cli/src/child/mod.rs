@@ -1,6 +1,7 @@
 //! The command that runs under the lock: started in a process group of its own, in front of the
 //! terminal if we were, guarded against our death, and waited for.
 
+mod estate;
 mod find;
 mod group;
 mod guardian;
@@ -20,6 +21,7 @@ use rustix::process::{
 use crate::exit;
 use terminal::Terminal;
 
+pub(crate) use estate::Estate;
 pub(crate) use find::{find, not_started};
 pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
 pub(crate) use system::{die_of, is_ignored};

@@ -37,6 +37,13 @@ pub(crate) fn blocking<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Sets an environment variable of this process. To be called while there is one thread.
+pub(crate) fn set_variable(name: &str, value: &str) {
+    // SAFETY: no other thread can read the environment meanwhile, because there is none: a guardian
+    // starts its runtime after this.
+    unsafe { std::env::set_var(name, value) };
+}
+
 /// Ends this process by a signal, as if nothing had ever listened to it. Returns only if the signal
 /// is one that ends nobody, or if we are the first process of a container, which no signal ends.
 pub(crate) fn die_of(signal: i32) {

@@ -117,6 +117,12 @@ pub(crate) fn children(process: &Process) -> Vec<u32> {
     pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// Whether a process is a guardian.
+pub(crate) fn is_guardian(pid: &u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.ends_with(b"\0__guardian\0")
+}
+
 /// Waits until a process no longer runs.
 pub(crate) async fn ends(pid: u32) -> bool {
     eventually(GENEROUS, || async { !runs(pid) }).await

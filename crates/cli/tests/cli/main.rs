@@ -7,6 +7,7 @@ mod common;
 mod container;
 mod death;
 mod doctor;
+mod inheritance;
 mod inspection;
 mod loss;
 mod release;

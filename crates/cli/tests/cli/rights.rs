@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tenure_testkit::{Process, TempDir, skip, temp_dir};
+use tenure_testkit::{Process, RedisServer, TempDir, lacks, skip, temp_dir};
 
-use crate::common::{code, line, runs};
+use crate::common::{Store, code, line, runs};
 
 /// The user `nobody`, and a program that makes root of it.
 struct Case {
@@ -46,12 +46,19 @@ impl Case {
     }
 
     /// `tenure run` by nobody, of a command that becomes root; its errors are among its lines.
-    fn run(&self, options: &[&str], shell_line: &str) -> Process {
+    fn run_on(&self, store: &str, options: &[&str], shell_line: &str) -> Process {
         let mut command = self.as_nobody();
-        command.args(["sh", "-c", "exec ./tenure --store local:$PWD/store run \"$@\" 2>&1", "sh"]);
+        command.args(["sh", "-c", "exec ./tenure run \"$@\" 2>&1", "sh"]);
+        command.env("TENURE_STORE", store);
         command.args(options).args(["a", "--"]).arg(&self.become_root).args(ROOT);
         command.args(["sh", "-c", shell_line]);
         Process::spawn(command).unwrap()
+    }
+
+    /// The same on a store of the case's own.
+    fn run(&self, options: &[&str], shell_line: &str) -> Process {
+        let store = format!("local:{}/store", self.folder.path().display());
+        self.run_on(&store, options, shell_line)
     }
 }
 
@@ -97,4 +104,36 @@ async fn a_signal_that_cannot_be_passed_on_is_reported() {
     crate::common::signal(&run, Signal::TERM);
     let report = line(&mut run).await;
     assert!(report.contains("could not send signal 15"), "{report}");
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_killed_after_our_death_is_reported() {
+    let Some(case) = Case::start() else { return };
+    let mut run = case.run(&[], STAY);
+    let command = Ended(line(&mut run).await.parse().unwrap());
+    run.kill9().unwrap();
+    let report = line(&mut run).await;
+    assert!(report.contains("may still run without") && report.contains(&command.0.to_string()));
+}
+
+/// No process of the group may run when the lock goes to another.
+#[tokio::test]
+async fn a_lock_is_not_given_back_after_our_death_while_its_command_runs() {
+    let test = "a lock whose command outlives tenure";
+    let Some(case) = Case::start().filter(|_| !lacks("redis-server", test)) else { return };
+    let server = RedisServer::start(&[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let mut run = case.run_on(&url, &["--ttl", "10m"], STAY);
+    let command = Ended(line(&mut run).await.parse().unwrap());
+    run.kill9().unwrap();
+    let report = line(&mut run).await;
+    assert!(report.contains("may still run without the lock \"a\""), "{report}");
+    let store = Store::new();
+    let next = |options: &[&str]| {
+        let arguments = [&["--store", &url, "run"], options, &["a", "--", "true"]].concat();
+        store.run(&arguments).code
+    };
+    assert_eq!(next(&["-w", "500ms"]), Some(75));
+    drop(command);
+    assert_eq!(next(&["-w", "20s"]), Some(0));
 }
