@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
@@ -13,21 +15,21 @@ use crate::files;
 use crate::layout::*;
 use crate::mapping::{Mapping, allocate};
 use crate::members::{Member, Roster};
-use crate::tokens::Tokens;
+use crate::tokens::{BLOCK, Tokens};
 
 /// A table in use by this process.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) map: Mapping,
     pub(crate) roster: Roster,
-    pub(crate) tokens: Tokens,
+    pub(crate) tokens: Arc<Tokens>,
     pub(crate) dir: PathBuf,
     /// The most records this table may ever have.
     pub(crate) limit: u32,
     /// When somebody last made sure that the table is the one others find, on the boot clock.
     looked: AtomicU64,
     #[cfg(test)]
-    pub(crate) stores_left: std::sync::atomic::AtomicUsize,
+    pub(crate) kill: crate::killed::Kill,
 }
 
 /// How old the knowledge may be that the table is the one others find: 10 ms.
@@ -41,6 +43,8 @@ pub struct Setup {
     pub boot_id: Option<[u8; 16]>,
     /// The most records a new table may have.
     pub max_records: Option<u32>,
+    /// Fencing tokens reserved at a time.
+    pub token_block: Option<u64>,
 }
 
 impl Table {
@@ -55,31 +59,36 @@ impl Table {
         let members = files::open_or_create(&dir.join("members"))?;
         let inode = members.metadata().map(|meta| meta.ino());
         let inode = inode.map_err(|error| Fault::io("looking at", dir, error))?;
+        let block = setup.token_block.unwrap_or(BLOCK).max(2);
         let (map, limit) = match open_existing(&path, boot, inode)? {
             Some(open) => open,
             None => {
-                let ceiling = Tokens::open(dir, 0)?.ceiling()?;
+                let tokens = Tokens::open(dir, 0, block)?;
+                let turn = tokens.turn()?;
+                let reserved = tokens.write(0)?;
+                tokens.sync()?;
+                drop(turn);
                 let limit = setup.max_records.unwrap_or(MAX_RECORDS);
-                create(dir, boot, inode, limit, ceiling)?;
+                create(dir, boot, inode, limit, reserved)?;
                 open_existing(&path, boot, inode)?
                     .ok_or_else(|| Fault::damaged("it vanished while it was made"))?
             }
         };
         // Somebody may have deleted the tokens and left the table.
         let known = map.word(STATE + 3).map_or(0, load);
-        let tokens = Tokens::open(dir, known)?;
+        let tokens = Tokens::open(dir, known, block)?;
         tokens.ceiling()?;
         let roster = Roster::join(members, dir, &map)?;
         drop(opening);
         Ok(Self {
             map,
             roster,
-            tokens,
+            tokens: Arc::new(tokens),
             dir: dir.to_owned(),
             limit,
             looked: AtomicU64::new(0),
             #[cfg(test)]
-            stores_left: std::sync::atomic::AtomicUsize::new(usize::MAX),
+            kill: crate::killed::Kill::default(),
         })
     }
 
@@ -200,7 +209,7 @@ fn verify(fixed: &[u64; FIXED_WORDS]) -> Result<()> {
 }
 
 /// Builds a table beside the path and puts it in place: nobody ever sees half of one.
-fn create(dir: &Path, boot: [u8; 16], members: u64, limit: u32, ceiling: u64) -> Result<()> {
+fn create(dir: &Path, boot: [u8; 16], members: u64, limit: u32, tokens: Range<u64>) -> Result<()> {
     let limit = limit.clamp(2, MAX_RECORDS);
     let draft = dir.join("table.new");
     let failed = |error| Fault::io("writing", &draft, error);
@@ -221,7 +230,7 @@ fn create(dir: &Path, boot: [u8; 16], members: u64, limit: u32, ceiling: u64) ->
     fixed.copy_from_slice(&words[..FIXED_WORDS]);
     words[AT_CHECK] = check(&fixed);
     // Record 0 is never used.
-    let state = [pair(0, 1), u64::from(capacity), ceiling, ceiling];
+    let state = [pair(0, 1), u64::from(capacity), tokens.start, tokens.end];
     words[STATE..].copy_from_slice(&state);
     words[STATE_CHECK] = state_check(&state);
 

@@ -17,6 +17,7 @@ mod redis_sentinel;
 mod redis_wire;
 mod servant;
 mod signals;
+mod sync;
 mod waiting;
 mod zookeeper;
 
@@ -32,6 +33,7 @@ pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use servant::Servant;
 pub use signals::with_default_signals;
+pub use sync::FalseSync;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
