@@ -120,10 +120,36 @@ async fn a_connection_that_goes_silent_is_replaced_by_one_that_answers() {
     let store = RedisStore::connect(config).await.unwrap();
     let held = claim(Mode::Exclusive);
     assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
     proxy.strand();
     let lost = store.renew(&held).await.unwrap_err();
     assert_eq!((lost.kind(), lost.effect()), (ErrorKind::Unreachable, Effect::Unknown));
     assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+}
+
+/// Renewals have a connection of their own, but do not fail for want of one.
+#[tokio::test]
+async fn a_server_that_takes_no_more_connections_renews_over_the_one_there_is() {
+    let Some(server) = server() else { return };
+    let store = connect(&server).await;
+    let held = claim(Mode::Exclusive);
+    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    // Over a connection of the test's own: the store has the other.
+    let mut operator = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let mut allow = |clients: u32| {
+        let heard = operator.try_clone().unwrap();
+        write!(operator, "CONFIG SET maxclients {clients}\r\n").unwrap();
+        let mut reply = String::new();
+        BufReader::new(heard).read_line(&mut reply).unwrap();
+        assert_eq!(reply.trim_end(), "+OK");
+    };
+    allow(2);
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+    allow(100);
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+    let clients = server.command(&["CLIENT", "LIST"]).unwrap();
+    let ours = clients.matches("name=tenure ").count();
+    assert_eq!(ours, 2, "one for renewals, as soon as it can be had: {clients}");
 }
 
 /// Also where another connection was tried meanwhile, and failed.
