@@ -358,7 +358,7 @@ pub(crate) fn owner_words(owner: OwnerId) -> [u64; 2] {
 }
 
 pub(crate) fn now() -> u64 {
-    tenure_core::now().as_nanos()
+    crate::clock::CLOCK.now().as_nanos()
 }
 
 fn nanos(span: Duration) -> u64 {

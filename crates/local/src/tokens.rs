@@ -60,9 +60,7 @@ impl Tokens {
         }
         let draft = dir.join("tokens.new");
         let failed = |error| Fault::io("writing", &draft, error);
-        let mut options = files::private();
-        let options = options.create(true).truncate(true);
-        let file = options.open(&draft).map_err(failed)?;
+        let file = files::draft(dir, "tokens.new")?;
         let first = record(floor.max(Token::after(None, clock_ms()).get()));
         file.write_all_at(&first, PLACES[0]).map_err(failed)?;
         file.sync_all().map_err(failed)?;

@@ -86,7 +86,13 @@ impl Peer {
     }
 
     pub fn start(role: &str, dir: &Path) -> Self {
-        Self::start_with::<&str, &str>(role, dir, [])
+        Self::launch::<&str, &str>(&[], role, dir, [])
+    }
+
+    /// Starts it by another program, such as `unshare`, which is to run what follows its own
+    /// arguments.
+    pub fn start_under(program: &[&str], role: &str, dir: &Path) -> Self {
+        Self::launch::<&str, &str>(program, role, dir, [])
     }
 
     /// Starts a process with these additional variables in its environment.
@@ -95,10 +101,20 @@ impl Peer {
         dir: &Path,
         environment: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
+        Self::launch(&[], role, dir, environment)
+    }
+
+    fn launch<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+        program: &[&str],
+        role: &str,
+        dir: &Path,
+        environment: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
         // A signal that is ignored stays ignored in the program that follows: beyond a limit on
         // the size of files there is then an error, as on a full disk.
         let mut child = Command::new("sh")
-            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+            .args(program)
             .arg(std::env::current_exe().unwrap())
             .args(["child_entry", "--exact", "--nocapture", "--test-threads=1"])
             .env("TENURE_TEST_ROLE", role)
