@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use tenure_testkit::GENEROUS;
+use tenure_testkit::{GENEROUS, eventually};
 
-use crate::common::{Ran, Store, children, code, died_of, line, runs, signal};
+use crate::common::{Ran, Store, children, code, died_of, is_stopped, line, runs, signal};
 
 const SHOW: &str =
     "echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_STORE ${TENURE_PASSWORD-none}";
@@ -112,9 +112,10 @@ async fn a_command_that_a_passed_on_signal_ends_takes_us_with_it() {
 #[tokio::test]
 async fn a_signal_that_asks_a_stopped_command_to_end_continues_it() {
     let store = Store::new();
-    let shell_line = "trap 'echo cleaned; exit 9' TERM; echo ready; kill -STOP $$; sleep 100";
+    let shell_line = "trap 'echo cleaned; exit 9' TERM; echo $$; kill -STOP $$; sleep 100";
     let mut run = store.start(&["run", "a", "-c", shell_line]);
-    assert_eq!(line(&mut run).await, "ready");
+    let command = line(&mut run).await.parse().unwrap();
+    assert!(eventually(GENEROUS, || async { is_stopped(command) }).await);
     signal(&run, Signal::TERM);
     assert_eq!(line(&mut run).await, "cleaned");
     assert_eq!(code(&mut run).await, Some(9));

@@ -105,14 +105,26 @@ impl From<Output> for Ran {
 
 /// Whether a process runs (a dead one that nobody waited for does not).
 pub(crate) fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
+    !matches!(state(pid), None | Some('Z' | 'X'))
+}
+
+/// Whether a process is stopped.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    state(pid) == Some('T')
+}
+
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next())
 }
 
 /// The processes that a process has started and not waited for.
 pub(crate) fn children(process: &Process) -> Vec<u32> {
-    let pid = process.pid();
+    children_of(process.pid())
+}
+
+/// The same of a process that another has started.
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let pids = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }

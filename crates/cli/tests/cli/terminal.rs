@@ -12,7 +12,7 @@ use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tenure_testkit::{GENEROUS, with_default_signals};
 
-use crate::common::Store;
+use crate::common::{Store, children_of, is_stopped};
 
 #[test]
 fn the_command_is_in_the_foreground_and_we_are_after_it() {
@@ -89,9 +89,14 @@ fn a_background_command_of_a_script_leaves_the_terminal_alone_when_it_is_continu
     session.expect("started");
     session.type_in("\x1a");
     session.expect("stopped-148");
+    let tenure = &store.status("a")["holders"][0]["pid"];
+    let tenure = tenure.as_u64().unwrap().try_into().unwrap();
     // The shell sees only that its script has stopped; we stop when our command has.
-    session.until_stopped(&store.status("a")["holders"][0]["pid"].to_string());
-    session.type_in("go\nhello\n");
+    session.until("tenure is stopped", || is_stopped(tenure));
+    let command = children_of(tenure).into_iter().find(|pid| is_stopped(*pid)).unwrap();
+    session.type_in("go\n");
+    session.until("the command goes on", || !is_stopped(command));
+    session.type_in("hello\n");
     session.expect("got-hello");
     session.expect("code-0");
     session.expect("ended-0");
@@ -244,12 +249,11 @@ impl Session {
         }
     }
 
-    /// Waits until a process is stopped.
-    fn until_stopped(&self, pid: &str) {
+    /// Waits until a condition is true.
+    fn until(&self, what: &str, condition: impl Fn() -> bool) {
         let limit = Instant::now() + GENEROUS;
-        let status = || std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        while !status().contains("State:\tT") {
-            assert!(Instant::now() < limit, "{pid} never stops: {:?}", self.seen);
+        while !condition() {
+            assert!(Instant::now() < limit, "it never comes true that {what}: {:?}", self.seen);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
