@@ -54,8 +54,8 @@ pub(crate) enum Command {
 /// Run a command while holding a lock
 ///
 /// The command gets tenure's standard input and output, its signals and its terminal, and finds
-/// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER and TENURE_STORE in its environment. When tenure dies,
-/// by whatever signal, the command and the processes of its group are killed. When the lock is
+/// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER, TENURE_STORE and, where the store has a password,
+/// TENURE_STORE_PASSWORD in its environment. When tenure dies, by whatever signal, the command and the processes of its group are killed. When the lock is
 /// lost, --on-lost says what happens to it. A tenure that is stopped (^Z) does not renew the lock,
 /// and loses it when the TTL has passed.
 #[derive(Args, Debug)]
@@ -71,6 +71,10 @@ pub(crate) struct Run {
     /// How long --on-lost term waits before it kills
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
+    /// Do not pass the store's password on to the command: `tenure` and other programs in it then
+    /// have to find a password of their own
+    #[arg(long)]
+    pub(crate) withhold_password: bool,
     /// Run this line with /bin/sh
     #[arg(short = 'c', value_name = "SHELL LINE", group = "what")]
     pub(crate) shell_line: Option<OsString>,

@@ -9,6 +9,9 @@ use crate::exit::{self, Failure, Outcome};
 /// The time for a call where the URL names none.
 const CALL: Duration = Duration::from_secs(2);
 
+const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD (`tenure run \
+    --withhold-password` keeps its own from its command)";
+
 /// A client, and where it is connected to.
 pub(crate) struct Connection {
     pub(crate) client: Client,
@@ -23,6 +26,10 @@ impl Connection {
             let line = exit::line(&error);
             match error.kind() {
                 ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
+                ErrorKind::Denied if url.password().is_none() => {
+                    let why = format!("{line} (store {url}); {NO_PASSWORD}");
+                    Failure::new(exit::DENIED, why)
+                }
                 kind => Failure::new(exit::code(kind), format!("{line} (store {url})")),
             }
         })?;

@@ -58,10 +58,15 @@ const ENVIRONMENT: &str = "\
 .TP
 \\fBTENURE_STORE\\fR
 The store, where \\fB\\-\\-store\\fR does not name it. In the environment of a command: the store its
-lock is kept in, without secrets.
+lock is kept in, without its password.
 .TP
 \\fBTENURE_PASSWORD\\fR
-The password for a store whose URL has none. The command does not get it.
+The password for a store whose URL has none.
+.TP
+\\fBTENURE_STORE_PASSWORD\\fR
+In the environment of a command: the password of the server in \\fBTENURE_STORE\\fR, for no other
+server. Processes of the same user can read it in /proc. \\fBtenure run \\-\\-withhold\\-password\\fR
+passes on neither this nor \\fBTENURE_PASSWORD\\fR.
 .TP
 \\fBTENURE_DIR\\fR
 The directory of the store \\fBlocal\\fR. Without it: \\fB$XDG_STATE_HOME/tenure\\fR, or

@@ -60,7 +60,7 @@ async fn under_lock(
 ) -> Outcome {
     signals.also(&WHILE_RUNNING)?;
     let line = command_line(arguments);
-    let command = prepare(&line, &guard, connection);
+    let command = prepare(&line, &guard, connection, arguments);
     let job = match Job::start(command, guardian) {
         Ok(job) => job,
         Err(error) => {
@@ -105,7 +105,12 @@ fn command_line(arguments: &args::Run) -> Vec<OsString> {
     }
 }
 
-fn prepare(line: &[OsString], guard: &Guard, connection: &Connection) -> Command {
+fn prepare(
+    line: &[OsString],
+    guard: &Guard,
+    connection: &Connection,
+    arguments: &args::Run,
+) -> Command {
     let mut command = Command::new(&line[0]);
     command.args(&line[1..]);
     command.env("TENURE_LOCK", guard.name().as_str());
@@ -116,7 +121,16 @@ fn prepare(line: &[OsString], guard: &Guard, connection: &Connection) -> Command
         // We may run under another tenure, whose token is not ours.
         None => command.env_remove("TENURE_TOKEN"),
     };
-    command.env_remove("TENURE_PASSWORD");
+    match connection.url.password() {
+        Some(password) if !arguments.withhold_password => {
+            command.env("TENURE_STORE_PASSWORD", password)
+        }
+        // We may run under another tenure, on another store.
+        _ => command.env_remove("TENURE_STORE_PASSWORD"),
+    };
+    if arguments.withhold_password {
+        command.env_remove("TENURE_PASSWORD");
+    }
     command
 }
 

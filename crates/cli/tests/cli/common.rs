@@ -28,8 +28,11 @@ impl Store {
     pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments).env("TENURE_DIR", self.0.path().join("store"));
-        for variable in ["TENURE_STORE", "TENURE_TOKEN", "TENURE_PASSWORD", "NO_COLOR"] {
-            command.env_remove(variable);
+        for (variable, _) in std::env::vars_os() {
+            let name = variable.to_string_lossy();
+            if name == "NO_COLOR" || (name.starts_with("TENURE_") && name != "TENURE_DIR") {
+                command.env_remove(variable);
+            }
         }
         command
     }

@@ -8,6 +8,7 @@ mod death;
 mod doctor;
 mod inspection;
 mod release;
+mod secrets;
 mod terminal;
 mod usage;
 mod waiting;
