@@ -23,17 +23,22 @@ pub(crate) struct Arguments {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `etcd://host`, `zk://host`, ...
+    /// A password in it is visible to all users of this machine (`ps`), unless the URL is in the
+    /// environment; or give the password in TENURE_PASSWORD
     // Not parsed here: clap would repeat a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]
     pub(crate) store: String,
+    /// Whether the store's URL is in the command line, where `ps` shows it.
+    #[arg(skip)]
+    pub(crate) store_is_visible: bool,
     /// One JSON object a line on standard output
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Nothing on standard error: the exit code says it
+    /// Say nothing of a lock that is busy or waited for, and give no advice; faults are told
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Tell on standard error what tenure does; -vv tells more
+    /// Tell on standard error what tenure does and waits for; -vv tells more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -66,10 +71,11 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lock: Lock,
     /// What happens to the command when the lock is lost
-    #[arg(long, value_name = "WHAT", default_value = "term")]
+    #[arg(long, value_name = "WHAT", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// How long --on-lost term waits before it kills
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
+    #[arg(value_parser = parse_duration)]
     pub(crate) grace: Duration,
     /// Do not pass the store's password on to the command: `tenure` and other programs in it then
     /// have to find a password of their own
@@ -103,7 +109,7 @@ pub(crate) struct Lock {
     /// The lock
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Do not wait: exit with 75 if the lock is busy
+    /// Do not wait: exit with 75 if the lock is busy, without a word unless on a terminal or with -v
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
     /// Wait at most so long, then exit with 75, or with the code of what kept the store from
@@ -124,7 +130,8 @@ pub(crate) struct Lock {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) take: u32,
     /// The lease: how long others wait when the holder vanishes; renewed at a third of it
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ttl)]
+    #[arg(long, value_name = "DURATION", env = "TENURE_TTL", default_value = "30s")]
+    #[arg(value_parser = parse_ttl)]
     pub(crate) ttl: Duration,
     /// Give up the lock after this time, whatever the command does [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -159,7 +166,7 @@ pub(crate) struct Ls {
 
 /// Show who holds a lock, and who waits for it, in order
 ///
-/// A lock that nobody holds is free, which is no error.
+/// Exits with 0 if the lock is held and with 1 if it is free.
 #[derive(Args, Debug)]
 pub(crate) struct Status {
     /// The lock

@@ -19,6 +19,7 @@ mod signals;
 mod status;
 mod supervise;
 mod usage;
+mod waiting;
 mod watch;
 
 use std::process::ExitCode;
@@ -35,8 +36,11 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     output::set_up(global.quiet, global.verbose);
+    connection::warn_of_visible_password(&global);
     let code = execute(&global, command).unwrap_or_else(|failure| {
-        output::complain(&failure.message);
+        if !failure.message.is_empty() {
+            output::complain(&failure.message);
+        }
         failure.code
     });
     if let Some(signal) = exit::dying_of() {

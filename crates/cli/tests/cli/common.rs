@@ -58,7 +58,9 @@ impl Store {
 
     /// What `status --json` says.
     pub(crate) fn status(&self, name: &str) -> Value {
-        serde_json::from_str(&self.run(&["status", name, "--json"]).ok()).unwrap()
+        let ran = self.run(&["status", name, "--json"]);
+        assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap()
     }
 
     /// Waits until so many claims wait for the lock.
@@ -81,6 +83,11 @@ impl Ran {
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
+    }
+
+    /// It failed with this code and without a word.
+    pub(crate) fn failed_silently(self, code: i32) {
+        assert_eq!((self.code, &*self.stdout, &*self.stderr), (Some(code), "", ""));
     }
 
     /// It failed with this code and one line about it.

@@ -95,3 +95,22 @@ fn the_store_in_the_environment_has_no_password() {
     let shown = on(&store, &url, &["run", "a", "-c", "echo $TENURE_STORE"]).ok();
     assert_eq!(shown, format!("redis://127.0.0.1:{port}/0?timeout=3s&prefix=x\n"));
 }
+
+#[test]
+fn a_password_on_the_command_line_is_warned_of_and_not_repeated() {
+    let store = Store::new();
+    let url = "redis://app:hunter2@127.0.0.1:1?timeout=100ms";
+    for arguments in [&["--store", url, "ls"][..], &["ls", "--store", url]] {
+        let ran = store.run(arguments);
+        let warning = ran.stderr.lines().next().unwrap();
+        for part in ["visible", "TENURE_STORE", "TENURE_PASSWORD"] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+        assert_eq!(ran.stderr.lines().count(), 2, "{ran:?}");
+        assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+    }
+    store.run(&["-q", "--store", url, "ls"]).failed(69);
+    on(&store, url, &["ls"]).failed(69);
+    let bare = "redis://app:@127.0.0.1:1?timeout=100ms";
+    store.run(&["--store", bare, "ls"]).failed(69);
+}
