@@ -125,7 +125,7 @@ fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client> {
     let config = EtcdConfig::new(vec![("127.0.0.1".into(), server.port())]);
     let store = runtime.block_on(EtcdStore::connect(config))?;
     let _inside = runtime.enter();
-    Ok(Client::new(Arc::new(store)))
+    Ok(Client::new(Arc::new(store))?)
 }
 
 /// A connection that knows nothing but the stubs, with a lease of its own.

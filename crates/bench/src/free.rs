@@ -19,7 +19,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let file = File::create(folder.path().join("flock"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = Client::new(Arc::new(LocalStore::open(folder.path().join("store"))?));
+        let client = Client::new(Arc::new(LocalStore::open(folder.path().join("store"))?))?;
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             ours.push(locks(&client).await?);

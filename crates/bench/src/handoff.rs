@@ -46,7 +46,7 @@ fn compare(core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = {
         let _inside = runtime.enter();
-        Client::new(Arc::new(LocalStore::open(&store)?))
+        Client::new(Arc::new(LocalStore::open(&store)?))?
     };
     // What is started inherits where it may run.
     stay_on(core)?;

@@ -89,7 +89,7 @@ fn on_store(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = {
         let _inside = runtime.enter();
-        Client::new(Arc::new(LocalStore::open(folder)?))
+        Client::new(Arc::new(LocalStore::open(folder)?))?
     };
     for order in std::io::stdin().lines() {
         let reply = serve(&runtime, &client, &order?)?;

@@ -106,7 +106,7 @@ pub(crate) fn connect(runtime: &Runtime, port: u16, fencing: bool) -> Outcome<Cl
     config.fencing = fencing;
     let store = runtime.block_on(RedisStore::connect(config))?;
     let _inside = runtime.enter();
-    Ok(Client::new(Arc::new(store)))
+    Ok(Client::new(Arc::new(store))?)
 }
 
 /// A connection that knows nothing but how to read a reply to its end.

@@ -64,7 +64,7 @@ fn quorum(runtime: &Runtime, ports: &[u16]) -> Outcome<Client> {
     let nodes = ports.iter().map(|port| RedisConfig::new(single(port))).collect();
     let store = runtime.block_on(RedlockStore::connect(RedlockConfig::new(nodes)))?;
     let _inside = runtime.enter();
-    Ok(Client::new(Arc::new(store)))
+    Ok(Client::new(Arc::new(store))?)
 }
 
 fn manager(ports: &[u16]) -> LockManager {

@@ -23,7 +23,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = {
         let _inside = runtime.enter();
-        Client::new(Arc::new(LocalStore::open(folder.path())?))
+        Client::new(Arc::new(LocalStore::open(folder.path())?))?
     };
     let mut peer = Peer::start("waiters", folder.path())?;
     let (mut many, mut few) = (Vec::new(), Vec::new());

@@ -125,7 +125,7 @@ pub(crate) fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Cl
     let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())]);
     let store = runtime.block_on(ZooKeeperStore::connect(config))?;
     let _inside = runtime.enter();
-    Ok(Client::new(Arc::new(store)))
+    Ok(Client::new(Arc::new(store))?)
 }
 
 /// A session that knows nothing of locks.

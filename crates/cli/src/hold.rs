@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use serde::Serialize;
-use tenure::{Guard, Released};
+use tenure::Guard;
 use tokio::sync::oneshot;
 
 use crate::connection::Connection;
@@ -79,12 +79,8 @@ async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> O
             () = &mut closed => break,
         }
     }
-    let late = lost("it was no longer held when it was given back");
-    match guard.release().await {
-        Ok(Released::Released) => Ok(exit::OK),
-        Ok(Released::NotHeld) => Err(late),
-        Err(error) => Err(error.into()),
-    }
+    guard.release().await?;
+    Ok(exit::OK)
 }
 
 const fn why(reason: tenure::LossReason) -> &'static str {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
-use tenure::{Guard, Released};
+use tenure::{ErrorKind, Guard};
 
 use crate::args;
 use crate::child::{Guardian, Job, find, not_started};
@@ -85,8 +85,8 @@ async fn under_lock(
 async fn give_back(guard: Guard) -> bool {
     let was_valid = guard.is_valid();
     match guard.release().await {
-        Ok(released) => released == Released::Released,
-        Err(error) if was_valid => {
+        Ok(()) => true,
+        Err(error) if was_valid && error.kind() != ErrorKind::Lost => {
             output::complain(&format!(
                 "{}; it is free when its TTL has passed",
                 exit::line(&error)

@@ -58,7 +58,7 @@ pub(crate) fn long() -> Options {
 
 /// A client on a connection of its own.
 pub(crate) async fn client(fixture: &dyn Fixture) -> Client {
-    Client::new(fixture.store().await)
+    Client::new(fixture.store().await).unwrap()
 }
 
 /// A connection for raw calls.

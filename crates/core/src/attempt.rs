@@ -43,6 +43,11 @@ pub(crate) async fn acquire(
         let why = "take at least one permit, and no more than there are";
         return Err(Error::new(ErrorKind::Invalid, "acquire", why).about(name));
     }
+    if inner.keeper.is_gone() {
+        let why = "the client's background task has ended, so the lock would not be renewed: make \
+                   a new client, and report what the log says";
+        return Err(Error::new(ErrorKind::Internal, "acquire", why).about(name));
+    }
     let span = tracing::debug_span!("acquire", lock = %name, ?mode);
     let claim = inner.mint(name, mode, options);
     Attempt::new(inner, claim, options, limit).finish().instrument(span).await
@@ -224,7 +229,9 @@ impl<'a> Attempt<'a> {
         let hold_until = self.options.max_hold.map(|limit| now() + limit);
         let term = self.term(&grant);
         let watchdog = Watchdog::with_first_term(since, term, claim.ttl, hold_until);
-        let lease = Arc::new(Lease::new(claim, grant.token, watchdog.deadline()));
+        let deadline = watchdog.deadline();
+        let runtime = self.inner.background.runtime().clone();
+        let lease = Arc::new(Lease::new(claim, grant.token, deadline, hold_until, runtime));
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }
 

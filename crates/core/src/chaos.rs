@@ -26,7 +26,7 @@ use crate::{
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tenure_core::Error> {
 /// let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(7)));
-/// let client = Client::new(chaos.clone());
+/// let client = Client::new(chaos.clone())?;
 /// let options = Options::new().ttl(Duration::from_millis(200));
 /// let guard = client.mutex("orders")?.with(options).acquire().await?;
 ///

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::{
-    Claim, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin, OwnerId, Result,
-    RwLock, Semaphore, Store,
+    Background, Claim, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin,
+    OwnerId, Result, RwLock, Semaphore, Store,
 };
 
 /// A user's handle on a store: names locks, keeps held ones alive, and cleans up after dropped
@@ -20,7 +20,7 @@ use crate::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tenure_core::Error> {
-/// let client = Client::new(Arc::new(MemoryStore::new()));
+/// let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let guard = client.mutex("orders/42")?.acquire().await?;
 /// // … the work, with guard.token() sent along to whatever it writes to …
 /// guard.release().await?;
@@ -40,22 +40,33 @@ pub(crate) struct Inner {
     pub(crate) keeper: Keeper,
     pub(crate) janitor: Janitor,
     origin: Arc<Origin>,
+    pub(crate) background: Background,
 }
 
 impl Client {
     /// A client of this store.
     ///
-    /// # Panics
-    /// Outside a Tokio runtime with its IO and time drivers on (`enable_all`).
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    /// It starts a thread that renews held locks and releases dropped ones, whatever the program's
+    /// own runtimes do meanwhile. The thread ends with the last clone of the client and its guards.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
+    pub fn new(store: Arc<dyn Store>) -> Result<Self> {
         Self::build(store, Duration::from_secs(2))
     }
 
     /// A client of the same store that gives up on a single call to it after `limit`, instead of
-    /// two seconds.
-    #[must_use]
-    pub fn with_call_timeout(self, limit: Duration) -> Self {
-        Self::build(Arc::clone(&self.inner.store), limit)
+    /// two seconds. More than a day counts as a day.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a limit of zero; otherwise as [`new`](Self::new).
+    pub fn with_call_timeout(self, limit: Duration) -> Result<Self> {
+        const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+        if limit.is_zero() {
+            let why = "a call needs some time: choose a limit above zero";
+            return Err(Error::new(ErrorKind::Invalid, "make a client", why));
+        }
+        Self::build(Arc::clone(&self.inner.store), limit.min(LONGEST))
     }
 
     /// The store underneath.
@@ -121,16 +132,18 @@ impl Client {
         self.inner.janitor.flush().await;
         let tidied = self.inner.store.tidy();
         if tokio::time::timeout(self.inner.call_timeout, tidied).await.is_err() {
-            tracing::debug!("the store was not tidied in time");
+            tracing::debug!("the store did not shut down its sessions in time");
         }
     }
 
-    fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+    fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Result<Self> {
         crate::owner::settle_in();
-        let keeper = Keeper::start(Arc::clone(&store), call_timeout);
-        let janitor = Janitor::start(Arc::clone(&store), call_timeout);
+        let background = Background::start("tenure-keeper")?;
+        let keeper = Keeper::start(Arc::clone(&store), call_timeout, &background)?;
+        let janitor = Janitor::start(Arc::clone(&store), call_timeout, &background);
         let origin = Origin::here();
-        Self { inner: Arc::new(Inner { store, call_timeout, keeper, janitor, origin }) }
+        let inner = Inner { store, call_timeout, keeper, janitor, origin, background };
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -163,7 +176,7 @@ impl Inner {
     }
 }
 
-async fn within<T>(
+pub(crate) async fn within<T>(
     limit: Duration,
     operation: &'static str,
     call: impl Future<Output = Result<T>>,

@@ -10,7 +10,7 @@ use crate::client::Inner;
 use crate::lease::Lease;
 use crate::{
     Error, ErrorKind, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released, Result, Token,
-    metric, now,
+    Validity, metric, now,
 };
 
 /// A lock that is held, until it is released, dropped or lost.
@@ -86,8 +86,8 @@ impl Guard {
         self.lease.danger().await;
     }
 
-    /// Resolves when the lock is lost, and says why. Other holders are let in only after that
-    /// moment, so stop at once.
+    /// Resolves when the lock is lost, and says why. The store admits another holder only after
+    /// that moment, so stop at once.
     ///
     /// # Cancel safety
     /// Safe to drop and call again.
@@ -95,46 +95,57 @@ impl Guard {
         self.lease.lost().await
     }
 
-    /// Runs `work` while the lock is held, and drops it as soon as it is lost. The deadline is
-    /// checked before every step of `work`, whether or not a signal came through.
+    /// Runs `work` while the lock is held, and drops it as soon as it is lost. The clock is read
+    /// before every step of `work` and after the last, whether or not a signal came through: `Ok`
+    /// means that the lock was held until `work` had ended.
+    ///
+    /// Only `work` itself is dropped. What it has spawned goes on, unless it is given a
+    /// [`validity`](Guard::validity).
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before `work` ended.
+    /// [`ErrorKind::Lost`] if the lock was lost before `work` had ended, also if that was noticed
+    /// only afterwards: the result is dropped then, for the work may have overlapped with another
+    /// holder's.
     ///
     /// # Cancel safety
     /// Dropping it drops `work`; the lock stays held by the guard.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        self.lease.run(work).await.map_err(|reason| {
-            let why = match reason {
-                LossReason::MaxHold => "it was held for as long as its max-hold allows",
-                LossReason::NotHeld => "the store gave it to another or let it end",
-                _ => "its lease ended before a renewal was confirmed",
-            };
-            let why = format!("{why}: the work was stopped where it was");
-            Error::new(ErrorKind::Lost, "go on under the lock", why).about(self.name())
-        })
+        self.validity().run(work).await
     }
 
-    /// Gives the lock back, and tells whether it was still held: [`Released::NotHeld`] means that
-    /// the work may have overlapped with another holder's.
+    /// A handle that tells other tasks and threads whether the lock is still held.
+    pub fn validity(&self) -> Validity {
+        Validity::new(Arc::clone(&self.lease))
+    }
+
+    /// Gives the lock back. `Ok` means that it was held until now.
     ///
     /// # Errors
-    /// Faults of the store. The release then goes on in the background, until the store confirms
-    /// it or the TTL has passed.
+    /// [`ErrorKind::Lost`] if the store did not have it any more: the work done under it may have
+    /// overlapped with another holder's. Other errors are faults of the store; the release then
+    /// goes on in the background, until the store confirms it or the TTL has passed.
     ///
     /// # Cancel safety
     /// A dropped release is finished in the background.
-    pub async fn release(mut self) -> Result<Released> {
+    pub async fn release(mut self) -> Result<()> {
         // A renewal that crosses the release must not be taken for a loss.
         self.inner.keeper.forget(self.owner());
+        // Whatever works under the lock elsewhere must stop before another can hold it.
+        self.lease.give_up();
         let release = self.inner.store.release(&self.lease.claim);
         let outcome = self.inner.call("release", release).await;
-        match outcome {
-            Ok(released) => {
+        match outcome.map_err(|error| error.about(self.name()))? {
+            Released::Released => {
                 self.held = false;
-                Ok(released)
+                Ok(())
             }
-            Err(error) => Err(error.about(self.name())),
+            Released::NotHeld => {
+                self.held = false;
+                self.lease.lose(LossReason::NotHeld);
+                let why = "it was no longer held: the work done under it may have overlapped with \
+                           another holder's, so check what it did";
+                Err(Error::new(ErrorKind::Lost, "release", why).about(self.name()))
+            }
         }
     }
 }
@@ -142,6 +153,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.inner.keeper.forget(self.owner());
+        self.lease.give_up();
         metric::given_up(now().since(self.lease.acquired));
         tracing::debug!(lock = %self.lease.claim.name, "given up");
         if self.held {

@@ -1,4 +1,5 @@
-//! Keeps leases alive, and hears of their loss: one task for all leases of a client.
+//! Keeps leases alive, and hears of their loss: one task for all leases of a client, on a thread
+//! of its own, so that renewals do not depend on the user's runtime.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,10 +10,13 @@ use tenure_proto::{Action, Backoff, Watchdog};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
+use crate::client::within;
 use crate::clock::Alarm;
 use crate::lease::Lease;
 use crate::listener::{HoldListener, News};
-use crate::{ErrorKind, Hold, Moment, OwnerId, Renewal, Store, metric, now};
+use crate::{
+    Background, Error, ErrorKind, Hold, Moment, OwnerId, Renewal, Result, Store, metric, now,
+};
 
 /// Watches over leases from [`watch`](Keeper::watch) to [`forget`](Keeper::forget): renews them in
 /// time, and tells of danger and loss, each lease for itself.
@@ -27,7 +31,17 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn start(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+    /// Starts keeping leases on a background thread, with everything that it will need.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        call_timeout: Duration,
+        background: &Background,
+    ) -> Result<Self> {
+        let _inside = background.runtime().enter();
+        let alarm = Alarm::new().map_err(|error| {
+            let why = format!("no timer to renew leases by ({error}): raise the limit on files");
+            Error::new(ErrorKind::Internal, "make a client", why).caused_by(error)
+        })?;
         let round = Arc::new(Round {
             store,
             call_timeout,
@@ -36,8 +50,13 @@ impl Keeper {
         });
         let (listener, news) = HoldListener::new();
         round.store.tell_holders(listener);
-        let task = tokio::spawn(go_round(Arc::clone(&round), news)).abort_handle();
-        Self { round, task }
+        let task = tokio::spawn(go_round(Arc::clone(&round), alarm, news)).abort_handle();
+        Ok(Self { round, task })
+    }
+
+    /// Whether leases are no longer kept: the keeper's task has panicked, or its timer failed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.task.is_finished()
     }
 
     /// Takes a lease into care.
@@ -232,14 +251,7 @@ impl Book {
     }
 }
 
-async fn go_round(round: Arc<Round>, mut news: mpsc::UnboundedReceiver<News>) {
-    let alarm = match Alarm::new() {
-        Ok(alarm) => alarm,
-        Err(error) => {
-            tracing::error!(%error, "no timer: leases are not renewed and end with their TTL");
-            return;
-        }
-    };
+async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedReceiver<News>) {
     loop {
         let (renewals, next) = {
             let mut book = round.book.lock();
@@ -271,21 +283,16 @@ async fn go_round(round: Arc<Round>, mut news: mpsc::UnboundedReceiver<News>) {
 /// One renewal. It is a task of its own, so one that hangs delays nobody and no deadline.
 async fn renew(round: Arc<Round>, lease: Arc<Lease>, limit: Duration) {
     let sent = now();
-    let call = round.store.renew(&lease.claim);
-    let outcome = match tokio::time::timeout(limit.min(round.call_timeout), call).await {
-        Ok(Ok(renewal)) => Some(renewal),
-        // The store knows that the lock is gone, and why: no need to wait for the deadline.
-        Ok(Err(error)) if error.kind() == ErrorKind::Lost => {
-            tracing::warn!(lock = %lease.claim.name, %error, "lease lost");
-            Some(Renewal::Lost)
-        }
-        Ok(Err(error)) => {
-            tracing::warn!(lock = %lease.claim.name, %error, "renewal failed");
-            None
-        }
-        Err(_) => {
-            tracing::warn!(lock = %lease.claim.name, "renewal got no reply in time");
-            None
+    let limit = limit.min(round.call_timeout);
+    let outcome = match within(limit, "renew", round.store.renew(&lease.claim)).await {
+        Ok(renewal) => Some(renewal),
+        Err(error) => {
+            let error = error.about(&lease.claim.name);
+            tracing::warn!(%error, "renewal failed");
+            // A store that knows that the lock is gone need not be asked again.
+            let lost = error.kind() == ErrorKind::Lost;
+            lease.note_failure(error);
+            lost.then_some(Renewal::Lost)
         }
     };
     if round.book.lock().settle(lease.claim.owner, sent, outcome) {
@@ -301,12 +308,16 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn lease() -> Arc<Lease> {
-        let claim = Claim::sample();
-        Arc::new(Lease::new(claim, None, now() + Duration::from_secs(29)))
+        granted(None, now() + Duration::from_secs(29))
     }
 
-    #[test]
-    fn leases_that_come_and_go_wake_the_keeper_once() {
+    fn granted(token: Option<Token>, deadline: Moment) -> Arc<Lease> {
+        let runtime = tokio::runtime::Handle::current();
+        Arc::new(Lease::new(Claim::sample(), token, deadline, None, runtime))
+    }
+
+    #[tokio::test]
+    async fn leases_that_come_and_go_wake_the_keeper_once() {
         let mut book = Book::default();
         let mut rings = 0;
         for _ in 0..100 {
@@ -322,8 +333,8 @@ mod tests {
         assert!(book.alarms.is_empty() && book.wards.is_empty());
     }
 
-    #[test]
-    fn a_lease_that_needs_attention_sooner_wakes_the_keeper() {
+    #[tokio::test]
+    async fn a_lease_that_needs_attention_sooner_wakes_the_keeper() {
         let mut book = Book::default();
         let slow = Watchdog::new(now(), Duration::from_secs(30), None);
         let quick = Watchdog::new(now(), Duration::from_secs(3), None);
@@ -336,8 +347,8 @@ mod tests {
         News { hold: Hold { owner, token }, since: None }
     }
 
-    #[test]
-    fn a_loss_that_is_told_before_the_guard_is_made_is_not_missed() {
+    #[tokio::test]
+    async fn a_loss_that_is_told_before_the_guard_is_made_is_not_missed() {
         let mut book = Book::default();
         let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
         let lease = lease();
@@ -351,12 +362,12 @@ mod tests {
         assert_eq!(book.strays.len(), STRAYS, "they do not pile up");
     }
 
-    #[test]
-    fn a_told_renewal_makes_a_whole_term_of_a_short_first_one() {
+    #[tokio::test]
+    async fn a_told_renewal_makes_a_whole_term_of_a_short_first_one() {
         let (mut book, began) = (Book::default(), now());
         let (short, ttl) = (Duration::from_secs(6), Duration::from_secs(60));
         let watchdog = Watchdog::with_first_term(began, short, ttl, None);
-        let lease = Arc::new(Lease::new(Claim::sample(), None, watchdog.deadline()));
+        let lease = granted(None, watchdog.deadline());
         book.add(Arc::clone(&lease), watchdog);
         let hold = Hold { owner: lease.claim.owner, token: None };
         assert!(lease.remaining() < short);
@@ -366,12 +377,11 @@ mod tests {
         assert_eq!(alarm, began + ttl / 3);
     }
 
-    #[test]
-    fn a_told_loss_hits_the_grant_it_names_alone() {
+    #[tokio::test]
+    async fn a_told_loss_hits_the_grant_it_names_alone() {
         let (mut book, token) = (Book::default(), Some(Token::new(7)));
         let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
-        let granted = |token| Arc::new(Lease::new(Claim::sample(), token, now() + HOUR));
-        let [lost, other] = [token, token].map(granted);
+        let [lost, other] = [token, token].map(|token| granted(token, now() + HOUR));
         for lease in [&lost, &other] {
             book.add(Arc::clone(lease), watchdog.clone());
         }

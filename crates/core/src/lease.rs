@@ -2,26 +2,38 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-use crate::{Claim, LossReason, Moment, Token, metric, now};
+use crate::{Claim, Error, ErrorKind, LossReason, Moment, Token, metric, now};
 
 /// One grant, as the guard and the keeper share it.
 ///
-/// The guard reads the deadline off the clock; the keeper moves it and spreads the news. So a
-/// guard knows that it is not valid even where the keeper gets no chance to run.
+/// The guard reads the deadline off the clock; the keeper moves it. So a guard knows that it is not
+/// valid even where the keeper gets no chance to run. Whoever of the two finds a loss first records
+/// it, once and for good: a confirmation that comes later does not revive the lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) claim: Claim,
     pub(crate) token: Option<Token>,
     pub(crate) acquired: Moment,
     deadline: AtomicU64,
+    /// The holder's own limit, which no renewal moves.
+    hold_until: Option<Moment>,
     health: AtomicU8,
-    news: Notify,
+    changed: Notify,
+    /// Why the last renewal failed, until one succeeds.
+    renewal_failure: Mutex<Option<Error>>,
+    cancellation: OnceLock<CancellationToken>,
+    /// Where timers run if the caller has no runtime.
+    runtime: Handle,
 }
 
 const SOUND: u8 = 0;
@@ -29,107 +41,233 @@ const DANGER: u8 = 1;
 const EXPIRED: u8 = 2;
 const NOT_HELD: u8 = 3;
 const MAX_HOLD: u8 = 4;
+const GIVEN_UP: u8 = 5;
+
+/// Why work under a lease was stopped, or its result refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted {
+    reason: LossReason,
+    /// The work had ended by then.
+    finished: bool,
+}
 
 impl Lease {
-    pub(crate) fn new(claim: Claim, token: Option<Token>, deadline: Moment) -> Self {
+    pub(crate) fn new(
+        claim: Claim,
+        token: Option<Token>,
+        deadline: Moment,
+        hold_until: Option<Moment>,
+        runtime: Handle,
+    ) -> Self {
         Self {
             claim,
             token,
             acquired: now(),
             deadline: AtomicU64::new(deadline.as_nanos()),
+            hold_until,
             health: AtomicU8::new(SOUND),
-            news: Notify::new(),
+            changed: Notify::new(),
+            renewal_failure: Mutex::default(),
+            cancellation: OnceLock::new(),
+            runtime,
         }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        if self.loss().is_some() {
-            return Duration::ZERO;
+        match self.loss() {
+            Some(_) => Duration::ZERO,
+            None => self.deadline().since(now()),
         }
-        Moment::from_nanos(self.deadline.load(Ordering::Acquire)).since(now())
     }
 
     pub(crate) fn is_valid(&self) -> bool {
-        self.remaining() > Duration::ZERO
+        self.loss().is_none()
     }
 
-    /// Why the lease was lost, if the keeper has said so.
+    /// Why the lease is over, if it is. Reads the clock, and records a loss that it finds.
     pub(crate) fn loss(&self) -> Option<LossReason> {
-        match self.health.load(Ordering::Acquire) {
-            SOUND | DANGER => None,
-            NOT_HELD => Some(LossReason::NotHeld),
-            MAX_HOLD => Some(LossReason::MaxHold),
-            _ => Some(LossReason::Expired),
+        if let Some(reason) = self.recorded() {
+            return Some(reason);
         }
+        let now = now();
+        if now < self.deadline() {
+            return None;
+        }
+        let capped = self.hold_until.is_some_and(|cap| now >= cap);
+        self.lose(if capped { LossReason::MaxHold } else { LossReason::Expired });
+        self.recorded()
+    }
+
+    fn recorded(&self) -> Option<LossReason> {
+        Some(match self.health.load(Ordering::Acquire) {
+            SOUND | DANGER => return None,
+            NOT_HELD => LossReason::NotHeld,
+            MAX_HOLD => LossReason::MaxHold,
+            GIVEN_UP => LossReason::GivenUp,
+            _ => LossReason::Expired,
+        })
+    }
+
+    fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
     /// A renewal was confirmed.
     pub(crate) fn extend(&self, deadline: Moment) {
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-        self.turn_from(DANGER, SOUND);
+        self.turn([DANGER], SOUND);
+        self.renewal_failure.lock().take();
+    }
+
+    /// A renewal failed, or got no reply in time.
+    pub(crate) fn note_failure(&self, error: Error) {
+        *self.renewal_failure.lock() = Some(error);
     }
 
     pub(crate) fn warn(&self) {
-        if self.turn_from(SOUND, DANGER) {
+        if self.turn([SOUND], DANGER) {
             let (lock, owner) = (&self.claim.name, self.claim.owner);
-            tracing::warn!(%lock, ?owner, left = ?self.remaining(), "lease in danger: not renewed");
-            self.news.notify_waiters();
+            let left = self.remaining();
+            tracing::warn!(%lock, ?owner, ?left, "lease in danger: not renewed for half its term");
+            self.changed.notify_waiters();
         }
     }
 
+    /// Records a loss: the first reason counts, is logged and is counted.
     pub(crate) fn lose(&self, reason: LossReason) {
         let health = match reason {
             LossReason::NotHeld => NOT_HELD,
             LossReason::MaxHold => MAX_HOLD,
             _ => EXPIRED,
         };
-        self.health.store(health, Ordering::Release);
-        let (lock, owner) = (&self.claim.name, self.claim.owner);
-        tracing::warn!(%lock, ?owner, ?reason, "lease lost");
-        metric::lost();
-        self.news.notify_waiters();
+        // A release that finds nothing held was given up before it was known to be lost.
+        let given_up = reason == LossReason::NotHeld && self.turn([GIVEN_UP], health);
+        if given_up || self.turn([SOUND, DANGER], health) {
+            let (lock, owner, token) = (&self.claim.name, self.claim.owner, self.token);
+            let late = now().since(self.deadline());
+            let cause = self.renewal_failure.lock().as_ref().map(ToString::to_string);
+            let cause = cause.as_deref().unwrap_or("no renewal failed before it");
+            tracing::warn!(%lock, ?owner, ?token, ?reason, ?late, cause, "lease lost");
+            metric::lost(reason);
+            self.announce_end();
+        }
+    }
+
+    /// The holder gives the lock back. A loss that the clock shows by now is recorded first.
+    pub(crate) fn give_up(&self) {
+        if self.loss().is_none() && self.turn([SOUND, DANGER], GIVEN_UP) {
+            self.announce_end();
+        }
+    }
+
+    fn announce_end(&self) {
+        self.changed.notify_waiters();
+        if let Some(token) = self.cancellation.get() {
+            token.cancel();
+        }
+    }
+
+    /// A token that is cancelled when the lease is over.
+    pub(crate) fn cancellation_token(&self) -> CancellationToken {
+        let token = self.cancellation.get_or_init(CancellationToken::new);
+        if self.loss().is_some() {
+            token.cancel();
+        }
+        // Cancelling it elsewhere must not cancel it for others.
+        token.child_token()
     }
 
     /// Resolves when the lease is in danger, or lost.
     pub(crate) async fn danger(&self) {
-        self.heard(|lease| (lease.health.load(Ordering::Acquire) != SOUND).then_some(())).await;
+        self.until(|lease| {
+            (lease.loss().is_some() || lease.health.load(Ordering::Acquire) != SOUND).then_some(())
+        })
+        .await;
     }
 
     /// Resolves when the lease is lost.
     pub(crate) async fn lost(&self) -> LossReason {
-        self.heard(Self::loss).await
+        self.until(Self::loss).await
     }
 
-    /// Listens first, then looks, so that no news falls in between.
-    async fn heard<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
+    /// Resolves when `look` finds something. It looks at every change, and whenever the deadline it
+    /// knew of has passed: a lease whose keeper is gone ends all the same.
+    async fn until<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
         loop {
-            let mut news = pin!(self.news.notified());
-            news.as_mut().enable();
+            // Listens first, then looks, so that no change falls in between.
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
             if let Some(seen) = look(self) {
                 return seen;
             }
-            news.await;
+            tokio::select! {
+                () = changed => {}
+                () = self.sleep(self.remaining()) => {}
+            }
         }
     }
 
-    /// Drives `work` as long as the lease is valid: the clock is read before every step.
-    pub(crate) async fn run<F: Future>(&self, work: F) -> Result<F::Output, LossReason> {
+    /// Sleeps on the caller's runtime, where there is one: it must not depend on the keeper's.
+    fn sleep(&self, time: Duration) -> tokio::time::Sleep {
+        let _here = Handle::try_current().is_err().then(|| self.runtime.enter());
+        tokio::time::sleep(time)
+    }
+
+    /// Drives `work` as long as the lease is valid: the clock is read before every step, and after
+    /// the last.
+    pub(crate) async fn run<F: Future>(&self, work: F) -> Result<F::Output, Interrupted> {
         let mut work = pin!(work);
         let mut lost = pin!(self.lost());
         poll_fn(|context| {
-            if let Poll::Ready(reason) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(reason));
+            // Polled for its wake-up; the clock is read in any case.
+            let told = lost.as_mut().poll(context).is_ready();
+            if told || self.loss().is_some() {
+                return Poll::Ready(Err(self.interrupted(false)));
             }
-            if !self.is_valid() {
-                return Poll::Ready(Err(LossReason::Expired));
+            match work.as_mut().poll(context) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(_) if self.loss().is_some() => Poll::Ready(Err(self.interrupted(true))),
+                Poll::Ready(output) => Poll::Ready(Ok(output)),
             }
-            work.as_mut().poll(context).map(Ok)
         })
         .await
     }
 
-    fn turn_from(&self, from: u8, to: u8) -> bool {
-        self.health.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    fn interrupted(&self, finished: bool) -> Interrupted {
+        Interrupted { reason: self.recorded().unwrap_or(LossReason::Expired), finished }
+    }
+
+    /// The error for work that was interrupted.
+    pub(crate) fn error(&self, interrupted: Interrupted) -> Error {
+        let Interrupted { reason, finished } = interrupted;
+        let happened = match reason {
+            LossReason::MaxHold => "it was held for as long as its max-hold allows",
+            LossReason::NotHeld => "the store gave it to another holder or let it expire",
+            LossReason::GivenUp => "its guard was released or dropped",
+            _ => "its lease ended before a renewal was confirmed",
+        };
+        let failure = self.renewal_failure.lock().clone();
+        let failed = failure.as_ref().map(|error| format!(" (the last renewal: {error})"));
+        let work = match finished {
+            true => {
+                "the work ran to its end, but not under the lock: it may have overlapped with \
+                 another holder's, so check what it did"
+            }
+            false => "the work was stopped where it was",
+        };
+        let why = format!("{happened}{}: {work}", failed.unwrap_or_default());
+        let error = Error::new(ErrorKind::Lost, "finish the work under the lock", why);
+        let error = error.about(&self.claim.name);
+        match failure {
+            Some(failure) => error.caused_by(failure),
+            None => error,
+        }
+    }
+
+    fn turn<const N: usize>(&self, from: [u8; N], to: u8) -> bool {
+        from.iter().any(|&from| {
+            self.health.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        })
     }
 }
 
@@ -138,24 +276,53 @@ mod tests {
     use super::*;
 
     fn lease(deadline: Moment) -> Lease {
-        let claim = Claim::sample();
-        Lease::new(claim, None, deadline)
+        Lease::new(Claim::sample(), None, deadline, None, Handle::current())
     }
 
+    const EXPIRED_BEFORE: Interrupted =
+        Interrupted { reason: LossReason::Expired, finished: false };
+
     #[tokio::test]
-    async fn work_is_not_even_begun_past_the_deadline_though_nobody_has_signalled() {
+    async fn work_is_not_even_begun_past_the_deadline_though_nothing_has_signalled() {
         let mut begun = false;
         let outcome = lease(now()).run(async { begun = true }).await;
-        assert_eq!(outcome, Err(LossReason::Expired));
+        assert_eq!(outcome, Err(EXPIRED_BEFORE));
         assert!(!begun);
     }
 
     #[tokio::test]
     async fn a_renewal_moves_the_deadline_forward_and_never_back() {
-        let lease = lease(now());
+        let lease = lease(now() + Duration::from_secs(5));
         lease.extend(now() + Duration::from_secs(20));
         lease.extend(now() + Duration::from_secs(10));
         assert!(lease.remaining() > Duration::from_secs(15));
         assert_eq!(lease.run(async { 7 }).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_is_confirmed_after_a_loss_was_seen_does_not_revive_the_lease() {
+        let lease = lease(now());
+        assert!(!lease.is_valid());
+        lease.extend(now() + Duration::from_secs(20));
+        assert!(!lease.is_valid());
+    }
+
+    #[tokio::test]
+    async fn without_a_keeper_waiting_and_working_end_at_the_deadline() {
+        let soon = || lease(now() + Duration::from_millis(20));
+        assert_eq!(soon().lost().await, LossReason::Expired);
+        soon().danger().await;
+        assert_eq!(soon().run(std::future::pending::<()>()).await, Err(EXPIRED_BEFORE));
+    }
+
+    #[tokio::test]
+    async fn a_cancellation_token_is_cancelled_by_a_loss_before_and_after_it_was_asked_for() {
+        let lease = lease(now() + Duration::from_secs(60));
+        let before = lease.cancellation_token();
+        let own = lease.cancellation_token();
+        own.cancel();
+        assert!(!before.is_cancelled(), "a token that its user cancels ends no other");
+        lease.lose(LossReason::NotHeld);
+        assert!(before.is_cancelled() && lease.cancellation_token().is_cancelled());
     }
 }

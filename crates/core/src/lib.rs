@@ -7,8 +7,8 @@
 //! Users start at [`Client`]; those who write a store start at [`Store`]. Most users depend on the
 //! `tenure` crate, which re-exports this one and opens stores by URL.
 
-mod aside;
 mod attempt;
+mod background;
 mod capabilities;
 mod chaos;
 mod claim;
@@ -31,8 +31,9 @@ mod primitives;
 mod state;
 mod store;
 mod trial;
+mod validity;
 
-pub use aside::aside;
+pub use background::Background;
 pub use capabilities::{Capabilities, Fencing};
 pub use chaos::{Chaos, Faults};
 pub use claim::{Claim, Origin};
@@ -52,3 +53,4 @@ pub use state::{Holder, LockState, Waiter};
 pub use store::{Answer, Eviction, Grant, Patience, Place, Released, Renewal, Store};
 pub use tenure_proto::{LossReason, Mode, Moment, Token};
 pub use trial::trial;
+pub use validity::Validity;

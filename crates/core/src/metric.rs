@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
 
+use crate::LossReason;
+
 /// Counts one waiter from its creation until it is dropped.
 pub(crate) struct Waiting(());
 
@@ -32,8 +34,13 @@ pub(crate) fn renewal_missed() {
     counter!("tenure_renewals_missed_total").increment(1);
 }
 
-pub(crate) fn lost() {
-    counter!("tenure_losses_total").increment(1);
+pub(crate) fn lost(reason: LossReason) {
+    let reason = match reason {
+        LossReason::NotHeld => "not_held",
+        LossReason::MaxHold => "max_hold",
+        _ => "expired",
+    };
+    counter!("tenure_losses_total", "reason" => reason).increment(1);
 }
 
 pub(crate) fn release_abandoned() {

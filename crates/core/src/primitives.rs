@@ -13,7 +13,7 @@ use crate::{Client, Guard, LockName, Mode, Options, Result};
 /// # use tenure_core::{Client, ErrorKind, MemoryStore, Options};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tenure_core::Error> {
-/// # let client = Client::new(Arc::new(MemoryStore::new()));
+/// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let mutex = client.mutex("payouts")?.with(Options::new().ttl(Duration::from_secs(10)));
 /// let guard = mutex.acquire().await?;
 /// assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);

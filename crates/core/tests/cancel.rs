@@ -27,7 +27,7 @@ async fn dropped_after(polls: usize, attempt: impl Future<Output = Result<Guard>
 /// A store whose every call takes several polls.
 fn slow(store: &MemoryStore) -> Client {
     let faults = Faults::new(1).delay(Duration::from_millis(1)..Duration::from_millis(4));
-    Client::new(Arc::new(Chaos::new(Arc::new(store.clone()), faults)))
+    Client::new(Arc::new(Chaos::new(Arc::new(store.clone()), faults))).unwrap()
 }
 
 async fn assert_free(store: &MemoryStore, client: &Client, when: usize) {
@@ -107,7 +107,7 @@ async fn a_release_dropped_after_any_poll_still_happens() {
 #[tokio::test]
 async fn a_panic_under_the_guard_gives_the_lock_back() {
     let store = MemoryStore::new();
-    let client = Client::new(Arc::new(store.clone()));
+    let client = Client::new(Arc::new(store.clone())).unwrap();
     let mutex = client.mutex("a").unwrap();
     let work = tokio::spawn(async move {
         let _guard = mutex.acquire().await.unwrap();

@@ -18,7 +18,7 @@ fn options() -> Options {
 fn cuttable() -> (MemoryStore, Arc<Chaos>, Client) {
     let store = MemoryStore::new();
     let chaos = Arc::new(Chaos::new(Arc::new(store.clone()), Faults::new(1)));
-    let client = Client::new(chaos.clone());
+    let client = Client::new(chaos.clone()).unwrap();
     (store, chaos, client)
 }
 
@@ -29,7 +29,7 @@ async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
     tokio::time::sleep(TTL * 3).await;
     assert!(guard.is_valid());
     assert_eq!(store.inspect(guard.name()).await.unwrap().holders.len(), 1);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -46,10 +46,10 @@ async fn a_renewal_that_hangs_ends_in_danger_and_then_in_loss() {
     let work = guard.run(std::future::pending::<()>()).await;
     assert_eq!(work.unwrap_err().kind(), ErrorKind::Lost);
 
-    let other = Client::new(Arc::new(store));
+    let other = Client::new(Arc::new(store)).unwrap();
     other.mutex("a").unwrap().acquire().await.unwrap().release().await.unwrap();
     chaos.resume();
-    assert_eq!(guard.release().await.unwrap(), Released::NotHeld);
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn danger_passes_when_the_store_comes_back_in_time() {
 #[tokio::test]
 async fn a_lease_that_hangs_does_not_keep_another_from_being_renewed() {
     let (_, chaos, client) = cuttable();
-    let sound = Client::new(Arc::new(MemoryStore::new()));
+    let sound = Client::new(Arc::new(MemoryStore::new())).unwrap();
     let cut = client.mutex("a").unwrap().with(options()).acquire().await.unwrap();
     let kept = sound.mutex("b").unwrap().with(options()).acquire().await.unwrap();
     chaos.pause();
@@ -107,20 +107,78 @@ async fn work_that_ends_in_time_keeps_its_result_and_the_lock() {
     assert!(guard.is_valid());
 }
 
+/// Blocks the only thread of the test's runtime past the deadline, while the store is cut off.
+async fn outstay(guard: &tenure_core::Guard) {
+    std::thread::sleep(TTL + Duration::from_millis(50));
+    assert!(!guard.is_valid());
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn a_step_after_the_deadline_is_not_taken_even_if_no_signal_came() {
-    let (_, _, client) = cuttable();
+    let (_, chaos, client) = cuttable();
     let guard = client.mutex("a").unwrap().with(options()).acquire().await.unwrap();
+    chaos.pause();
     let mut steps = 0;
     let work = guard.run(async {
         loop {
             steps += 1;
-            // Holds up the only thread, and with it the keeper: nobody can renew or signal.
-            std::thread::sleep(TTL + Duration::from_millis(50));
+            outstay(&guard).await;
             tokio::task::yield_now().await;
         }
     });
     let error = tokio::time::timeout(Duration::from_secs(20), work).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().contains("stopped where it was"), "{error}");
     assert_eq!(steps, 1);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn work_whose_last_step_outlasts_the_lock_is_no_success() {
+    let (_, chaos, client) = cuttable();
+    let guard = client.mutex("a").unwrap().with(options()).acquire().await.unwrap();
+    chaos.pause();
+    let work = guard.run(async {
+        outstay(&guard).await;
+        "payout booked"
+    });
+    let error = work.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().contains("ran to its end"), "{error}");
+    chaos.resume();
+}
+
+#[tokio::test]
+async fn tasks_that_were_spawned_hear_of_loss_and_of_release() {
+    let (_, chaos, client) = cuttable();
+    let mutex = client.mutex("a").unwrap().with(options());
+    for lose in [false, true] {
+        let guard = mutex.acquire().await.unwrap();
+        let validity = guard.validity();
+        let token = validity.cancellation_token();
+        let work = tokio::spawn(async move { validity.run(std::future::pending::<()>()).await });
+        let validity = guard.validity();
+        let told = tokio::spawn(async move { (validity.lost().await, validity.is_valid()) });
+        let reason = if lose {
+            chaos.pause();
+            LossReason::Expired
+        } else {
+            guard.release().await.unwrap();
+            LossReason::GivenUp
+        };
+        token.cancelled().await;
+        assert_eq!(told.await.unwrap(), (reason, false));
+        assert_eq!(work.await.unwrap().unwrap_err().kind(), ErrorKind::Lost);
+    }
+    chaos.resume();
+}
+
+#[tokio::test]
+async fn a_release_that_comes_after_the_loss_is_an_error() {
+    let (store, _, client) = cuttable();
+    let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+    let eviction = tenure_core::Eviction::new(guard.name().clone(), guard.owner(), "test");
+    store.evict(&eviction).await.unwrap();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().contains("may have overlapped"), "{error}");
 }

@@ -10,7 +10,10 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use tenure_core::{Chaos, Client, Faults, MemoryStore, Options};
+use tenure_core::{
+    Answer, Capabilities, Chaos, Claim, Client, Eviction, Faults, Finding, Guard, LockName,
+    LockState, MemoryStore, Options, Patience, Place, Released, Renewal, Result, Store,
+};
 
 /// Adds everything up by name; a gauge also remembers its peak.
 #[derive(Clone, Default)]
@@ -76,22 +79,97 @@ impl Recorder for Sums {
     }
 }
 
+/// The recorder is the program's: this is its only test.
 #[test]
-fn waits_holds_missed_renewals_losses_and_waiters_are_counted() {
+fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
     let sums = Sums::default();
+    metrics::set_global_recorder(sums.clone()).unwrap_or_else(|_| panic!("the first recorder"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    metrics::with_local_recorder(&sums, || runtime.block_on(use_locks()));
+    runtime.block_on(use_locks());
     assert_eq!(sums.get("tenure_acquire_wait_seconds"), 2.0);
     assert_eq!(sums.get("tenure_hold_seconds"), 2.0);
     assert_eq!(sums.get("tenure_losses_total"), 1.0);
     assert!(sums.get("tenure_renewals_missed_total") >= 1.0);
     assert_eq!(sums.get("tenure_waiters"), 0.0);
     assert_eq!(sums.get("tenure_waiters peak"), 1.0);
+
+    // However a loss is found, it is counted once: by the clock alone, as after a freeze; by the
+    // keeper and the clock; or by the release.
+    let ways: [(&str, fn(Guard, &Client)); 3] = [
+        ("by the clock", |guard, _| {
+            std::thread::sleep(TTL);
+            assert!(!guard.is_valid() && !guard.is_valid());
+            drop(guard);
+        }),
+        ("when it is dropped", |guard, _| {
+            std::thread::sleep(TTL);
+            drop(guard);
+        }),
+        ("by the release", |guard, client| {
+            block_on(async {
+                let eviction = Eviction::new(guard.name().clone(), guard.owner(), "test");
+                client.store().evict(&eviction).await.unwrap();
+                guard.release().await.unwrap_err();
+            });
+        }),
+    ];
+    for (number, (way, lose)) in (2..).zip(ways) {
+        // The keeper stands still from the first renewal on, like everything in a frozen process.
+        let frozen = Frozen(MemoryStore::new());
+        let client = Client::new(Arc::new(frozen)).unwrap();
+        let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
+        lose(block_on(mutex.acquire()).unwrap(), &client);
+        assert_eq!(sums.get("tenure_losses_total"), f64::from(number), "{way}");
+    }
+    std::thread::sleep(TTL * 2);
+    assert_eq!(sums.get("tenure_losses_total"), 4.0, "the keeper counts none again");
+}
+
+const TTL: Duration = Duration::from_millis(400);
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// A store whose renewals stop the thread that they are made on.
+#[derive(Debug)]
+struct Frozen(MemoryStore);
+
+#[async_trait::async_trait]
+impl Store for Frozen {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        self.0.claim(claim, patience).await
+    }
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.0.wait(claim, place).await
+    }
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        std::thread::sleep(TTL * 2);
+        self.0.renew(claim).await
+    }
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.0.release(claim).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.0.list(prefix).await
+    }
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.0.evict(eviction).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
+    }
 }
 
 async fn use_locks() {
     let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
-    let client = Client::new(chaos.clone());
+    let client = Client::new(chaos.clone()).unwrap();
     let mutex = client.mutex("a").unwrap().with(Options::new().ttl(Duration::from_millis(600)));
     let guard = mutex.acquire().await.unwrap();
     let waiter = tokio::spawn({

@@ -16,7 +16,8 @@ use tenure_core::{
 
 fn through(store: &MemoryStore, faults: Faults) -> (Arc<Chaos>, Client) {
     let chaos = Arc::new(Chaos::new(Arc::new(store.clone()), faults));
-    let client = Client::new(chaos.clone()).with_call_timeout(Duration::from_millis(100));
+    let client =
+        Client::new(chaos.clone()).unwrap().with_call_timeout(Duration::from_millis(100)).unwrap();
     (chaos, client)
 }
 
@@ -86,7 +87,7 @@ async fn a_time_limit_holds_though_the_store_hangs() {
 async fn a_waiter_outlives_a_pause_of_the_store() {
     let store = MemoryStore::new();
     let (chaos, client) = through(&store, Faults::new(1));
-    let holder = Client::new(Arc::new(store.clone()));
+    let holder = Client::new(Arc::new(store.clone())).unwrap();
     let guard = holder.mutex("a").unwrap().acquire().await.unwrap();
     let waiter = client.mutex("a").unwrap();
     let waiter = waiter.with(Options::new().poll_cap(Duration::from_millis(20)));
@@ -173,7 +174,7 @@ impl Store for Refusing {
 #[tokio::test]
 async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
     let store = Arc::new(Refusing::default());
-    let client = Client::new(store.clone());
+    let client = Client::new(store.clone()).unwrap();
     let error = client.mutex("a").unwrap().acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     client.close().await;
@@ -184,7 +185,7 @@ async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
 async fn a_store_that_cannot_wait_is_not_asked_as_fast_as_it_answers() {
     let store = Arc::new(Refusing::default());
     store.3.store(true, Ordering::Relaxed);
-    let client = Client::new(store.clone());
+    let client = Client::new(store.clone()).unwrap();
     let limit = Duration::from_secs(2);
     let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -196,7 +197,8 @@ async fn a_store_that_cannot_wait_is_not_asked_as_fast_as_it_answers() {
 async fn who_does_not_wait_gives_a_hanging_store_one_call() {
     let store = Arc::new(Refusing::default());
     store.2.store(true, Ordering::Relaxed);
-    let client = Client::new(store.clone()).with_call_timeout(Duration::from_millis(100));
+    let client =
+        Client::new(store.clone()).unwrap().with_call_timeout(Duration::from_millis(100)).unwrap();
     let mutex = client.mutex("a").unwrap();
     assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Unreachable);
     assert_eq!(store.1.lock().len(), 1);
@@ -208,7 +210,7 @@ async fn who_does_not_wait_gives_a_hanging_store_one_call() {
 #[tokio::test]
 async fn bad_requests_are_refused_before_the_store_is_asked() {
     let store = Arc::new(Refusing::default());
-    let client = Client::new(store.clone());
+    let client = Client::new(store.clone()).unwrap();
     let mutex = client.mutex("a").unwrap();
     for ttl in [Duration::ZERO, Duration::from_secs(86_401)] {
         let error = mutex.clone().with(Options::new().ttl(ttl)).acquire().await.unwrap_err();
@@ -226,7 +228,8 @@ async fn bad_requests_are_refused_before_the_store_is_asked() {
 #[tokio::test]
 async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
     let store = Arc::new(Refusing::default());
-    let client = Client::new(store.clone()).with_call_timeout(Duration::from_secs(2));
+    let client =
+        Client::new(store.clone()).unwrap().with_call_timeout(Duration::from_secs(2)).unwrap();
     let options = Options::new().poll_cap(Duration::from_secs(5));
     let mutex = client.mutex("a").unwrap().with(options);
     assert!(mutex.acquire().await.is_err());
@@ -242,7 +245,7 @@ async fn a_grant_that_took_longer_than_its_term_is_given_back() {
     let store = MemoryStore::new();
     let slow = Duration::from_millis(300);
     let (_, client) = through(&store, Faults::new(1).delay(slow..slow));
-    let client = client.with_call_timeout(Duration::from_secs(20));
+    let client = client.with_call_timeout(Duration::from_secs(20)).unwrap();
     let options = Options::new().ttl(Duration::from_millis(400));
     let error = client.mutex("a").unwrap().with(options).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LeaseTooShort);
@@ -253,7 +256,7 @@ async fn a_grant_that_took_longer_than_its_term_is_given_back() {
 #[tokio::test]
 async fn a_wait_that_timed_out_has_left_the_line_when_the_caller_hears_of_it() {
     let store = MemoryStore::new();
-    let client = Client::new(Arc::new(store.clone()));
+    let client = Client::new(Arc::new(store.clone())).unwrap();
     let guard = client.mutex("a").unwrap().acquire().await.unwrap();
     let waiting = client.mutex("a").unwrap();
     let error = waiting.acquire_within(Duration::from_millis(20)).await.unwrap_err();
@@ -323,7 +326,7 @@ impl Store for Forgetful {
 async fn a_grant_of_which_too_little_is_left_is_asked_for_again_a_few_times() {
     for (late, granted) in [(1, true), (2, true), (3, false)] {
         let store = MemoryStore::new();
-        let client = Client::new(Arc::new(Forgetful(store.clone(), AtomicU32::new(late))));
+        let client = Client::new(Arc::new(Forgetful(store.clone(), AtomicU32::new(late)))).unwrap();
         match client.mutex("a").unwrap().acquire().await {
             Ok(guard) => assert!(granted && guard.is_valid()),
             Err(error) => {
@@ -338,7 +341,7 @@ async fn a_grant_of_which_too_little_is_left_is_asked_for_again_a_few_times() {
 
 #[tokio::test]
 async fn a_store_that_knows_of_the_loss_is_believed_at_once() {
-    let client = Client::new(Arc::new(Forgetful(MemoryStore::new(), AtomicU32::new(0))));
+    let client = Client::new(Arc::new(Forgetful(MemoryStore::new(), AtomicU32::new(0)))).unwrap();
     let options = Options::new().ttl(Duration::from_secs(3));
     let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
     assert_eq!(guard.lost().await, LossReason::NotHeld);

@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:2379".into());
     let (host, port) = address.rsplit_once(':').ok_or("write host:port")?;
     let config = EtcdConfig::new(vec![(host.into(), port.parse()?)]);
-    let client = Client::new(Arc::new(EtcdStore::connect(config).await?));
+    let client = Client::new(Arc::new(EtcdStore::connect(config).await?))?;
 
     let guard = client.mutex("accounts")?.acquire().await?;
     let fence = guard.fence().ok_or("etcd gives fences")?;

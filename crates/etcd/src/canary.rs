@@ -28,7 +28,8 @@ impl Inner {
     pub(crate) fn attend(self: &Arc<Self>, lease: &Arc<Lease>) {
         lease.attend(|| {
             let (inner, lease) = (Arc::clone(self), Arc::clone(lease));
-            tokio::spawn(async move { inner.listen(&lease).await }).abort_handle()
+            let listening = async move { inner.listen(&lease).await };
+            self.background.runtime().spawn(listening).abort_handle()
         });
     }
 

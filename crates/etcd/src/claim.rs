@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::{
     Answer, Claim, Error, ErrorKind, Grant, Mode, Moment, Patience, Place as Mark, Result, Token,
-    aside, now,
+    now,
 };
 
 use crate::fault::is_lease_gone;
@@ -221,7 +221,7 @@ impl Inner {
                 let revision = own.create_revision;
                 let (inner, claim) = (Arc::clone(self), claim.clone());
                 let confirmed = async move { inner.confirm("acquire", &claim, &own).await };
-                let since = aside("acquire", confirmed).await?;
+                let since = self.background.run("acquire", confirmed).await?;
                 return Ok(since.map(|since| granted(revision, since)));
             }
             let lease = match patience {

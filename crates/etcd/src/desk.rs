@@ -15,9 +15,11 @@ use tenure_core::{OwnerId, Result};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Desk {
     last: Arc<Mutex<HashMap<OwnerId, Last>>>,
+    /// Where work goes on that was dropped.
+    runtime: Handle,
 }
 
 /// The last thing that was asked for, and the news that it has ended.
@@ -27,6 +29,10 @@ struct Last {
 }
 
 impl Desk {
+    pub(crate) fn new(runtime: Handle) -> Self {
+        Self { last: Arc::default(), runtime }
+    }
+
     /// Queues `work` at once, and answers how it went.
     pub(crate) fn queue<T: Send + 'static>(
         &self,
@@ -50,7 +56,7 @@ impl Desk {
             }
             work.await
         });
-        Work { left: Some(work), runtime: Handle::current() }
+        Work { left: Some(work), runtime: self.runtime.clone() }
     }
 }
 
@@ -102,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_dropped_goes_on_and_what_comes_after_it_waits() {
-        let desk = Desk::default();
+        let desk = Desk::new(Handle::current());
         let owner = OwnerId::random();
         let (open, gate) = oneshot::channel::<()>();
         let log = Arc::new(Mutex::new(Vec::new()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, HoldListeners, OwnerId, Result, aside, now};
+use tenure_core::{Background, Claim, HoldListeners, OwnerId, Result, now};
 
 use crate::config::EtcdConfig;
 use crate::desk::Desk;
@@ -26,22 +26,26 @@ pub(crate) struct Inner {
     pub(crate) places: Mutex<HashMap<OwnerId, Arc<Place>>>,
     pub(crate) desk: Desk,
     pub(crate) listeners: HoldListeners,
+    /// Where everything goes on that outlives a call, or that several calls wait for.
+    pub(crate) background: Background,
 }
 
 impl Inner {
     pub(crate) async fn connect(config: EtcdConfig) -> Result<Arc<Self>> {
         let keyring = Keyring::new(&config.prefix);
         let (probe, _) = keyring.all("");
-        let members = Members::connect(&config, probe.clone()).await?;
+        let background = Background::start("tenure-etcd")?;
+        let members = Members::connect(&config, probe.clone(), &background).await?;
         Ok(Arc::new(Self {
             keyring,
             leases: Leases::new(Arc::clone(&members), probe),
-            watches: Watches::new(Arc::clone(&members)),
+            watches: Watches::new(Arc::clone(&members), background.clone()),
             members,
             places: Mutex::default(),
-            desk: Desk::default(),
+            desk: Desk::new(background.runtime().clone()),
             listeners: HoldListeners::default(),
             config,
+            background,
         }))
     }
 
@@ -100,7 +104,7 @@ impl Inner {
             None => {
                 let inner = Arc::clone(self);
                 let asked = async move { inner.leases.get("acquire", life, age, take).await };
-                aside("acquire", asked).await?
+                self.background.run("acquire", asked).await?
             }
         };
         self.sweep(&lease);

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Effect, Error, ErrorKind, Moment, Result, now};
+use tenure_core::{Background, Effect, Error, ErrorKind, Moment, Result, now};
+use tokio::runtime::{Handle, Id};
 use tonic::metadata::MetadataValue;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
@@ -29,12 +30,20 @@ pub(crate) struct Members {
     login: Option<(String, String)>,
     ticket: Mutex<Ticket>,
     timeout: Duration,
+    /// The runtime of the program that connected.
+    home: Id,
+    background: Background,
 }
 
+/// One member, with two channels, each of which connects when it is first used.
+///
+/// What the program's own runtime asks goes over the first, without a detour. Renewals and watches
+/// must go on when that runtime is blocked or has ended: they, and all others, have the second.
 struct Member {
     name: String,
     endpoint: Endpoint,
-    channel: Mutex<Channel>,
+    at_home: Mutex<Channel>,
+    in_background: Mutex<Channel>,
 }
 
 /// What may be done when nobody knows whether a call was carried out.
@@ -49,11 +58,16 @@ pub(crate) enum Again {
 impl Members {
     /// Logs in, and looks whether locks can be read. While the members elect a leader, it tries again
     /// within the time-out.
-    pub(crate) async fn connect(config: &EtcdConfig, probe: Vec<u8>) -> Result<Arc<Self>> {
+    pub(crate) async fn connect(
+        config: &EtcdConfig,
+        probe: Vec<u8>,
+        background: &Background,
+    ) -> Result<Arc<Self>> {
         let named = config.members.iter().map(|(host, port)| format!("{host}:{port}"));
         let member = |(name, endpoint): (String, Endpoint)| Member {
             name,
-            channel: Mutex::new(endpoint.connect_lazy()),
+            at_home: Mutex::new(endpoint.connect_lazy()),
+            in_background: Mutex::new(connect_in(background, &endpoint)),
             endpoint,
         };
         let login = config.username.clone().zip(config.password.clone());
@@ -63,6 +77,8 @@ impl Members {
             login,
             ticket: Mutex::default(),
             timeout: config.timeout,
+            home: Handle::current().id(),
+            background: background.clone(),
         });
         let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
         let limit = now() + config.timeout;
@@ -105,8 +121,18 @@ impl Members {
         self.members.iter().enumerate().map(|(place, member)| (&*member.name, self.link_to(place)))
     }
 
+    fn is_home(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| here.id() == self.home)
+    }
+
+    /// The channel to a member for the runtime that this is called in.
+    fn channel(&self, place: usize) -> Channel {
+        let Member { at_home, in_background, .. } = &self.members[place];
+        if self.is_home() { at_home } else { in_background }.lock().clone()
+    }
+
     fn link_to(&self, place: usize) -> Link {
-        let channel = self.members[place].channel.lock().clone();
+        let channel = self.channel(place);
         let ticket = self.ticket.lock().clone();
         InterceptedService::new(channel, ticket)
     }
@@ -197,7 +223,11 @@ impl Members {
     /// A connection on which nothing comes back may be dead without knowing it.
     fn renew_connection(&self, turn: usize) {
         let member = &self.members[turn % self.members.len()];
-        *member.channel.lock() = member.endpoint.connect_lazy();
+        if self.is_home() {
+            *member.at_home.lock() = member.endpoint.connect_lazy();
+        } else {
+            *member.in_background.lock() = connect_in(&self.background, &member.endpoint);
+        }
     }
 
     async fn log_in(&self, operation: &'static str) -> Result<()> {
@@ -207,7 +237,7 @@ impl Members {
             let turn = self.turns();
             let request = AuthenticateRequest { name: name.clone(), password: password.clone() };
             // Without the old ticket: one that the server has forgotten is refused here, too.
-            let channel = self.members[turn % self.members.len()].channel.lock().clone();
+            let channel = self.channel(turn % self.members.len());
             let ask = |_| {
                 let (request, channel) = (request.clone(), channel.clone());
                 async move { AuthClient::new(channel).authenticate(request).await }
@@ -235,6 +265,12 @@ impl Members {
         let silent = || Error::new(ErrorKind::Unreachable, operation, "no member answers");
         Err(failure.unwrap_or_else(silent))
     }
+}
+
+/// A channel whose connection is served by the background thread.
+fn connect_in(background: &Background, endpoint: &Endpoint) -> Channel {
+    let _inside = background.runtime().enter();
+    endpoint.connect_lazy()
 }
 
 /// A server that wants a certificate says so only after it has taken the connection, and closes it

@@ -118,7 +118,7 @@ impl Inner {
         let place = Arc::new(place);
         let waiter = Arc::clone(&place);
         let inner = Arc::clone(self);
-        let task = tokio::spawn(async move {
+        let task = self.background.runtime().spawn(async move {
             let standing = match inner.advance(&waiter, behind).await {
                 Ok(Some(grant)) => Standing::Holds(grant),
                 Ok(None) => Standing::Gone,

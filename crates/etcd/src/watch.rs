@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures_util::stream::poll_fn;
 use parking_lot::Mutex;
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::{Background, Error, ErrorKind, Result};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::members::{Link, Members};
@@ -28,6 +28,7 @@ pub(crate) struct Scope {
 /// Makes watches, on a stream that is opened when it is first needed, and anew after a fault.
 pub(crate) struct Watches {
     members: Arc<Members>,
+    background: Background,
     stream: Mutex<Option<Arc<Stream>>>,
 }
 
@@ -75,8 +76,8 @@ pub(crate) struct Watch {
 }
 
 impl Watches {
-    pub(crate) fn new(members: Arc<Members>) -> Self {
-        Self { members, stream: Mutex::default() }
+    pub(crate) fn new(members: Arc<Members>, background: Background) -> Self {
+        Self { members, background, stream: Mutex::default() }
     }
 
     /// Watches from now on. When this returns, whatever changes is heard: what changed before must
@@ -142,7 +143,10 @@ impl Watches {
             watchers,
             closing: Notify::new(),
         });
-        tokio::spawn(listen(self.members.link(), Arc::clone(&stream), ordered));
+        let (members, listened) = (Arc::clone(&self.members), Arc::clone(&stream));
+        // The link is that of the runtime in which it is asked for.
+        let listening = async move { listen(members.link(), listened, ordered).await };
+        self.background.runtime().spawn(listening);
         *current = Some(Arc::clone(&stream));
         stream
     }

@@ -178,7 +178,7 @@ on_servers! {
         let mut config = config_of(&server);
         config.prefix = String::new();
         let store = Arc::new(EtcdStore::connect(config).await.unwrap());
-        let client = Client::new(store.clone());
+        let client = Client::new(store.clone()).unwrap();
         let mut theirs = lock(&server, "orders", &folder.path().join("go"));
         held(&mut theirs).await;
         let mutex = client.mutex("orders").unwrap();

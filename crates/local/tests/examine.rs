@@ -59,7 +59,7 @@ async fn a_file_deleted_or_replaced_while_in_use_is_unsafe() {
 async fn records_that_were_given_back_are_not_counted() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
-    let client = Client::new(Arc::new(store.clone()));
+    let client = Client::new(Arc::new(store.clone())).unwrap();
     let used = async || {
         let findings = store.examine().await.unwrap();
         let room = findings.iter().find(|finding| finding.what.contains("in the table")).unwrap();

@@ -32,6 +32,8 @@ pub enum LossReason {
     NotHeld,
     /// The holder's own limit on how long it may hold was reached.
     MaxHold,
+    /// The holder gave the lock back itself.
+    GivenUp,
 }
 
 /// Watches one lease: renew at a third of the term, warn at half, lost at the deadline.

@@ -35,6 +35,15 @@ const MORE: usize = 2;
 
 const REACH: &str = "reach the Cluster";
 
+/// The one task that looks up who serves what.
+struct Learning(Arc<Cluster>);
+
+impl Drop for Learning {
+    fn drop(&mut self) {
+        self.0.learning.store(false, Ordering::Release);
+    }
+}
+
 impl Cluster {
     pub(crate) async fn connect(
         config: &RedisConfig,
@@ -201,10 +210,10 @@ impl Cluster {
         if self.learning.swap(true, Ordering::AcqRel) {
             return;
         }
-        let cluster = Arc::clone(self);
+        // The task may end with its runtime.
+        let learning = Learning(Arc::clone(self));
         tokio::spawn(async move {
-            let _late = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
-            cluster.learning.store(false, Ordering::Release);
+            let _late = tokio::time::timeout(learning.0.config.timeout, learning.0.learn()).await;
         });
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{Claim, LockName, Moment, OwnerId, Result, Token};
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::keys::{Keyring, Keys};
@@ -26,7 +26,6 @@ const BATCH: usize = 256;
 /// The waiters of one store.
 pub(crate) struct Inbox {
     inner: Arc<Inner>,
-    home: Handle,
 }
 
 struct Inner {
@@ -75,6 +74,8 @@ struct Line {
     due: Instant,
     /// Rung when it is due earlier than before.
     bell: Arc<Notify>,
+    /// The task that looks after it.
+    tender: AbortHandle,
 }
 
 /// A grant as it was published.
@@ -114,7 +115,7 @@ impl Inbox {
             Servers::Cluster(_) => None,
         };
         let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk });
-        Self { inner, home: Handle::current() }
+        Self { inner }
     }
 
     /// The channel for grants of a lock with these keys.
@@ -202,12 +203,18 @@ impl Inbox {
         let waiter = books.claims.get(&claim.owner)?;
         let due = waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll));
         let due = Instant::now() + due;
+        let tend = |bell: &Arc<Notify>| {
+            let inner = Arc::downgrade(&self.inner);
+            tokio::spawn(tend(inner, claim.name.clone(), Arc::clone(bell))).abort_handle()
+        };
         let line = books.lines.entry(claim.name.clone()).or_insert_with(|| {
             let bell = Arc::new(Notify::new());
-            let inner = Arc::downgrade(&self.inner);
-            self.home.spawn(tend(inner, claim.name.clone(), Arc::clone(&bell)));
-            Line { owners: HashSet::new(), due, bell }
+            Line { owners: HashSet::new(), due, tender: tend(&bell), bell }
         });
+        if line.tender.is_finished() {
+            // The runtime that it was on has ended.
+            line.tender = tend(&line.bell);
+        }
         line.owners.insert(claim.owner);
         if due < line.due {
             line.due = due;

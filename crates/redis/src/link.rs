@@ -8,7 +8,6 @@ use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Tls, TlsConnector};
-use tokio::runtime::Handle;
 
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
@@ -23,7 +22,6 @@ struct Inner {
     config: RedisConfig,
     tls: Option<TlsConnector>,
     hearer: Option<Arc<dyn Hearer>>,
-    home: Handle,
     state: Mutex<State>,
 }
 
@@ -36,6 +34,12 @@ struct State {
 }
 
 impl State {
+    /// Whether a connection is being made. One that was made has left the state; what is left of
+    /// one that ended otherwise, with its runtime, is of no use.
+    fn is_dialling(&self) -> bool {
+        self.dialling.as_ref().is_some_and(|dialling| dialling.peek().is_none())
+    }
+
     /// The connection, unless it is closed or stuck.
     fn at_hand(&self, limit: Duration) -> Option<&Connection> {
         let answers = |connection: &&Connection| connection.owes() < Some(limit);
@@ -50,29 +54,30 @@ impl Link {
     /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
     pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
         let tls = config.tls.as_ref().map(Tls::connector).transpose()?;
-        let (config, home, state) = (config.clone(), Handle::current(), Mutex::default());
-        let link = Self(Arc::new(Inner { config, tls, hearer, home, state }));
-        if matches!(link.0.config.topology, Topology::Sentinel { .. }) {
-            link.0.home.spawn(follow(Arc::downgrade(&link.0)));
-        }
-        Ok(link)
+        let (config, state) = (config.clone(), Mutex::default());
+        Ok(Self(Arc::new(Inner { config, tls, hearer, state })))
     }
 
-    /// The connection, made anew if there is none.
+    /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
+    /// on. If that runtime ends, so does the connection, and the next caller makes another.
     pub(crate) async fn connection(&self) -> Result<Connection> {
         let dialling = {
             let mut state = self.0.state.lock();
             if let Some(connection) = state.at_hand(self.0.config.timeout) {
                 return Ok(connection.clone());
             }
-            let dial = || {
-                let dial = self.0.home.spawn(dial(Arc::clone(&self.0)));
-                let gone = || Error::new(ErrorKind::Unreachable, CONNECT, "its runtime is gone");
-                dial.map(move |made| made.unwrap_or_else(|_| Err(gone()))).boxed().shared()
-            };
-            state.dialling.get_or_insert_with(dial).clone()
+            if !state.is_dialling() {
+                let dial = tokio::spawn(dial(Arc::clone(&self.0)));
+                let gone = || Error::new(ErrorKind::Unreachable, CONNECT, "its runtime has ended");
+                let made = dial.map(move |made| made.unwrap_or_else(|_| Err(gone())));
+                state.dialling = Some(made.boxed().shared());
+            }
+            state.dialling.clone()
         };
-        dialling.await
+        match dialling {
+            Some(dialling) => dialling.await,
+            None => Err(restless(CONNECT)),
+        }
     }
 
     /// Where it leads to.
@@ -181,6 +186,10 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
         stuck.close();
     }
     state.server = Some(server);
+    drop(state);
+    if matches!(link.config.topology, Topology::Sentinel { .. }) {
+        tokio::spawn(follow(Arc::downgrade(&link), connection.clone()));
+    }
     Ok(connection)
 }
 
@@ -219,7 +228,7 @@ impl Inner {
         let stream = Stream::open(server, self.config.timeout, self.tls.as_ref()).await;
         let stream = stream.map_err(|error| unmade(server, &error))?;
         let limit = self.config.timeout;
-        let connection = Connection::start(stream, limit, self.hearer.clone(), &self.home);
+        let connection = Connection::start(stream, limit, self.hearer.clone());
         ask(&connection, hello).await?;
         Ok(connection)
     }
@@ -312,16 +321,14 @@ async fn ask(connection: &Connection, command: &Command) -> Result<Value> {
     }
 }
 
-/// Follows the master: the old one may go on answering for seconds after a failover.
-async fn follow(link: Weak<Inner>) {
-    loop {
+/// Follows the master for as long as this connection to it, or the one that takes its place, is
+/// open: the old master may go on answering for seconds after a failover.
+async fn follow(link: Weak<Inner>, mut connection: Connection) {
+    while connection.is_open() {
         tokio::time::sleep(FOLLOW).await;
         let Some(link) = link.upgrade() else { return };
-        let (old, server) = {
-            let state = link.state.lock();
-            (state.connection.clone(), state.server.clone())
-        };
-        let (Some(old), Some(server)) = (old.filter(Connection::is_open), server) else { continue };
+        let server = link.state.lock().server.clone();
+        let Some(server) = server else { continue };
         let Topology::Sentinel { sentinels, service } = &link.config.topology else { return };
         let moved = async {
             let named = link.named(sentinels, service).await?;
@@ -334,13 +341,17 @@ async fn follow(link: Weak<Inner>) {
             Some((connection, named))
         };
         let moved = tokio::time::timeout(link.config.timeout, moved).await;
-        if let Ok(Some((connection, named))) = moved {
+        // Another may have been made meanwhile, which is followed by a task of its own.
+        if let Ok(Some((newer, named))) = moved
+            && connection.is_open()
+        {
             tracing::info!(host = named.0, port = named.1, "the master has moved");
             let mut state = link.state.lock();
-            state.connection = Some(connection);
+            state.connection = Some(newer.clone());
             state.server = Some(named);
             drop(state);
-            old.close();
+            connection.close();
+            connection = newer;
         }
     }
 }

@@ -11,6 +11,7 @@ use tenure_core::{
     LockName, LockState, Mode, Moment, Patience, Place, Released, Renewal, Result, Store, Token,
     now,
 };
+use tokio::sync::OnceCell;
 
 use crate::config::{RedisConfig, Topology};
 use crate::examine;
@@ -27,9 +28,10 @@ use crate::wire::{Arg, Value, cmd};
 pub struct RedisStore {
     config: RedisConfig,
     servers: Servers,
-    /// A way of their own for renewals where claims wait for replicas: WAIT holds up whatever is
-    /// behind it on the same connection.
-    renewals: Option<Servers>,
+    /// Connections for renewals only, made by the first of them and served by the runtime it is on:
+    /// the client's keeper has one of its own, so renewals go on while the program's is blocked or
+    /// has ended. They are not held up by `WAIT` either.
+    renewals: OnceCell<Servers>,
     keyring: Keyring,
     scripts: Arc<Scripts>,
     inbox: Inbox,
@@ -57,11 +59,7 @@ impl RedisStore {
         let scripts = Arc::new(Scripts::load(&servers, cluster).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        let renewals = match config.replicas {
-            0 => None,
-            _ => Some(Servers::connect(&config, None).await?),
-        };
-        Ok(Self { config, servers, renewals, keyring, scripts, inbox })
+        Ok(Self { config, servers, renewals: OnceCell::new(), keyring, scripts, inbox })
     }
 
     /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
@@ -277,7 +275,9 @@ impl Store for RedisStore {
             keys: &[holder, pool, ends],
             arguments: &[claim.owner.into(), millis(claim.ttl).into()],
         };
-        let servers = self.renewals.as_ref().unwrap_or(&self.servers);
+        let own = self.renewals.get_or_try_init(|| Servers::connect(&self.config, None)).await;
+        // A server that has no connection to spare may still serve the one there is.
+        let servers = own.unwrap_or(&self.servers);
         match self.scripts.renew.run_or(&self.scripts.alone, servers, call).await? {
             Value::Integer(1) => Ok(Renewal::Renewed),
             Value::Integer(0) => Ok(Renewal::Lost),

@@ -202,7 +202,7 @@ on_servers! {
             let config = as_locker(single(server.port()));
             let works = async {
                 let store = tenure_redis::RedisStore::connect(config).await?;
-                let client = Client::new(std::sync::Arc::new(store));
+                let client = Client::new(std::sync::Arc::new(store)).unwrap();
                 if command == "eval" {
                     said(&server, &["SCRIPT", "FLUSH"]);
                 }

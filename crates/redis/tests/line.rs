@@ -100,7 +100,7 @@ async fn a_claim_whose_place_has_ended_goes_to_the_end_of_the_line() {
     queued(&store, &next, PATIENT).await;
     tokio::time::sleep(short * 2).await;
     queued(&store, &late, PATIENT).await;
-    let client = Client::new(Arc::new(connect(&server).await));
+    let client = Client::new(Arc::new(connect(&server).await)).unwrap();
     let line = client.inspect("a").await.unwrap().waiters;
     let line: Vec<&str> = line.iter().map(|waiter| &*waiter.owner).collect();
     assert_eq!(line, [next.owner.to_string(), late.owner.to_string()]);
@@ -152,7 +152,7 @@ async fn a_line_that_was_lost_starves_nobody() {
     let store = connect(&server).await;
     let holder = claim(Mode::Exclusive);
     assert!(matches!(store.claim(&holder, Patience::None).await.unwrap(), Answer::Granted(_)));
-    let client = Client::new(Arc::new(connect(&server).await));
+    let client = Client::new(Arc::new(connect(&server).await)).unwrap();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let mutex = client.mutex("a").unwrap();
@@ -166,7 +166,7 @@ async fn a_line_that_was_lost_starves_nobody() {
     assert!(eventually(GENEROUS, all).await, "some are not in line any more");
     store.release(&holder).await.unwrap();
     for waiter in waiters {
-        assert_eq!(waiter.await.unwrap(), Released::Released);
+        waiter.await.unwrap();
     }
 }
 

@@ -22,11 +22,11 @@ pub async fn connect(url: &str) -> Result<Client> {
 /// # Errors
 /// Those of [`open`].
 pub async fn connect_to(url: &StoreUrl) -> Result<Client> {
-    let client = Client::new(open(url).await?);
-    Ok(match url.timeout() {
+    let client = Client::new(open(url).await?)?;
+    match url.timeout() {
         Some(timeout) => client.with_call_timeout(timeout),
-        None => client,
-    })
+        None => Ok(client),
+    }
 }
 
 /// Opens the store behind a URL, for those who talk to the store itself. Call it inside a tokio

@@ -166,7 +166,7 @@ impl Storm {
             0 => drop(guard),
             1 => drop(tokio::time::timeout(dice.millis(0, 20), guard.release()).await),
             _ => match guard.release().await {
-                Ok(released) => self.count(format!("{released:?}")),
+                Ok(()) => self.count("released"),
                 Err(error) => self.count(format!("release: {:?}", error.kind())),
             },
         }

@@ -37,7 +37,7 @@ impl Inner {
                     () = inner.clear_away(&session) => {}
                 }
             };
-            tokio::spawn(attending).abort_handle()
+            self.background.runtime().spawn(attending).abort_handle()
         });
     }
 

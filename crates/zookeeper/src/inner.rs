@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{HoldListeners, OwnerId, Result, now};
+use tenure_core::{Background, HoldListeners, OwnerId, Result, now};
 use tokio::task::AbortHandle;
 use zookeeper_client::{Acls, CreateMode, Error as Fault};
 
@@ -24,6 +24,8 @@ pub(crate) struct Inner {
     pub(crate) known: Known,
     pub(crate) listeners: HoldListeners,
     pub(crate) limits: Limits,
+    /// Serves the connections, and everything that goes on between calls.
+    pub(crate) background: Background,
 }
 
 impl Inner {
@@ -32,11 +34,22 @@ impl Inner {
         limits: Limits,
     ) -> Result<(Arc<Self>, AbortHandle)> {
         let keyring = Keyring::new(&config)?;
-        let sessions = Sessions::connect(config.clone()).await?;
+        let background = Background::start("tenure-zookeeper")?;
+        let sessions = Sessions::connect(config.clone(), background.clone()).await?;
         let (tenants, known) = (Tenants::default(), Known::default());
         let listeners = HoldListeners::default();
-        let inner = Arc::new(Self { config, keyring, sessions, tenants, known, listeners, limits });
-        let sweeper = tokio::spawn(sweep(Arc::clone(&inner))).abort_handle();
+        let inner = Arc::new(Self {
+            config,
+            keyring,
+            sessions,
+            tenants,
+            known,
+            listeners,
+            limits,
+            background,
+        });
+        let sweeping = sweep(Arc::clone(&inner));
+        let sweeper = inner.background.runtime().spawn(sweeping).abort_handle();
         Ok((inner, sweeper))
     }
 

@@ -160,7 +160,7 @@ impl Inner {
     /// cannot be asked.
     pub(crate) fn stand(self: &Arc<Self>, place: &Arc<Place>, line: Line) {
         let (inner, waiter) = (Arc::clone(self), Arc::clone(place));
-        let task = tokio::spawn(async move {
+        let task = self.background.runtime().spawn(async move {
             let standing = match inner.advance(&waiter, line).await {
                 Ok(Some(grant)) => Standing::Holds(grant),
                 Ok(None) => Standing::Gone,

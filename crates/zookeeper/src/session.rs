@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Error, ErrorKind, Moment, Result, aside, now};
+use tenure_core::{Background, Error, ErrorKind, Moment, Result, now};
 use tokio::sync::Mutex as Turn;
 use tokio::task::AbortHandle;
 use zookeeper_client::{Client, Error as Fault, SessionState, StateWatcher};
@@ -46,6 +46,8 @@ pub(crate) struct Session {
     used: AtomicU64,
     /// Who listens for losses.
     listener: Mutex<Option<AbortHandle>>,
+    /// The thread that serves the session's connection.
+    background: Background,
 }
 
 impl Session {
@@ -109,7 +111,7 @@ impl Session {
         began: Moment,
     ) -> Result<bool> {
         let (session, node) = (Arc::clone(self), node.to_owned());
-        aside(operation, async move {
+        let confirm = async move {
             let _turn = session.turn.lock().await;
             if session.confirmed() >= began {
                 return Ok(true);
@@ -119,8 +121,8 @@ impl Session {
                 Err(Fault::NoNode) => Ok(false),
                 Err(error) => Err(fault(operation, error)),
             }
-        })
-        .await
+        };
+        self.background.run(operation, confirm).await
     }
 
     async fn write_nothing(&self, node: &str) -> Result<(), Fault> {
@@ -162,15 +164,19 @@ impl Session {
 /// The sessions of one client.
 pub(crate) struct Sessions {
     config: ZooKeeperConfig,
+    background: Background,
     by_seconds: Mutex<HashMap<u64, Arc<Session>>>,
     /// Who opens a session does so for all who wait for it.
     seats: Mutex<HashMap<u64, Arc<Turn<()>>>>,
 }
 
 impl Sessions {
-    pub(crate) async fn connect(config: ZooKeeperConfig) -> Result<Arc<Self>> {
+    pub(crate) async fn connect(
+        config: ZooKeeperConfig,
+        background: Background,
+    ) -> Result<Arc<Self>> {
         let (by_seconds, seats) = (Mutex::default(), Mutex::default());
-        let sessions = Arc::new(Self { config, by_seconds, seats });
+        let sessions = Arc::new(Self { config, background, by_seconds, seats });
         sessions.of_length(CONNECT, FIRST).await?;
         Ok(sessions)
     }
@@ -232,7 +238,8 @@ impl Sessions {
             return Ok(session);
         }
         let sessions = Arc::clone(self);
-        aside(operation, async move { sessions.open(operation, seconds).await }).await
+        let opening = async move { sessions.open(operation, seconds).await };
+        self.background.run(operation, opening).await
     }
 
     /// Opens a session for all who wait for it.
@@ -254,6 +261,7 @@ impl Sessions {
             turn: Turn::new(()),
             used: moment(),
             listener: Mutex::default(),
+            background: self.background.clone(),
         });
         let mut open = self.by_seconds.lock();
         open.retain(|_, other| {

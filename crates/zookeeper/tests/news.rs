@@ -27,7 +27,7 @@ on_servers! {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
-            clients.push(client(&config_of(&server)).await.with_call_timeout(GENEROUS));
+            clients.push(client(&config_of(&server)).await.with_call_timeout(GENEROUS).unwrap());
         }
         let holder = clients[0].mutex("a").unwrap().with(news::deaf()).acquire().await.unwrap();
         let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();

@@ -97,8 +97,8 @@ impl Desk {
                 println!("gave up");
             }
             Hold::Held { guard, .. } => match guard.release().await {
-                Ok(tenure::Released::Released) => println!("released"),
-                Ok(tenure::Released::NotHeld) => println!("not held"),
+                Ok(()) => println!("released"),
+                Err(error) if error.kind() == tenure::ErrorKind::Lost => println!("not held"),
                 Err(error) => println!("error {error}"),
             },
         }

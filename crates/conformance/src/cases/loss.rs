@@ -23,7 +23,7 @@ struct Remote {
 impl Remote {
     async fn holding(fixture: &dyn Fixture, name: &LockName) -> Self {
         let line = Arc::new(Chaos::new(fixture.store().await, Faults::new(1)));
-        let client = Client::new(line.clone());
+        let client = Client::new(line.clone()).unwrap();
         let options = Options::new().ttl(fixture.ttl());
         let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
         Self { line, client, guard: Arc::new(guard) }

@@ -38,7 +38,7 @@ pub(crate) async fn store(config: &EtcdConfig) -> EtcdStore {
 }
 
 pub(crate) async fn client(config: &EtcdConfig) -> Client {
-    Client::new(Arc::new(store(config).await))
+    Client::new(Arc::new(store(config).await)).unwrap()
 }
 
 pub(crate) async fn connect(addresses: &str) -> Client {

@@ -24,8 +24,8 @@ mod store;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tenure_core::Background;
 use tenure_proto::quorum::Forecast;
-use tokio::runtime::Handle;
 
 pub use config::RedlockConfig;
 pub use store::RedlockStore;
@@ -42,5 +42,6 @@ struct Quorum {
     forecast: Mutex<Forecast>,
     /// Where this client hears that there is room.
     channel: String,
-    home: Handle,
+    /// Serves all connections, and what goes on between calls.
+    background: Background,
 }

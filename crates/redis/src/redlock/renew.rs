@@ -60,7 +60,7 @@ impl Quorum {
                 self.held.extend(claim.owner, sent + claim.ttl);
                 if polling.repair() {
                     // The last to answer may need a repair, too.
-                    self.home.spawn(polling.finish());
+                    self.background.runtime().spawn(polling.finish());
                 }
                 Ok(Renewal::Renewed)
             }

@@ -7,11 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tenure_core::{
-    Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
-    LockName, LockState, Patience, Place, Released, Renewal, Result, Store, Token, now,
+    Answer, Background, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding,
+    Grant, LockName, LockState, Patience, Place, Released, Renewal, Result, Store, Token, now,
 };
 use tenure_proto::quorum::{self, Forecast};
-use tokio::runtime::Handle;
 
 use super::ballot::{Ballot, Decision};
 use super::config::RedlockConfig;
@@ -40,6 +39,13 @@ impl RedlockStore {
     /// [`Invalid`](ErrorKind::Invalid) for servers that cannot be a quorum.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
+        let background = Background::start("tenure-redlock")?;
+        let opening = Self::open(config, background.clone());
+        background.run("connect to the quorum", opening).await
+    }
+
+    /// Runs on the background thread, which serves all connections from then on.
+    async fn open(config: RedlockConfig, background: Background) -> Result<Self> {
         let count = config.nodes.len();
         let desk = Arc::new(Desk::new(count));
         let nodes = Nodes::connect(&config, &desk).await?;
@@ -51,7 +57,7 @@ impl RedlockStore {
             keyring,
             forecast: Mutex::new(Forecast::new(count, margin)),
             held: Arc::new(Held::default()),
-            home: Handle::current(),
+            background,
             config,
             nodes,
             desk,

@@ -22,7 +22,6 @@ use tenure_tls::distrust;
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
@@ -124,13 +123,8 @@ pub(crate) type Outcome = Result<Value, Lost>;
 pub(crate) type Reply = oneshot::Receiver<Outcome>;
 
 impl Connection {
-    /// Serves a stream, on the runtime `home`. A call without a reply is given up after `limit`.
-    pub(crate) fn start(
-        stream: Stream,
-        limit: Duration,
-        hearer: Option<Arc<dyn Hearer>>,
-        home: &Handle,
-    ) -> Self {
+    /// Serves a stream, on the current runtime. A call without a reply is given up after `limit`.
+    pub(crate) fn start(stream: Stream, limit: Duration, hearer: Option<Arc<dyn Hearer>>) -> Self {
         let input = Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new() };
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -140,7 +134,7 @@ impl Connection {
         });
         let shortcut = stream.shortcut();
         let (end, served) = (Ending(Arc::clone(&shared)), Arc::clone(&shared));
-        home.spawn(async move {
+        tokio::spawn(async move {
             let mut task = Task {
                 shared: served,
                 stream,

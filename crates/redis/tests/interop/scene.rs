@@ -24,7 +24,7 @@ impl Scene {
         let address = ("127.0.0.1".into(), server.port());
         let mut config = RedisConfig::new(Topology::Single { server: address });
         config.fencing = fencing;
-        let ours = Client::new(Arc::new(RedisStore::connect(config).await.unwrap()));
+        let ours = Client::new(Arc::new(RedisStore::connect(config).await.unwrap())).unwrap();
         Self { foreign, server, ours }
     }
 

@@ -49,7 +49,7 @@ pub(crate) async fn store(config: &RedlockConfig) -> Arc<RedlockStore> {
 }
 
 pub(crate) async fn client(config: &RedlockConfig) -> Client {
-    Client::new(store(config).await)
+    Client::new(store(config).await).unwrap()
 }
 
 /// Asks again and again, until the claim holds the lock.

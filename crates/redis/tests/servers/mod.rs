@@ -42,7 +42,7 @@ pub(crate) fn addresses(list: &str) -> Vec<(String, u16)> {
 }
 
 pub(crate) async fn client(config: &RedisConfig) -> Client {
-    Client::new(Arc::new(RedisStore::connect(config.clone()).await.unwrap()))
+    Client::new(Arc::new(RedisStore::connect(config.clone()).await.unwrap())).unwrap()
 }
 
 /// A client of the one server at this address.

@@ -37,7 +37,7 @@ pub(crate) async fn store(config: &ZooKeeperConfig) -> ZooKeeperStore {
 }
 
 pub(crate) async fn client(config: &ZooKeeperConfig) -> Client {
-    Client::new(Arc::new(store(config).await))
+    Client::new(Arc::new(store(config).await)).unwrap()
 }
 
 pub(crate) async fn connect(addresses: &str) -> Client {

@@ -137,5 +137,5 @@ pub(crate) async fn connect(port: u16, beside: Neighbours) -> Client {
     let mut config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), port)]);
     (config.chroot, config.prefix) = ("/apps".into(), "locks/".into());
     config.neighbours = beside;
-    Client::new(Arc::new(ZooKeeperStore::connect(config).await.unwrap()))
+    Client::new(Arc::new(ZooKeeperStore::connect(config).await.unwrap())).unwrap()
 }

@@ -1,0 +1,166 @@
+//! A thread for work that must go on whatever becomes of the user's runtime.
+
+use std::sync::Arc;
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::{Error, ErrorKind, Result};
+
+/// A thread with a Tokio runtime of its own. Work spawned here goes on while the user's runtime is
+/// blocked, is not polled, or has ended.
+///
+/// Clones share the thread, which ends with the last of them: a task that must finish keeps one.
+/// The thread takes no signals that are meant for the process.
+#[derive(Clone, Debug)]
+pub struct Background {
+    runtime: Handle,
+    /// Closed when the last clone is dropped, which ends the thread.
+    _running: Arc<oneshot::Sender<()>>,
+}
+
+impl Background {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] where the system has no thread or no file descriptors left.
+    pub fn start(name: &str) -> Result<Self> {
+        let failed = |error: std::io::Error| {
+            let why =
+                format!("the thread {name:?} could not be started ({error}): raise the limit");
+            Error::new(ErrorKind::Internal, "start a background thread", why).caused_by(error)
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (running, ended) = oneshot::channel();
+        let serve = move || {
+            // Resolves when the sender is dropped: nothing is ever sent.
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
+        };
+        let builder = thread::Builder::new().name(name.to_owned());
+        signals::blocked(|| builder.spawn(serve)).map_err(failed)?;
+        Ok(Self { runtime: handle, _running: Arc::new(running) })
+    }
+
+    /// The runtime on that thread.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Does a piece of work on the thread, and awaits its end.
+    ///
+    /// Stores use it for work that several calls wait for, such as keeping a shared session alive:
+    /// it goes on even if the caller that started it is no longer polled.
+    ///
+    /// # Errors
+    /// Those of the work; [`ErrorKind::Internal`] if it panicked.
+    ///
+    /// # Cancel safety
+    /// Dropping the future aborts the work.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        // It aborts its tasks when it is dropped.
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn_on(work, &self.runtime);
+        match tasks.join_next().await {
+            Some(Ok(outcome)) => outcome,
+            _ => {
+                let why = "a task of the store ended early: try again, and report it";
+                Err(Error::new(ErrorKind::Internal, operation, why).with_unknown_effect())
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+mod signals {
+    #![allow(unsafe_code)]
+
+    use std::mem::MaybeUninit;
+    use std::ptr;
+
+    /// Signals that the kernel sends to the thread that caused them: these stay unblocked.
+    const OWN: [libc::c_int; 6] =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+    /// Runs `start` with all signals blocked that are meant for the process. A thread started
+    /// there inherits the mask, so that the program's own threads go on handling its signals.
+    pub(super) fn blocked<T>(start: impl FnOnce() -> T) -> T {
+        let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: `sigfillset` makes a valid set of the memory before anything reads it, the old
+        // mask is written to memory of the right size, and a set of zeroes is a valid one.
+        let before = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for signal in OWN {
+                libc::sigdelset(all.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            before.assume_init()
+        };
+        let done = start();
+        // SAFETY: the mask is the one that was read above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
+        done
+    }
+}
+
+#[cfg(not(unix))]
+mod signals {
+    pub(super) fn blocked<T>(start: impl FnOnce() -> T) -> T {
+        start()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// The thread's masks, from the kernel: blocked signals as hexadecimal digits.
+    fn blocked_here() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_thread_leaves_signals_to_the_program_and_the_starter_keeps_its_mask() {
+        let before = blocked_here();
+        let background = Background::start("tenure-test").unwrap();
+        assert_eq!(blocked_here(), before);
+        let mask = background.run("look", async { Ok(blocked_here()) }).await.unwrap();
+        let bit = |signal: libc::c_int| 1u64 << (signal - 1);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGCHLD, libc::SIGTSTP] {
+            assert_ne!(mask & bit(signal), 0, "{signal}");
+        }
+        assert_eq!(mask & bit(libc::SIGSEGV), 0);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_last_clone() {
+        struct Gone(std::sync::mpsc::Sender<()>);
+        impl Drop for Gone {
+            fn drop(&mut self) {
+                let _ = self.0.send(());
+            }
+        }
+        let background = Background::start("tenure-test").unwrap();
+        let (sender, gone) = std::sync::mpsc::channel();
+        let kept = Gone(sender);
+        background.runtime().spawn(async move {
+            let _kept = kept;
+            std::future::pending::<()>().await;
+        });
+        let clone = background.clone();
+        drop(background);
+        assert!(gone.recv_timeout(Duration::from_millis(50)).is_err());
+        drop(clone);
+        assert!(gone.recv_timeout(Duration::from_secs(20)).is_ok());
+    }
+}
