@@ -61,7 +61,9 @@ pub(crate) enum Command {
 /// The command gets tenure's standard input and output, its signals and its terminal, and finds
 /// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER, TENURE_STORE and, where the store has a password,
 /// TENURE_STORE_PASSWORD in its environment. When tenure dies, by whatever signal, the command and the processes of its group are killed. When the lock is
-/// lost, --on-lost says what happens to it. A tenure that is stopped (^Z) does not renew the lock,
+/// lost, --on-lost says what happens to it. Under another tenure run that holds the same lock, found
+/// in TENURE_HELD and checked in the store, the command runs under that hold: the mode must be the
+/// same, and --ttl and --label have no effect. A tenure that is stopped (^Z) does not renew the lock,
 /// and loses it when the TTL has passed.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("what").required(true), after_help = exit::TABLE)]

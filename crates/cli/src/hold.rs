@@ -3,11 +3,11 @@
 use std::io::{self, Read};
 
 use serde::Serialize;
-use tenure::Guard;
 use tokio::sync::oneshot;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
+use crate::held::Held;
 use crate::output::{Closed, Output, complain};
 use crate::signals::{ENDING, Signals};
 use crate::{args, lock};
@@ -46,7 +46,7 @@ struct HeldObject<'a> {
     store: String,
 }
 
-fn tell(guard: &Guard, connection: &Connection, output: &Output) -> Result<(), Closed> {
+fn tell(guard: &Held, connection: &Connection, output: &Output) -> Result<(), Closed> {
     let (name, owner) = (guard.name(), guard.owner());
     let object = HeldObject {
         lock: name.as_str(),
@@ -58,7 +58,7 @@ fn tell(guard: &Guard, connection: &Connection, output: &Output) -> Result<(), C
     output.say(&object, format_args!("{name} {token} {owner}"))
 }
 
-async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
+async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
     let closed = end_of_stdin(until_stdin_closes);
     tokio::pin!(closed);
     let mut warned = false;

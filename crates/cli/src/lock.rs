@@ -4,20 +4,24 @@ use tenure::{Error, ErrorKind, Guard, LockName, Options, Result};
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure};
-use crate::{args, output, waiting};
+use crate::held::Held;
+use crate::{args, nested, output, waiting};
 
-/// Takes the lock as the options say.
+/// Takes the lock as the options say, or enters it where the `tenure run` around us holds it.
 pub(crate) async fn take(
     connection: &Connection,
     arguments: &args::Lock,
     label: &str,
-) -> Result<Guard, Failure> {
+) -> Result<Held, Failure> {
+    if let Some(entered) = nested::enter(connection, arguments).await? {
+        return Ok(Held::Entered(entered));
+    }
     let acquiring = acquire(connection, arguments, options(arguments, label));
     let guard = match arguments.no_wait {
         true => acquiring.await,
         false => waiting::telling(&connection.client, &arguments.name, acquiring).await,
     };
-    guard.map_err(|error| failure(&error, arguments))
+    guard.map(Held::Own).map_err(|error| failure(&error, arguments))
 }
 
 /// The name, refused before anything is started for it.

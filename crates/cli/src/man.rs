@@ -76,6 +76,13 @@ The directory of the store \\fBlocal\\fR. Without it: \\fB$XDG_STATE_HOME/tenure
 In the environment of a command: the lock it runs under, its fencing token (absent where the store
 gives none), and the id of this hold.
 .TP
+\\fBTENURE_HELD\\fR
+In the environment of a command: all the locks that it runs under, as a JSON list. A \\fBtenure\\fR
+that is started without it (as by \\fBsudo\\fR) waits for these locks as any other would.
+.TP
+\\fBTENURE_TTL\\fR, \\fBTENURE_GRACE\\fR, \\fBTENURE_ON_LOST\\fR
+Defaults for \\fB\\-\\-ttl\\fR, \\fB\\-\\-grace\\fR and \\fB\\-\\-on\\-lost\\fR.
+.TP
 \\fBNO_COLOR\\fR
 Set to anything, no colour is used.
 ";

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
-use tenure::{ErrorKind, Guard};
+use tenure::ErrorKind;
 
 use crate::args;
 use crate::child::{Guardian, Job, find, not_started};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
+use crate::held::Held;
 use crate::signals::{ENDING, Signals};
-use crate::{lock, output, supervise};
+use crate::{lock, nested, output, supervise};
 
 /// What is passed on to the command besides [`ENDING`], and what tells of the command itself.
 const WHILE_RUNNING: [Signal; 7] = [
@@ -53,14 +54,15 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
 /// Runs the command under the lock, then gives the lock back.
 async fn under_lock(
     connection: &Connection,
-    guard: Guard,
+    guard: Held,
     arguments: &args::Run,
     mut signals: Signals,
     guardian: Guardian,
 ) -> Outcome {
     signals.also(&WHILE_RUNNING)?;
     let line = command_line(arguments);
-    let command = prepare(&line, &guard, connection, arguments);
+    let mut command = prepare(&line, &guard, connection, arguments);
+    command.env(nested::VARIABLE, nested::list(&guard, connection)?);
     let job = match Job::start(command, guardian) {
         Ok(job) => job,
         Err(error) => {
@@ -82,7 +84,7 @@ async fn under_lock(
 }
 
 /// Releases the lock, and says whether it was held to the end as far as anybody knows.
-async fn give_back(guard: Guard) -> bool {
+async fn give_back(guard: Held) -> bool {
     let was_valid = guard.is_valid();
     match guard.release().await {
         Ok(()) => true,
@@ -107,7 +109,7 @@ fn command_line(arguments: &args::Run) -> Vec<OsString> {
 
 fn prepare(
     line: &[OsString],
-    guard: &Guard,
+    guard: &Held,
     connection: &Connection,
     arguments: &args::Run,
 ) -> Command {

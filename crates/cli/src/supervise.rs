@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{Guard, LossReason};
+use tenure::LossReason;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::{OnLost, Run};
 use crate::child::{Change, Ending, Job, LOOK_EVERY};
 use crate::exit::Failure;
+use crate::held::Held;
 use crate::output::complain;
 use crate::signals::Signals;
 
@@ -26,7 +27,7 @@ pub(crate) struct End {
 /// Stays with the command until it has ended; after a loss, until its whole group has.
 pub(crate) async fn supervise(
     job: &Job,
-    guard: &Guard,
+    guard: &Held,
     signals: &mut Signals,
     arguments: &Run,
 ) -> Result<End, Failure> {
@@ -74,7 +75,7 @@ pub(crate) async fn supervise(
 }
 
 /// Takes note of everything that happened to the command. Returns how it ended, if it did.
-fn follow(job: &Job, guard: &Guard, lost: bool) -> Result<Option<Ending>, Failure> {
+fn follow(job: &Job, guard: &Held, lost: bool) -> Result<Option<Ending>, Failure> {
     let fault = |error| Failure::system("wait for the command", &error);
     while let Some(change) = job.change().map_err(fault)? {
         match change {
@@ -91,7 +92,7 @@ fn follow(job: &Job, guard: &Guard, lost: bool) -> Result<Option<Ending>, Failur
 }
 
 /// Does what was asked for. Returns when the command is to be killed, if it is.
-fn on_loss(job: &Job, guard: &Guard, reason: LossReason, arguments: &Run) -> Option<Instant> {
+fn on_loss(job: &Job, guard: &Held, reason: LossReason, arguments: &Run) -> Option<Instant> {
     let name = guard.name();
     let why = match reason {
         LossReason::MaxHold => "--max-hold is over: giving up",
@@ -120,7 +121,7 @@ fn on_loss(job: &Job, guard: &Guard, reason: LossReason, arguments: &Run) -> Opt
     (arguments.on_lost == OnLost::Term).then(|| Instant::now() + grace)
 }
 
-fn warn(guard: &Guard, arguments: &Run) {
+fn warn(guard: &Held, arguments: &Run) {
     let (name, left) = (guard.name(), guard.remaining());
     let what = match arguments.on_lost {
         OnLost::Nothing => "is lost",

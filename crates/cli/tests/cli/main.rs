@@ -7,6 +7,7 @@ mod common;
 mod death;
 mod doctor;
 mod inspection;
+mod nested;
 mod release;
 mod secrets;
 mod terminal;
