@@ -95,6 +95,17 @@ pub(crate) struct Run {
 ///
 /// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` where the store gives none), then
 /// holds it until SIGINT, SIGTERM, SIGHUP or SIGQUIT, or with --stdin until standard input closes.
+///
+/// With --fd, for a part of a script, it returns when the lock is held, and a process in the
+/// background holds it until the descriptor is closed, also by the end of the script:
+///
+///     exec 9>/dev/null
+///     tenure hold --fd 9 NAME || exit
+///     ...
+///     exec 9>&-
+///
+/// Every process that the script starts meanwhile has the descriptor, too, and the lock is held until
+/// the last of them has closed it. When the lock is lost, --on-lost says what happens to the script.
 #[derive(Args, Debug)]
 #[command(after_help = exit::TABLE)]
 pub(crate) struct Hold {
@@ -103,6 +114,19 @@ pub(crate) struct Hold {
     /// Let go when standard input closes, too
     #[arg(long)]
     pub(crate) stdin: bool,
+    /// Hold the lock in the background, as long as this descriptor of the caller is open; it must be
+    /// open for writing, and may lead anywhere
+    #[arg(long, value_name = "N", conflicts_with = "stdin")]
+    #[arg(value_parser = clap::value_parser!(i32).range(3..))]
+    pub(crate) fd: Option<i32>,
+    /// With --fd: what happens to the process that called tenure, and to its descendants, when the
+    /// lock is lost
+    #[arg(long, value_name = "WHAT", env = "TENURE_ON_LOST", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// How long --on-lost term waits before it kills
+    #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
+    #[arg(value_parser = parse_duration)]
+    pub(crate) grace: Duration,
 }
 
 /// What lock, and how it is to be held.
@@ -148,9 +172,9 @@ pub(crate) struct Lock {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// SIGTERM to its process group, and SIGKILL after --grace
+    /// SIGTERM, and SIGKILL after --grace
     Term,
-    /// SIGKILL to its process group
+    /// SIGKILL
     Kill,
     /// A warning only: it goes on without the lock
     Nothing,

@@ -9,10 +9,17 @@ use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
 use crate::held::Held;
 use crate::output::{Closed, Output, complain};
+use crate::script::Script;
 use crate::signals::{ENDING, Signals};
 use crate::{args, lock};
 
-pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output) -> Outcome {
+/// Holds the lock; for a part of a script if one is given.
+pub(crate) async fn execute(
+    store: &str,
+    arguments: &args::Hold,
+    output: &Output,
+    script: Option<Script>,
+) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
     let mut signals = Signals::listen(&ENDING)?;
     let connection = match signals.unless_interrupted(Connection::open(store)).await {
@@ -22,9 +29,15 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
     let taking = lock::take(&connection, &arguments.lock, "tenure hold");
     let outcome = match signals.unless_interrupted(taking).await {
         Ok(Ok(guard)) => {
+            if let Some(script) = &script {
+                script.settle()?;
+            }
             let told = tell(&guard, &connection, output);
             match told {
-                Ok(()) => hold(guard, signals, arguments.stdin).await,
+                Ok(()) => match script {
+                    Some(script) => script.hold(guard, signals, arguments).await,
+                    None => hold(guard, signals, arguments.stdin).await,
+                },
                 Err(closed) => {
                     drop(guard);
                     closed.outcome()
@@ -83,7 +96,7 @@ async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Ou
     Ok(exit::OK)
 }
 
-const fn why(reason: tenure::LossReason) -> &'static str {
+pub(crate) const fn why(reason: tenure::LossReason) -> &'static str {
     match reason {
         tenure::LossReason::MaxHold => "--max-hold is over",
         tenure::LossReason::NotHeld => "the store says that this process no longer holds it",

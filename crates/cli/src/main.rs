@@ -17,6 +17,7 @@ mod output;
 mod process;
 mod release;
 mod run;
+mod script;
 mod show;
 mod signals;
 mod status;
@@ -57,7 +58,12 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
     let store = &global.store;
     match command {
         Command::Run(arguments) => in_runtime(run::execute(store, &arguments)),
-        Command::Hold(arguments) => in_runtime(hold::execute(store, &arguments, &output)),
+        Command::Hold(arguments) => match arguments.fd {
+            Some(fd) => script::execute(fd, |script| {
+                in_runtime(hold::execute(store, &arguments, &output, Some(script)))
+            }),
+            None => in_runtime(hold::execute(store, &arguments, &output, None)),
+        },
         Command::Ls(arguments) => in_runtime(ls::execute(store, &arguments, &output)),
         Command::Status(arguments) => in_runtime(status::execute(store, &arguments, &output)),
         Command::Watch(arguments) => in_runtime(watch::execute(store, &arguments, &output)),

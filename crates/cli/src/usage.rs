@@ -32,6 +32,14 @@ fn parse<T: Into<OsString> + Clone>(
     let matches = Arguments::command().try_get_matches_from(words)?;
     let mut arguments = Arguments::from_arg_matches(&matches)
         .map_err(|error| error.format(&mut Arguments::command()))?;
+    if let Some(("hold", hold)) = matches.subcommand() {
+        // Not `requires`, which would count a default from the environment, too.
+        let given = |id: &str| hold.value_source(id) == Some(ValueSource::CommandLine);
+        if !hold.contains_id("fd") && (given("on_lost") || given("grace")) {
+            let why = "--on-lost and --grace of hold are about the caller of `hold --fd N`";
+            return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, why));
+        }
+    }
     let from = matches.value_source("store");
     arguments.global.store_is_visible = from == Some(ValueSource::CommandLine);
     Ok(arguments)
@@ -97,6 +105,9 @@ mod tests {
             &["run", "a", "-c", "true", "--", "true"],
             &["run", "-E", "256", "a", "--", "true"],
             &["run", "--tll", "5s", "a", "--", "true"],
+            &["hold", "--grace", "1s", "a"],
+            &["hold", "--fd", "2", "a"],
+            &["hold", "--fd", "9", "--stdin", "a"],
             &["release", "a"],
             &["release", "a", "--force"],
             &["release", "a", "--owner", "zz"],

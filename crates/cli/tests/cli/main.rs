@@ -9,6 +9,7 @@ mod doctor;
 mod inspection;
 mod nested;
 mod release;
+mod script;
 mod secrets;
 mod terminal;
 mod usage;
