@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 /// has it.
 const NEEDED: &[(&str, &str)] = &[
     ("cc", "gcc"),
+    ("bindfs", "bindfs"),
+    ("mkfs.btrfs", "btrfs-progs"),
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),

@@ -37,6 +37,14 @@ impl Held {
         }
     }
 
+    /// The TTL of a hold that we have not chosen ourselves.
+    pub(crate) const fn ttl(&self) -> Option<Duration> {
+        match self {
+            Self::Own(_) => None,
+            Self::Entered(entered) => Some(entered.ttl()),
+        }
+    }
+
     /// As [`Guard::remaining`].
     pub(crate) fn remaining(&self) -> Duration {
         match self {

@@ -17,6 +17,7 @@ mod output;
 mod process;
 mod release;
 mod run;
+mod schedule;
 mod script;
 mod show;
 mod signals;

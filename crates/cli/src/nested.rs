@@ -33,12 +33,13 @@ struct Entry {
     owner: String,
     token: Option<u64>,
     store: String,
+    ttl_ms: u64,
     /// The process that holds it.
     pid: u32,
 }
 
 /// The list for a command that runs under `held`.
-pub(crate) fn list(held: &Held, connection: &Connection) -> Result<String, Failure> {
+pub(crate) fn list(held: &Held, connection: &Connection, ttl: Duration) -> Result<String, Failure> {
     let mut entries = entries()?;
     // A store of one process holds nothing that another could enter.
     if let Held::Own(guard) = held
@@ -49,6 +50,7 @@ pub(crate) fn list(held: &Held, connection: &Connection) -> Result<String, Failu
             owner: guard.owner().to_string(),
             token: guard.token().map(|token| token.get()),
             store: connection.url.to_string(),
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
             pid: std::process::id(),
         });
     }
@@ -86,7 +88,7 @@ pub(crate) async fn enter(
     for entry in &entries {
         if let Some(holder) = find(&state, &entry.owner) {
             check_mode(holder, arguments)?;
-            let view = View::of(holder, before, None);
+            let view = View::of(holder, before);
             return Entered::new(connection, entry, view, arguments.max_hold).map(Some);
         }
     }
@@ -135,6 +137,7 @@ pub(crate) struct Entered {
     name: LockName,
     owner: OwnerId,
     token: Option<Token>,
+    ttl: Duration,
     view: watch::Receiver<View>,
     watcher: AbortHandle,
 }
@@ -146,35 +149,20 @@ enum View {
     /// the store does not say.
     Held {
         until: Option<Moment>,
-        term: Duration,
     },
     Lost(LossReason),
 }
 
 impl View {
     /// What the store said when it was asked at `asked`.
-    fn of(holder: &Holder, asked: Moment, last: Option<Self>) -> Self {
-        let known = match last {
-            Some(Self::Held { term, .. }) => term,
-            _ => Duration::ZERO,
-        };
-        let left = holder.expires_in;
-        let term = left.unwrap_or_default().max(known);
-        Self::Held { until: left.map(|left| asked + left), term }
+    fn of(holder: &Holder, asked: Moment) -> Self {
+        Self::Held { until: holder.expires_in.map(|left| asked + left) }
     }
 
     fn remaining(self) -> Duration {
         match self {
-            Self::Held { until: Some(until), .. } => until.since(now()),
-            Self::Held { until: None, .. } => Duration::MAX,
-            Self::Lost(_) => Duration::ZERO,
-        }
-    }
-
-    /// How long until half the term has passed without a renewal.
-    fn until_danger(self) -> Duration {
-        match self {
-            Self::Held { term, .. } => self.remaining().saturating_sub(term / 2),
+            Self::Held { until: Some(until) } => until.since(now()),
+            Self::Held { until: None } => Duration::MAX,
             Self::Lost(_) => Duration::ZERO,
         }
     }
@@ -203,7 +191,8 @@ impl Entered {
             };
             sender.send_replace(View::Lost(reason));
         });
-        Ok(Self { name, owner, token, view: receiver, watcher: watcher.abort_handle() })
+        let (watcher, ttl) = (watcher.abort_handle(), Duration::from_millis(entry.ttl_ms));
+        Ok(Self { name, owner, token, ttl, view: receiver, watcher })
     }
 
     pub(crate) const fn name(&self) -> &LockName {
@@ -218,6 +207,10 @@ impl Entered {
         self.token
     }
 
+    pub(crate) const fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         self.view.borrow().remaining()
     }
@@ -229,7 +222,7 @@ impl Entered {
     pub(crate) async fn danger(&self) {
         let mut view = self.view.clone();
         loop {
-            let left = view.borrow_and_update().until_danger();
+            let left = view.borrow_and_update().remaining().saturating_sub(self.ttl / 2);
             if left.is_zero() {
                 return;
             }
@@ -283,7 +276,7 @@ async fn look_after(client: &Client, entry: &Entry, view: &watch::Sender<View>) 
         let limit = last.remaining().max(Duration::from_millis(100));
         match timeout(limit, client.inspect(&entry.lock)).await {
             Ok(Ok(state)) => match find(&state, &entry.owner) {
-                Some(holder) => drop(view.send_replace(View::of(holder, asked, Some(last)))),
+                Some(holder) => drop(view.send_replace(View::of(holder, asked))),
                 None => return LossReason::NotHeld,
             },
             Ok(Err(_)) | Err(_) if last.remaining().is_zero() => return LossReason::Expired,
@@ -299,7 +292,7 @@ mod tests {
     #[test]
     fn a_list_that_tenure_did_not_write_is_a_usage_error() {
         assert_eq!(parse(b"").unwrap(), []);
-        let text = br#"[{"lock":"a","owner":"ab","token":null,"store":"local","pid":7,"new":1}]"#;
+        let text = br#"[{"lock":"a","owner":"ab","token":null,"store":"local","ttl_ms":30000,"pid":7,"new":1}]"#;
         let entry = &parse(text).unwrap()[0];
         assert_eq!((entry.lock.as_str(), entry.pid, entry.token), ("a", 7, None));
         for bad in [&b"a"[..], b"{}", br#"[{"lock":"a"}]"#, b"\xff", &text[..30]] {
@@ -307,25 +300,5 @@ mod tests {
             assert_eq!(failure.code, exit::USAGE);
             assert!(failure.message.contains("TENURE_HELD"), "{}", failure.message);
         }
-    }
-
-    #[test]
-    fn a_view_ends_with_the_lease_and_warns_at_half_of_the_longest_seen() {
-        let holder = |left: Option<u64>| Holder {
-            owner: "ab".into(),
-            mode: Mode::Exclusive,
-            token: None,
-            host: None,
-            pid: None,
-            label: String::new(),
-            age: None,
-            expires_in: left.map(Duration::from_secs),
-        };
-        let view = View::of(&holder(Some(100)), now(), None);
-        assert!(view.until_danger() > Duration::from_secs(45));
-        let later = View::of(&holder(Some(40)), now(), Some(view));
-        assert!(later.remaining() > Duration::from_secs(35) && later.until_danger().is_zero());
-        assert!(View::of(&holder(Some(0)), now(), None).remaining().is_zero());
-        assert_eq!(View::of(&holder(None), now(), None).remaining(), Duration::MAX);
     }
 }

@@ -18,7 +18,7 @@ use rustix::process::{
     Signal, WaitOptions, getppid, set_parent_process_death_signal, setsid, waitpid,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr};
-use tenure::OwnerId;
+use tenure::{LossReason, OwnerId};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +29,7 @@ use crate::held::Held;
 use crate::hold::why;
 use crate::output::{self, complain};
 use crate::process::Tree;
+use crate::schedule::{Schedule, Step};
 use crate::signals::Signals;
 
 /// The part of a script that a lock is held for, as the process in the background sees it.
@@ -63,7 +64,8 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Script) -> Outcome) -> Outcome 
             let (_, status) = waitpid(Some(child), WaitOptions::empty())
                 .map_err(|errno| fault(errno.into()))?
                 .ok_or_else(|| fault(io::ErrorKind::NotFound.into()))?;
-            let by_signal = || status.terminating_signal().map(exit::by_signal);
+            let by_signal =
+                || status.terminating_signal().and_then(Signal::from_named_raw).map(exit::die_of);
             let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
             Ok(code.or_else(by_signal).unwrap_or(exit::INTERNAL))
         }
@@ -135,21 +137,28 @@ impl Script {
         self.let_go_of_output().map_err(|error| Failure::system("go to the background", &error))?;
         let closed = closed(self.file, self.byte);
         tokio::pin!(closed);
-        let name = guard.name();
-        let end = tokio::select! {
+        let ttl = guard.ttl().unwrap_or(arguments.lock.ttl);
+        let schedule = Schedule { ttl, grace: arguments.grace };
+        let (why, grace) = tokio::select! {
             biased;
-            () = &mut closed => None,
-            reason = guard.lost() => Some(why(reason)),
-            () = in_danger(&guard, arguments.grace) => Some("the store does not confirm it"),
-            signal = signals.next() => Some(match signal {
-                Signal::TERM => "SIGTERM ended the process that held it",
-                _ => "a signal ended the process that held it",
+            () = &mut closed => {
+                guard.release().await?;
+                return Ok(exit::OK);
+            }
+            reason = guard.lost() => (why(reason), match reason {
+                LossReason::NotHeld => arguments.grace,
+                // The store keeps others out until the lease ends.
+                LossReason::MaxHold => arguments.grace.min(ttl / 2),
+                _ => Duration::ZERO,
             }),
+            left = in_danger(&guard, schedule, arguments.on_lost) => {
+                ("the store does not confirm it", schedule.until(Step::Kill, left))
+            }
+            _ = signals.request_to_end() => {
+                ("a signal ended the process that held it", arguments.grace)
+            }
         };
-        let Some(why) = end else {
-            guard.release().await?;
-            return Ok(exit::OK);
-        };
+        let name = guard.name();
         let mut caller = self.caller;
         let what = match (&caller, arguments.on_lost) {
             (None, _) | (_, OnLost::Nothing) => "the script goes on without it",
@@ -161,7 +170,6 @@ impl Script {
             let mut ended = false;
             if arguments.on_lost == OnLost::Term {
                 caller.signal(Signal::TERM);
-                let grace = arguments.grace.min(arguments.lock.ttl / 2);
                 ended = timeout(grace, &mut closed).await.is_ok();
             }
             if !ended {
@@ -187,15 +195,22 @@ impl Script {
     }
 }
 
-/// Resolves when less than `grace` is left of a lease that is not renewed.
-async fn in_danger(guard: &Held, grace: Duration) {
+/// Resolves when the script must be told that the lock is about to be lost, with what is left of the
+/// lease.
+async fn in_danger(guard: &Held, schedule: Schedule, on_lost: OnLost) -> Duration {
+    let step = match on_lost {
+        OnLost::Term => Step::Term,
+        OnLost::Kill => Step::Kill,
+        // The loss itself is soon enough for a message.
+        OnLost::Nothing => return std::future::pending().await,
+    };
     loop {
         guard.danger().await;
         let left = guard.remaining();
-        if left <= grace {
-            return;
+        match schedule.until(step, left) {
+            Duration::ZERO => return left,
+            wait => sleep(wait).await,
         }
-        sleep(left - grace).await;
     }
 }
 

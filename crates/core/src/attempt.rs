@@ -11,8 +11,8 @@ use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::metric;
 use crate::{
-    Answer, Claim, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options, Patience,
-    Place, Result, now,
+    Answer, Claim, Clock, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
+    Patience, Place, Result, now,
 };
 
 /// How long an attempt may take.
@@ -111,12 +111,12 @@ impl<'a> Attempt<'a> {
 
     /// Asks, waits for news, asks again, until the claim is granted.
     async fn granted(&mut self) -> Result<(Grant, Moment)> {
-        let mut trouble = Trouble::new(self.inner.call_timeout);
+        let mut trouble = Trouble::new(self.inner.call_timeout, self.inner.clock);
         let mut waiting = None;
         let mut too_short = 0;
         let mut unrest = Unrest::new();
         loop {
-            let sent = now();
+            let sent = self.inner.clock.now();
             let news = match self.ask().await {
                 Ok(Answer::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
@@ -161,7 +161,8 @@ impl<'a> Attempt<'a> {
                     self.said = Said::Trouble(error.clone());
                     // Who does not wait for the lock does not wait for the store either: one call's
                     // time is all there is. Anybody else can afford a lost reply.
-                    let began = if let Limit::Try = self.limit { sent } else { now() };
+                    let began =
+                        if let Limit::Try = self.limit { sent } else { self.inner.clock.now() };
                     trouble.pause(error, began, &self.undo.claim).await?;
                 }
             }
@@ -208,7 +209,7 @@ impl<'a> Attempt<'a> {
     /// Refuses a grant of whose term too little is left to work and renew in.
     fn check_term(&self, grant: &Grant, since: Moment) -> Result<()> {
         let term = self.term(grant);
-        let left = deadline(since, term).since(now());
+        let left = deadline(since, term).since(self.inner.clock.now());
         if left >= term / 2 {
             return Ok(());
         }
@@ -226,12 +227,19 @@ impl<'a> Attempt<'a> {
         self.undo.armed = false;
         let claim = self.undo.claim.clone();
         metric::acquired(now().since(self.started));
-        let hold_until = self.options.max_hold.map(|limit| now() + limit);
+        let hold_until = self.options.max_hold.map(|limit| self.inner.clock.now() + limit);
         let term = self.term(&grant);
         let watchdog = Watchdog::with_first_term(since, term, claim.ttl, hold_until);
         let deadline = watchdog.deadline();
         let runtime = self.inner.background.runtime().clone();
-        let lease = Arc::new(Lease::new(claim, grant.token, deadline, hold_until, runtime));
+        let lease = Arc::new(Lease::new(
+            claim,
+            grant.token,
+            deadline,
+            hold_until,
+            self.inner.clock,
+            runtime,
+        ));
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }
 
@@ -288,6 +296,7 @@ impl Unrest {
 
 /// A run of faults: how long it has lasted, and when to try again.
 struct Trouble {
+    clock: Clock,
     began: Option<Moment>,
     backoff: Backoff,
     patience: Duration,
@@ -297,9 +306,9 @@ struct Trouble {
 impl Trouble {
     /// A store that was never reached gets one call's time-out; one that has answered before gets
     /// five, so that a waiter survives a fail-over.
-    fn new(call_timeout: Duration) -> Self {
+    fn new(call_timeout: Duration, clock: Clock) -> Self {
         let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-        Self { began: None, backoff, patience: call_timeout, call_timeout }
+        Self { clock, began: None, backoff, patience: call_timeout, call_timeout }
     }
 
     fn over(&mut self) {
@@ -312,7 +321,7 @@ impl Trouble {
     /// trouble began at `began`, unless it lasts for longer.
     async fn pause(&mut self, error: Error, began: Moment, claim: &Claim) -> Result<()> {
         let began = *self.began.get_or_insert(began);
-        if !error.is_transient() || now().since(began) >= self.patience {
+        if !error.is_transient() || self.clock.now().since(began) >= self.patience {
             return Err(error);
         }
         tracing::debug!(lock = %claim.name, %error, "trying again");

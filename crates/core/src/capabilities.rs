@@ -1,5 +1,7 @@
 //! What a store can promise.
 
+use crate::Clock;
+
 /// What a store can promise. Asserted in both directions by the conformance suite: a store that
 /// says it cannot do a thing must refuse it, not pretend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct Capabilities {
     pub cross_process: bool,
     /// [`Holder::age`](crate::Holder::age) is known for tenure's own holders.
     pub ages: bool,
+    /// The clock that terms run on: with [`Clock::Monotonic`], holds survive a suspend.
+    pub clock: Clock,
 }
 
 impl Capabilities {
@@ -38,6 +42,7 @@ impl Capabilities {
             tells_losses: true,
             cross_process: true,
             ages: true,
+            clock: Clock::Boot,
         }
     }
 }

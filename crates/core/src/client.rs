@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::{
-    Background, Claim, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin,
+    Background, Claim, Clock, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin,
     OwnerId, Result, RwLock, Semaphore, Store,
 };
 
@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) call_timeout: Duration,
     pub(crate) keeper: Keeper,
     pub(crate) janitor: Janitor,
+    /// The clock that the store's terms run on.
+    pub(crate) clock: Clock,
     origin: Arc<Origin>,
     pub(crate) background: Background,
 }
@@ -142,7 +144,8 @@ impl Client {
         let keeper = Keeper::start(Arc::clone(&store), call_timeout, &background)?;
         let janitor = Janitor::start(Arc::clone(&store), call_timeout, &background);
         let origin = Origin::here();
-        let inner = Inner { store, call_timeout, keeper, janitor, origin, background };
+        let clock = store.capabilities().clock;
+        let inner = Inner { store, call_timeout, keeper, janitor, clock, origin, background };
         Ok(Self { inner: Arc::new(inner) })
     }
 }

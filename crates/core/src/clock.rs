@@ -1,7 +1,34 @@
-//! The one clock that leases are measured by, and an alarm on it.
+//! The clocks that leases are measured by, and an alarm on them.
 
 pub(crate) use os::Alarm;
-pub use os::now;
+
+use crate::Moment;
+
+/// The clock that a store's terms run on. Moments on different clocks must not be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Clock {
+    /// Runs on while this machine sleeps (`CLOCK_BOOTTIME`). For stores that other machines use:
+    /// a machine that slept wakes up knowing that its leases have ended.
+    #[default]
+    Boot,
+    /// Stands still while this machine sleeps (`CLOCK_MONOTONIC`). For stores that this machine
+    /// alone uses, and that judge terms by the same clock: while it sleeps, no other claim can be
+    /// granted, so a hold survives a suspend of any length.
+    Monotonic,
+}
+
+impl Clock {
+    /// The present moment on this clock.
+    pub fn now(self) -> Moment {
+        os::now(self)
+    }
+}
+
+/// The present moment on the clock that runs through suspend, [`Clock::Boot`].
+pub fn now() -> Moment {
+    Clock::Boot.now()
+}
 
 #[cfg(target_os = "linux")]
 mod os {
@@ -15,27 +42,43 @@ mod os {
     };
     use tokio::io::unix::AsyncFd;
 
+    use super::Clock;
     use crate::Moment;
 
-    /// The present moment on the clock that runs through suspend (`CLOCK_BOOTTIME`): a machine
-    /// that slept wakes up knowing that its leases have ended.
-    pub fn now() -> Moment {
-        let time = clock_gettime(ClockId::Boottime);
+    pub(super) fn now(clock: Clock) -> Moment {
+        let time = clock_gettime(match clock {
+            Clock::Boot => ClockId::Boottime,
+            Clock::Monotonic => ClockId::Monotonic,
+        });
         let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
-        Moment::default() + seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+        let nanos = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
+        let now = Moment::default() + seconds + nanos;
+        #[cfg(test)]
+        if clock == Clock::Boot {
+            return now + super::tests::SUSPENDED.get();
+        }
+        now
     }
 
-    /// A timer on the same clock. The runtime's own timers stand still while the machine sleeps.
-    pub(crate) struct Alarm(AsyncFd<OwnedFd>);
+    /// A timer on one of the clocks. The runtime's own timers stand still while the machine sleeps.
+    pub(crate) struct Alarm {
+        clock: Clock,
+        timer: AsyncFd<OwnedFd>,
+    }
 
     impl Alarm {
         #[allow(unsafe_code)]
-        pub(crate) fn new() -> io::Result<Self> {
+        pub(crate) fn new(clock: Clock) -> io::Result<Self> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+            let id = match clock {
+                Clock::Boot => TimerfdClockId::Boottime,
+                Clock::Monotonic => TimerfdClockId::Monotonic,
+            };
+            let timer = timerfd_create(id, flags)?;
             // SAFETY: the OwnedFd is open, moves into the AsyncFd, and always answers with the
             // same descriptor until it is dropped with it.
-            Ok(Self(unsafe { AsyncFd::register(timer) }?))
+            let timer = unsafe { AsyncFd::register(timer) }?;
+            Ok(Self { clock, timer })
         }
 
         /// Sleeps until `moment`. Cancel safe: the next call sets the timer anew.
@@ -48,9 +91,9 @@ mod os {
             };
             let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
             let spec = Itimerspec { it_interval, it_value };
-            timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &spec)?;
-            while now() < moment {
-                self.0.readable().await?.clear_ready();
+            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+            while self.clock.now() < moment {
+                self.timer.readable().await?.clear_ready();
             }
             Ok(())
         }
@@ -58,7 +101,7 @@ mod os {
         #[cfg(test)]
         fn raw(&self) -> i32 {
             use std::os::fd::AsRawFd;
-            self.0.as_raw_fd()
+            self.timer.as_raw_fd()
         }
     }
 
@@ -66,16 +109,17 @@ mod os {
     mod tests {
         use super::*;
 
-        /// In a time namespace that clock can be set apart from the one that stops with the
-        /// machine, as a suspend would.
+        /// In a time namespace the clocks can be set apart, as a suspend would.
         #[test]
-        fn the_clock_is_the_one_that_runs_through_suspend() {
+        fn one_clock_runs_through_suspend_and_the_other_stands_still() {
             const ASLEEP: &str = "86400";
             const INSIDE: &str = "TENURE_TEST_INSIDE_TIME_NAMESPACE";
             let monotonic = clock_gettime(ClockId::Monotonic).tv_sec as u64;
             if std::env::var_os(INSIDE).is_some() {
-                let ours = now().since(Moment::default()).as_secs();
-                assert!(ours >= monotonic + 86_000, "{ours} against {monotonic}");
+                let seconds = |clock: Clock| clock.now().since(Moment::default()).as_secs();
+                let (boot, still) = (seconds(Clock::Boot), seconds(Clock::Monotonic));
+                assert!(boot >= monotonic + 86_000, "{boot} against {monotonic}");
+                assert!(still < monotonic + 43_000, "{still} against {monotonic}");
                 return;
             }
             let test = std::thread::current().name().unwrap_or_default().to_owned();
@@ -99,24 +143,39 @@ mod os {
         }
 
         #[tokio::test]
-        async fn the_alarm_is_set_on_the_clock_that_runs_through_suspend() {
-            const CLOCK_BOOTTIME: &str = "clockid: 7";
-            let alarm = Alarm::new().unwrap();
-            let info = format!("/proc/self/fdinfo/{}", alarm.raw());
-            let info = std::fs::read_to_string(info).unwrap();
-            assert!(info.lines().any(|line| line == CLOCK_BOOTTIME), "{info}");
+        async fn the_alarm_is_set_on_the_clock_it_was_made_for() {
+            // CLOCK_BOOTTIME and CLOCK_MONOTONIC.
+            for (clock, shown) in [(Clock::Boot, "clockid: 7"), (Clock::Monotonic, "clockid: 1")] {
+                let alarm = Alarm::new(clock).unwrap();
+                let info = format!("/proc/self/fdinfo/{}", alarm.raw());
+                let info = std::fs::read_to_string(info).unwrap();
+                assert!(info.lines().any(|line| line == shown), "{info}");
+            }
         }
 
         #[tokio::test]
         async fn the_alarm_rings_at_its_moment_and_can_be_set_again() {
-            let alarm = Alarm::new().unwrap();
-            for _ in 0..3 {
-                let moment = now() + Duration::from_millis(5);
-                alarm.sleep_until(moment).await.unwrap();
-                assert!(now() >= moment);
+            for clock in [Clock::Boot, Clock::Monotonic] {
+                let alarm = Alarm::new(clock).unwrap();
+                for _ in 0..3 {
+                    let moment = clock.now() + Duration::from_millis(5);
+                    alarm.sleep_until(moment).await.unwrap();
+                    assert!(clock.now() >= moment);
+                }
+                alarm.sleep_until(Moment::default()).await.unwrap();
             }
-            alarm.sleep_until(Moment::default()).await.unwrap();
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    thread_local! {
+        /// How long the machine has slept, as far as this thread's test is concerned.
+        pub(crate) static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 }
 
@@ -128,24 +187,24 @@ mod os {
     use std::sync::LazyLock;
     use std::time::Instant;
 
+    use super::Clock;
     use crate::Moment;
 
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-    /// The present moment.
-    pub fn now() -> Moment {
+    pub(super) fn now(_clock: Clock) -> Moment {
         Moment::default() + START.elapsed()
     }
 
     pub(crate) struct Alarm(());
 
     impl Alarm {
-        pub(crate) fn new() -> io::Result<Self> {
+        pub(crate) fn new(_clock: Clock) -> io::Result<Self> {
             Ok(Self(()))
         }
 
         pub(crate) async fn sleep_until(&self, moment: Moment) -> io::Result<()> {
-            tokio::time::sleep(moment.since(now())).await;
+            tokio::time::sleep(moment.since(now(Clock::Monotonic))).await;
             Ok(())
         }
     }

@@ -10,7 +10,7 @@ use crate::client::Inner;
 use crate::lease::Lease;
 use crate::{
     Error, ErrorKind, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released, Result, Token,
-    Validity, metric, now,
+    Validity, metric,
 };
 
 /// A lock that is held, until it is released, dropped or lost.
@@ -154,7 +154,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.inner.keeper.forget(self.owner());
         self.lease.give_up();
-        metric::given_up(now().since(self.lease.acquired));
+        metric::given_up(self.lease.now().since(self.lease.acquired));
         tracing::debug!(lock = %self.lease.claim.name, "given up");
         if self.held {
             self.inner.janitor.release_later(self.lease.claim.clone());

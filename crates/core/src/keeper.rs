@@ -15,7 +15,7 @@ use crate::clock::Alarm;
 use crate::lease::Lease;
 use crate::listener::{HoldListener, News};
 use crate::{
-    Background, Error, ErrorKind, Hold, Moment, OwnerId, Renewal, Result, Store, metric, now,
+    Background, Clock, Error, ErrorKind, Hold, Moment, OwnerId, Renewal, Result, Store, metric,
 };
 
 /// Watches over leases from [`watch`](Keeper::watch) to [`forget`](Keeper::forget): renews them in
@@ -38,12 +38,14 @@ impl Keeper {
         background: &Background,
     ) -> Result<Self> {
         let _inside = background.runtime().enter();
-        let alarm = Alarm::new().map_err(|error| {
+        let clock = store.capabilities().clock;
+        let alarm = Alarm::new(clock).map_err(|error| {
             let why = format!("no timer to renew leases by ({error}): raise the limit on files");
             Error::new(ErrorKind::Internal, "make a client", why).caused_by(error)
         })?;
         let round = Arc::new(Round {
             store,
+            clock,
             call_timeout,
             book: Mutex::new(Book::default()),
             earlier: Notify::new(),
@@ -80,6 +82,8 @@ impl Drop for Keeper {
 #[derive(Debug)]
 struct Round {
     store: Arc<dyn Store>,
+    /// The clock that its terms run on.
+    clock: Clock,
     call_timeout: Duration,
     book: Mutex<Book>,
     earlier: Notify,
@@ -200,7 +204,7 @@ impl Book {
             None => {
                 metric::renewal_missed();
                 let pause = ward.backoff.next(ward.lease.claim.owner.chance(sent));
-                ward.watchdog.handle_failed(now(), pause);
+                ward.watchdog.handle_failed(ward.lease.now(), pause);
             }
         }
         let alarm = self.set_alarm(owner);
@@ -255,7 +259,7 @@ async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedRece
     loop {
         let (renewals, next) = {
             let mut book = round.book.lock();
-            let now = now();
+            let now = round.clock.now();
             let renewals = book.due(now);
             (renewals, book.next_alarm(now))
         };
@@ -282,7 +286,7 @@ async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedRece
 
 /// One renewal. It is a task of its own, so one that hangs delays nobody and no deadline.
 async fn renew(round: Arc<Round>, lease: Arc<Lease>, limit: Duration) {
-    let sent = now();
+    let sent = round.clock.now();
     let limit = limit.min(round.call_timeout);
     let outcome = match within(limit, "renew", round.store.renew(&lease.claim)).await {
         Ok(renewal) => Some(renewal),
@@ -303,7 +307,7 @@ async fn renew(round: Arc<Round>, lease: Arc<Lease>, limit: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, LossReason, Token};
+    use crate::{Claim, LossReason, Token, now};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -313,7 +317,7 @@ mod tests {
 
     fn granted(token: Option<Token>, deadline: Moment) -> Arc<Lease> {
         let runtime = tokio::runtime::Handle::current();
-        Arc::new(Lease::new(Claim::sample(), token, deadline, None, runtime))
+        Arc::new(Lease::new(Claim::sample(), token, deadline, None, Clock::Boot, runtime))
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Claim, Error, ErrorKind, LossReason, Moment, Token, metric, now};
+use crate::{Claim, Clock, Error, ErrorKind, LossReason, Moment, Token, metric};
 
 /// One grant, as the guard and the keeper share it.
 ///
@@ -24,6 +24,8 @@ pub(crate) struct Lease {
     pub(crate) claim: Claim,
     pub(crate) token: Option<Token>,
     pub(crate) acquired: Moment,
+    /// The clock that all its moments are on: the store's.
+    clock: Clock,
     deadline: AtomicU64,
     /// The holder's own limit, which no renewal moves.
     hold_until: Option<Moment>,
@@ -57,12 +59,14 @@ impl Lease {
         token: Option<Token>,
         deadline: Moment,
         hold_until: Option<Moment>,
+        clock: Clock,
         runtime: Handle,
     ) -> Self {
         Self {
             claim,
             token,
-            acquired: now(),
+            acquired: clock.now(),
+            clock,
             deadline: AtomicU64::new(deadline.as_nanos()),
             hold_until,
             health: AtomicU8::new(SOUND),
@@ -73,10 +77,15 @@ impl Lease {
         }
     }
 
+    /// The present moment on the lease's clock.
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         match self.loss() {
             Some(_) => Duration::ZERO,
-            None => self.deadline().since(now()),
+            None => self.deadline().since(self.now()),
         }
     }
 
@@ -89,7 +98,7 @@ impl Lease {
         if let Some(reason) = self.recorded() {
             return Some(reason);
         }
-        let now = now();
+        let now = self.now();
         if now < self.deadline() {
             return None;
         }
@@ -144,7 +153,7 @@ impl Lease {
         let given_up = reason == LossReason::NotHeld && self.turn([GIVEN_UP], health);
         if given_up || self.turn([SOUND, DANGER], health) {
             let (lock, owner, token) = (&self.claim.name, self.claim.owner, self.token);
-            let late = now().since(self.deadline());
+            let late = self.now().since(self.deadline());
             let cause = self.renewal_failure.lock().as_ref().map(ToString::to_string);
             let cause = cause.as_deref().unwrap_or("no renewal failed before it");
             tracing::warn!(%lock, ?owner, ?token, ?reason, ?late, cause, "lease lost");
@@ -274,9 +283,25 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::tests::SUSPENDED;
+    use crate::now;
 
     fn lease(deadline: Moment) -> Lease {
-        Lease::new(Claim::sample(), None, deadline, None, Handle::current())
+        Lease::new(Claim::sample(), None, deadline, None, Clock::Boot, Handle::current())
+    }
+
+    #[tokio::test]
+    async fn a_lease_survives_a_suspend_exactly_where_its_store_stands_still_with_the_machine() {
+        for clock in [Clock::Boot, Clock::Monotonic] {
+            let deadline = clock.now() + Duration::from_secs(60);
+            let runtime = Handle::current();
+            let lease = Lease::new(Claim::sample(), None, deadline, None, clock, runtime);
+            SUSPENDED.set(Duration::from_secs(86_400));
+            let survived = lease.is_valid();
+            SUSPENDED.set(Duration::ZERO);
+            assert_eq!(survived, clock == Clock::Monotonic);
+            assert_eq!(lease.remaining() > Duration::ZERO, survived, "a loss is for good");
+        }
     }
 
     const EXPIRED_BEFORE: Interrupted =

@@ -38,7 +38,7 @@ pub use capabilities::{Capabilities, Fencing};
 pub use chaos::{Chaos, Faults};
 pub use claim::{Claim, Origin};
 pub use client::Client;
-pub use clock::now;
+pub use clock::{Clock, now};
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use finding::{Finding, Severity};

@@ -156,7 +156,8 @@ pub enum Answer {
 pub struct Grant {
     /// The fencing token, if the store gives one.
     pub token: Option<Token>,
-    /// The latest moment known to be before the grant's term began, on this machine's clock.
+    /// The latest moment known to be before the grant's term began, on the store's clock
+    /// ([`Capabilities::clock`]).
     /// `None`: the moment before the call that returned the grant was sent.
     pub since: Option<Moment>,
     /// How long the grant is good until it is first renewed, where that is shorter than the claim's

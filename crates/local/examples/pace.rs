@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience, Store};
+use tenure_core::{Answer, Claim, Clock, LockName, Mode, Origin, OwnerId, Patience, Store};
 use tenure_local::LocalStore;
 
 const TURNS: usize = 500;
@@ -155,7 +155,7 @@ async fn rally(store: &LocalStore) -> Result<Vec<Duration>, Box<dyn std::error::
                 Ok(Ok(Answer::Granted(grant))) => {
                     // The grant is dated by whoever handed the lock over, on the same clock.
                     let since = grant.since.unwrap_or_default();
-                    delays.push(tenure_core::now().since(since));
+                    delays.push(Clock::Monotonic.now().since(since));
                     Answer::Granted(grant)
                 }
                 _ => store.claim(&claim, queue()).await?,

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tenure_core::Eviction;
 
 use crate::fault::{Fault, Result};
+use crate::files;
 
 pub(crate) fn record(
     dir: &Path,
@@ -21,17 +22,18 @@ pub(crate) fn record(
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let clock_ms = since.map_or(0, |span| span.as_millis());
     let line = line(clock_ms, eviction, pid, token);
-    let mut options = File::options();
-    options.append(true).create(true).mode(0o600);
-    options.custom_flags(libc::O_NOFOLLOW);
-    options
-        .open(&path)
-        .and_then(|mut file| {
-            // One write, so that lines of several processes do not mix.
-            file.write_all(line.as_bytes())?;
-            file.sync_data()
-        })
+    let mut file = files::open_or_create(dir, "audit.log")?;
+    // One write at the end of the file, so that lines of several processes do not mix.
+    append(&file)
+        .and_then(|()| file.write_all(line.as_bytes()))
+        .and_then(|()| file.sync_data())
         .map_err(|error| Fault::io("writing", &path, error))
+}
+
+/// Makes every write go to the end of the file, wherever that is by then.
+fn append(file: &File) -> std::io::Result<()> {
+    let flags = fcntl_getfl(file)?;
+    Ok(fcntl_setfl(file, flags | OFlags::APPEND)?)
 }
 
 fn line(clock_ms: u128, eviction: &Eviction, pid: Option<u32>, token: Option<u64>) -> String {

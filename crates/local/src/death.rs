@@ -4,7 +4,7 @@
 //! head, the holders. The hint is a pidfd that becomes readable; the truth is the member's lock
 //! on its byte. Whoever notices takes all claims of the dead out, each with its hand-off.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
 
 use crate::fault::Result;
 use crate::members::{self, IN_USE, Member};
@@ -22,28 +23,82 @@ use crate::store::Inner;
 /// Records looked at in one go while clearing up, so that others get their turn.
 const SWATH: u32 = 1024;
 
-/// The members watched already. A watch lasts as long as the member: one per process that was
-/// ever in our way, which costs less than starting and ending one with every wait.
+/// The most members watched at a time, each with a descriptor. The poll looks after others.
+const MOST: usize = 64;
+/// The most members that stay watched while no waiter needs it: two that hand a lock to and fro
+/// should not start and end a watch each time.
+const IDLE: usize = 16;
+
+/// The members watched now.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(Mutex<HashSet<Member>>);
+pub(crate) struct Watches(Mutex<HashMap<Member, Watch>>);
+
+#[derive(Debug)]
+struct Watch {
+    task: AbortHandle,
+    /// Waiters that need it.
+    waiters: usize,
+    /// When the last of them stopped needing it, as a number that grows.
+    idle_since: u64,
+}
+
+/// One waiter's need for a member to be watched.
+#[derive(Debug)]
+pub(crate) struct Watching<'a> {
+    watches: &'a Watches,
+    member: Member,
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let mut watches = self.watches.0.lock();
+        let latest = watches.values().map(|watch| watch.idle_since).max().unwrap_or(0);
+        // Gone if the member has died.
+        if let Some(watch) = watches.get_mut(&self.member) {
+            watch.waiters -= 1;
+            watch.idle_since = latest + 1;
+        }
+        if watches.values().filter(|watch| watch.waiters == 0).count() > IDLE {
+            end_longest_idle(&mut watches);
+        }
+    }
+}
+
+/// False if all are needed.
+fn end_longest_idle(watches: &mut HashMap<Member, Watch>) -> bool {
+    let idle = watches.iter().filter(|(_, watch)| watch.waiters == 0);
+    let Some((&member, _)) = idle.min_by_key(|(_, watch)| watch.idle_since) else {
+        return false;
+    };
+    if let Some(watch) = watches.remove(&member) {
+        watch.task.abort();
+    }
+    true
+}
 
 impl Inner {
-    /// Watches a member until it dies, unless it is watched already.
-    pub(crate) fn watch(this: &Arc<Self>, member: Member) {
-        if !this.watches.0.lock().insert(member) {
-            return;
+    /// Watches a member until it dies or no waiter needs that any more. `None` if it cannot be
+    /// watched: then the poll must do.
+    pub(crate) fn watch(this: &Arc<Self>, member: Member) -> Option<Watching<'_>> {
+        let mut watches = this.watches.0.lock();
+        if let Some(watch) = watches.get_mut(&member) {
+            watch.waiters += 1;
+            return Some(Watching { watches: &this.watches, member });
+        }
+        if watches.len() >= MOST && !end_longest_idle(&mut watches) {
+            return None;
         }
         let _inside = this.runtime.enter();
-        match pidfd(this, member) {
-            Some(pidfd) => {
-                this.runtime.spawn(keep_watch(pidfd, member, Arc::downgrade(this)));
-            }
-            None => {
-                // Dead, or out of sight (another pid namespace): then the poll must do.
-                this.watches.0.lock().remove(&member);
-                this.bury(member);
-            }
-        }
+        let Some(pidfd) = pidfd(this, member) else {
+            // Dead, or out of sight (another pid namespace).
+            drop(watches);
+            this.bury(member);
+            return None;
+        };
+        let task = this.runtime.spawn(keep_watch(pidfd, member, Arc::downgrade(this)));
+        let task = task.abort_handle();
+        watches.insert(member, Watch { task, waiters: 1, idle_since: 0 });
+        Some(Watching { watches: &this.watches, member })
     }
 
     /// Clears up after a member if it is dead.

@@ -8,7 +8,9 @@ use rustix::fs::{StatFs, statfs};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use tenure_core::{ErrorKind, Finding};
 
+use crate::access::Access;
 use crate::fault::{Fault, Result};
+use crate::files;
 use crate::layout::{CHUNK, MEMBERS, RECORD_WORDS};
 use crate::store::Inner;
 use crate::txn::Txn;
@@ -20,7 +22,8 @@ pub(crate) fn examine(inner: &Inner) -> Result<Vec<Finding>> {
     let mut findings = vec![file_system(dir, stats.f_type as u64 & 0xffff_ffff)];
     for name in ["", "table", "tokens", "members"] {
         let path = if name.is_empty() { dir.to_owned() } else { dir.join(name) };
-        findings.extend(privacy(&path, std::fs::symlink_metadata(&path).as_ref().ok()));
+        let metadata = std::fs::symlink_metadata(&path).ok();
+        findings.extend(metadata.and_then(|found| privacy(&path, &found, &inner.table.access)));
     }
     findings.extend(replaced(inner)?);
     let used = usage(inner)?;
@@ -33,6 +36,13 @@ pub(crate) fn examine(inner: &Inner) -> Result<Vec<Finding>> {
 
 fn file_system(dir: &Path, magic: u64) -> Finding {
     let dir = dir.display();
+    if let Some(name) = files::remote_name(magic) {
+        let what = format!(
+            "{dir} is on {name}, behind which there may be another machine that does not see \
+             these locks"
+        );
+        return Finding::advice(what, "use a directory on a local disk");
+    }
     match magic {
         0x0102_1994 | 0x8584_58f6 => Finding::advice(
             format!(
@@ -40,13 +50,6 @@ fn file_system(dir: &Path, magic: u64) -> Finding {
                      tokens then start from the wall clock"
             ),
             "use a directory on a disk where a fenced resource remembers tokens",
-        ),
-        0x6573_5546 => Finding::advice(
-            format!(
-                "{dir} is on a FUSE file system, behind which there may be another machine \
-                     that does not see these locks"
-            ),
-            "use a directory on a local disk",
         ),
         0x794c_7630 => Finding::advice(
             format!(
@@ -60,16 +63,17 @@ fn file_system(dir: &Path, magic: u64) -> Finding {
 }
 
 /// Who else may change, or look at, what is there.
-fn privacy(path: &Path, metadata: Option<&Metadata>) -> Option<Finding> {
-    let (metadata, shown) = (metadata?, path.display());
-    let (mode, owner) = (metadata.mode() & 0o777, metadata.uid());
-    if mode & 0o022 != 0 {
+fn privacy(path: &Path, metadata: &Metadata, access: &Access) -> Option<Finding> {
+    let (shown, mode, owner) = (path.display(), metadata.mode() & 0o777, metadata.uid());
+    let shared = access.includes_group(metadata);
+    let (strangers, who) = if shared { (0o002, "o") } else { (0o022, "go") };
+    if mode & strangers != 0 {
         return Some(Finding::danger(
             format!("{shown} can be changed by other users (mode {mode:04o})"),
-            format!("chmod go-w {shown}"),
+            format!("chmod {who}-w {shown}"),
         ));
     }
-    if owner != geteuid().as_raw() && owner != 0 {
+    if !shared && owner != geteuid().as_raw() && owner != 0 {
         return Some(Finding::advice(
             format!("{shown} belongs to another user (uid {owner}), who can take locks away"),
             "use a directory of this user, unless the two are meant to share locks",
@@ -199,7 +203,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let found = |mode| {
             std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).unwrap();
-            privacy(dir.path(), Some(&dir.path().metadata().unwrap())).map(|f| f.severity)
+            privacy(dir.path(), &dir.path().metadata().unwrap(), &Access::default())
+                .map(|finding| finding.severity)
         };
         assert_eq!(found(0o700), None);
         assert_eq!(found(0o750), None);

@@ -6,34 +6,86 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, FlockOperation, access, flock, statfs};
+use rustix::fs::{Access as Mode, FlockOperation, flock, statfs};
 use tenure_core::ErrorKind;
 
+use crate::access::{Access, share};
 use crate::fault::{Fault, Result};
 
 /// How long to wait for another process that is just opening the same directory.
 const OPENING_TAKES: Duration = Duration::from_secs(5);
 
+/// What lies in the directory and must not belong to a stranger.
+const FILES: [&str; 6] = ["wake", "table", "tokens", "members", "init", "audit.log"];
+
 /// Creates the directory if it is missing, and refuses one that cannot serve.
-pub(crate) fn prepare(dir: &Path) -> Result<()> {
-    make_dir(dir)?;
-    access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK)
+pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
+    if make_dir(dir, access)? {
+        access.hand_over(dir)?;
+    }
+    let looked = |path: &Path, error| Fault::io("looking at", path, error);
+    let metadata = std::fs::metadata(dir).map_err(|error| looked(dir, error))?;
+    access.check_directory(&metadata, dir)?;
+    access.check_owner(&metadata, dir)?;
+    rustix::fs::access(dir, Mode::READ_OK | Mode::WRITE_OK | Mode::EXEC_OK)
         .map_err(|error| Fault::io("writing to", dir, error))?;
-    let stats = statfs(dir).map_err(|error| Fault::io("looking at", dir, error))?;
-    if let Some(name) = network_name(stats.f_type as u64 & 0xffff_ffff) {
+    let stats = statfs(dir).map_err(|error| looked(dir, error.into()))?;
+    if let Some(name) = remote_name(stats.f_type as u64 & 0xffff_ffff)
+        && !access.any_file_system
+    {
         let why = format!(
-            "{} is on a network file system ({name}), where machines would not see each \
-             other's locks: choose a directory on a local disk",
+            "{} is on {name}, behind which there may be another machine that does not see this \
+             machine's locks: choose a directory on a local disk, or insist with filesystem=any \
+             if every process that locks there runs on this machine",
             dir.display()
         );
         return Err(Fault::new(ErrorKind::Unsupported, why));
     }
-    make_dir(&dir.join("wake"))
+    let wake = dir.join("wake");
+    if make_dir(&wake, access)? {
+        let made = File::open(&wake).map_err(|error| looked(&wake, error))?;
+        share(dir, &made, &wake)?;
+    }
+    for path in FILES.map(|name| dir.join(name)) {
+        match std::fs::symlink_metadata(&path) {
+            Ok(metadata) => access.check_owner(&metadata, &path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(looked(&path, error)),
+        }
+    }
+    Ok(())
 }
 
-/// Opens for reading and writing, private to the user, not inherited by other programs.
-pub(crate) fn open_or_create(path: &Path) -> Result<File> {
-    private().create(true).open(path).map_err(|error| Fault::io("opening", path, error))
+/// Opens for reading and writing, for the directory's users, not inherited by other programs.
+pub(crate) fn open_or_create(dir: &Path, name: &str) -> Result<File> {
+    let path = dir.join(name);
+    let failed = |error| Fault::io("opening", &path, error);
+    for _ in 0..2 {
+        match private().open(&path) {
+            Ok(file) => return Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        match private().create_new(true).open(&path) {
+            Ok(file) => return share(dir, &file, &path).map(|()| file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Err(failed(io::ErrorKind::NotFound.into()))
+}
+
+/// A new file, to be renamed when it is complete. What an earlier attempt left is deleted.
+pub(crate) fn draft(dir: &Path, name: &str) -> Result<File> {
+    let path = dir.join(name);
+    let failed = |error| Fault::io("writing", &path, error);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let file = private().create_new(true).open(&path).map_err(failed)?;
+    share(dir, &file, &path)?;
+    Ok(file)
 }
 
 pub(crate) fn private() -> OpenOptions {
@@ -46,11 +98,13 @@ pub(crate) fn private() -> OpenOptions {
 /// Keeps others from creating or replacing the table until the file is dropped.
 pub(crate) fn hold_init(dir: &Path) -> Result<File> {
     let path = dir.join("init");
-    let file = open_or_create(&path)?;
+    let mut file = open_or_create(dir, "init")?;
     let started = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
+            Ok(()) if is_linked(&file, &path)? => return Ok(file),
+            // Deleted meanwhile: other processes lock another file.
+            Ok(()) => file = open_or_create(dir, "init")?,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
                 if started.elapsed() < OPENING_TAKES =>
             {
@@ -83,20 +137,28 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
         .map_err(|error| Fault::io("syncing", dir, error))
 }
 
-fn make_dir(dir: &Path) -> Result<()> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Fault::new(
+/// Whether it is new.
+fn make_dir(dir: &Path, access: &Access) -> Result<bool> {
+    let failed = |error| Fault::io("creating", dir, error);
+    if let Some(above) = dir.parent().filter(|above| !above.exists()) {
+        // The group must be able to pass through what is created above a shared directory, unless
+        // the umask says otherwise.
+        let mode = if access.is_shared() { 0o755 } else { 0o700 };
+        DirBuilder::new().recursive(true).mode(mode).create(above).map_err(failed)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(error)),
+        Err(_) if dir.is_dir() => Ok(false),
+        Err(_) => Err(Fault::new(
             ErrorKind::Invalid,
             format!("{} is not a directory: choose another path or remove it", dir.display()),
         )),
-        Err(error) => Err(Fault::io("creating", dir, error)),
-        Ok(()) => Ok(()),
     }
 }
 
-/// The file systems on which another machine can have the same file, by their magic number.
-fn network_name(magic: u64) -> Option<&'static str> {
+/// The file systems that may reach another machine, by their magic number.
+pub(crate) fn remote_name(magic: u64) -> Option<&'static str> {
     Some(match magic {
         0x6969 => "NFS",
         0x517b => "SMB",
@@ -111,6 +173,17 @@ fn network_name(magic: u64) -> Option<&'static str> {
         0x0bd0_0bd0 => "Lustre",
         0x564c => "NCP",
         0x4750_4653 => "GPFS",
+        0x6163_6673 => "ACFS",
+        0x1983_0326 => "BeeGFS",
+        0x2003_0528 => "OrangeFS",
+        0xaad7_aaea => "PanFS",
+        0xbeef_dead => "StorNext",
+        0xa501_fcf5 => "VxFS",
+        0x786f_4256 => "a VirtualBox folder",
+        0xbacb_acbc => "a VMware folder",
+        0x7c7c_6673 => "a Parallels folder",
+        // sshfs, GlusterFS, virtiofs and many others; also ntfs-3g, which is local.
+        0x6573_5546 => "FUSE",
         _ => return None,
     })
 }
@@ -120,11 +193,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_file_systems_are_known_by_their_numbers() {
-        assert_eq!(network_name(0x6969), Some("NFS"));
-        assert_eq!(network_name(0xff53_4d42), Some("CIFS"));
-        assert_eq!(network_name(0xef53), None, "ext4");
-        assert_eq!(network_name(0x0102_1994), None, "tmpfs");
+    fn file_systems_that_may_reach_another_machine_are_known_by_their_numbers() {
+        assert_eq!(remote_name(0x6969), Some("NFS"));
+        assert_eq!(remote_name(0xff53_4d42), Some("CIFS"));
+        assert_eq!(remote_name(0x6573_5546), Some("FUSE"));
+        assert_eq!(remote_name(0xef53), None, "ext4");
+        assert_eq!(remote_name(0x794c_7630), None, "overlay");
+        assert_eq!(remote_name(0x0102_1994), None, "tmpfs");
     }
 
     #[test]
@@ -133,12 +208,12 @@ mod tests {
         let file = dir.path().join("file");
         File::create(&file).unwrap();
         for path in [file.clone(), file.join("below")] {
-            let fault = prepare(&path).unwrap_err();
+            let fault = prepare(&path, &Access::default()).unwrap_err();
             assert_eq!(fault.kind(), ErrorKind::Invalid, "{fault:?}");
             assert!(format!("{fault:?}").contains("choose another"), "{fault:?}");
         }
         // Even root may not make directories there.
-        let fault = prepare(Path::new("/sys/kernel/tenure")).unwrap_err();
+        let fault = prepare(Path::new("/sys/kernel/tenure"), &Access::default()).unwrap_err();
         assert_eq!(fault.kind(), ErrorKind::Denied, "{fault:?}");
         assert!(format!("{fault:?}").contains("may write to"), "{fault:?}");
     }

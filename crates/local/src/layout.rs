@@ -2,7 +2,7 @@
 //!
 //! | words | what |
 //! |---|---|
-//! | 0..16 | what the file is: magic, version, layout, boot id, limit, inode of `members`, checksum |
+//! | 0..16 | the header: magic, version, layout, boot id, limit, inode of `members`, offsets of the clocks, checksum |
 //! | 16 | the gate: who may change the table now |
 //! | 24..29 | the state: checksum, free list and carved mark, capacity, next token, token ceiling |
 //! | 32 | the length of the journal |
@@ -13,7 +13,7 @@
 
 /// `tenure\0T`, as a number: reads differently on a machine of the other byte order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"tenure\0T");
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 /// What must agree for two builds to share a table.
 pub(crate) const SHAPE: u64 =
     (RECORD_WORDS as u64) << 48 | (BUCKETS as u64) << 24 | (MEMBERS as u64) << 8 | 1;
@@ -26,6 +26,8 @@ pub(crate) const AT_BOOT: usize = 3;
 pub(crate) const AT_LIMIT: usize = 5;
 /// The inode of the file `members`: with another one, the living would look dead.
 pub(crate) const AT_MEMBERS: usize = 6;
+/// What the time namespace adds to the clocks: two words.
+pub(crate) const AT_OFFSETS: usize = 7;
 pub(crate) const AT_CHECK: usize = 15;
 
 pub(crate) const GATE: usize = 16;

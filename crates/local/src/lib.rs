@@ -5,13 +5,15 @@
 //! `tenure-core`'s). `unsafe` is allowed in `mapping`, `ofd` and `readiness` only.
 //!
 //! # The directory
-//! Private to one user (0700, files 0600), on a local disk; network file systems are refused.
+//! Private to one user (0700, files 0600), on a local disk. Network file systems, FUSE and what
+//! belongs to another user are refused, unless [`LocalOptions`] says otherwise. Shared with a group
+//! it is 2770 and its files are 0660: files follow the mode of the directory.
 //!
 //! | file | what |
 //! |---|---|
 //! | `table` | all locks, holders and waiters of this boot, mapped into every process |
 //! | `tokens` | the durable ceiling of the fencing tokens: two checksummed records in turns |
-//! | `members` | byte *i* is locked by the process in slot *i* for as long as it lives |
+//! | `members` | byte *i* is locked by the process in slot *i* for as long as it lives, in all versions |
 //! | `wake/`*i* | the FIFO on which the process in slot *i* hears of its waiters' news |
 //! | `audit.log` | one JSON line per eviction |
 //! | `init` | locked while the table is created or replaced |
@@ -21,7 +23,10 @@
 //!   member inside. Whoever finds a dead member inside takes its place; one that lives and does
 //!   not come out within two seconds is named in an error.
 //! - Every change is journaled word by word before it is made, and so is undone if the process
-//!   is killed in the middle (module `txn`). Work on many claims is many small changes.
+//!   is killed in the middle (module `txn`). Work on many claims is many small changes, with the
+//!   gate left in between where the claims are many (module `stretch`).
+//! - No change waits for the disk to confirm a write: fencing tokens are reserved ahead of need, on
+//!   a thread of the process that finds few left (module `reserve`).
 //! - A release hands the lock to the next in line in the same change, and then wakes that one
 //!   waiter: in this process directly, in another by eight bytes down its FIFO. Leaving the line
 //!   costs the same anywhere in it.
@@ -31,11 +36,12 @@
 //!   record they lead to, records against their checksums. Damage is an error with a remedy.
 //! - The file grows by blocks that are allocated before they are used: a full disk is an error,
 //!   never a SIGBUS.
-//! - After a reboot the table is replaced by an empty one (it carries the boot id); tokens go on
-//!   from their ceiling, which was synced before any token below it was handed out.
+//! - A table of an earlier boot, of another version, or of a clock with another offset (a time
+//!   namespace) is replaced by an empty one, unless a process still uses it: then it is refused.
+//!   Tokens go on from their ceiling, which was synced before any token below it was handed out.
 //!
 //! # Assumptions
-//! - All processes see the same directory, on one kernel. In different pid namespaces a death is
+//! - All processes see the same directory and the same clock, on one kernel. In different pid namespaces a death is
 //!   noticed by the lock on the byte, when somebody asks (core's poll), not at once.
 //! - Nobody truncates the files or edits the table while it is in use.
 //! - The store is not used in a child after `fork` without `exec`: the child would share its
@@ -46,13 +52,16 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("tenure-local works on Linux only: use another store (Redis, etcd, ZooKeeper)");
 
+mod access;
 mod audit;
 mod check;
+mod clock;
 mod death;
 mod examine;
 mod fault;
 mod files;
 mod gate;
+mod header;
 #[cfg(test)]
 mod killed;
 mod layout;
@@ -61,11 +70,14 @@ mod mapping;
 mod members;
 mod ofd;
 mod ops;
+mod options;
 mod readiness;
 mod records;
+mod reserve;
 mod seats;
 mod state;
 mod store;
+mod stretch;
 mod table;
 mod tokens;
 mod txn;
@@ -74,6 +86,7 @@ mod wake;
 
 #[doc(hidden)]
 pub use check::Census;
+pub use options::LocalOptions;
 pub use store::LocalStore;
 #[doc(hidden)]
 pub use table::Setup;

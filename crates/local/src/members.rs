@@ -5,6 +5,7 @@
 //! Its word in the table says which life of the slot this is (generation) and the process id.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use tenure_core::ErrorKind;
@@ -119,6 +120,19 @@ impl Roster {
         }
         Ok(pids)
     }
+}
+
+/// Whether another open file has joined by this file of members, and by which process, where the
+/// table's file tells.
+pub(crate) fn other_user(members: &File, table: &File) -> std::io::Result<Option<Option<u32>>> {
+    let Some(slot) = ofd::any_locked(members)? else {
+        return Ok(None);
+    };
+    let member = Member { slot, generation: 0 };
+    let mut word = [0; 8];
+    let read = table.read_exact_at(&mut word, member.identity_at() as u64 * 8);
+    let identity = read.map(|()| unpack(slot, u64::from_ne_bytes(word)));
+    Ok(Some(identity.ok().and_then(Result::ok).flatten().map(|(_, pid)| pid)))
 }
 
 /// The process id of a member, if its slot is still in that life.

@@ -28,6 +28,16 @@ pub(crate) fn is_locked(file: &File, byte: u32) -> io::Result<bool> {
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
+/// A byte that another open file has locked, if there is one.
+pub(crate) fn any_locked(file: &File) -> io::Result<Option<u32>> {
+    let mut lock = whole_byte(0);
+    // To the end of the file, wherever that is.
+    lock.l_len = 0;
+    control(file, libc::F_OFD_GETLK, &mut lock)?;
+    let is_locked = lock.l_type != libc::F_UNLCK as libc::c_short;
+    Ok(is_locked.then(|| u32::try_from(lock.l_start).unwrap_or(u32::MAX)))
+}
+
 fn whole_byte(byte: u32) -> libc::flock {
     // SAFETY: `flock` is a plain C structure of integers, for which zero is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -71,9 +81,12 @@ mod tests {
         assert!(!try_lock(&theirs, 3).unwrap());
         assert!(is_locked(&theirs, 3).unwrap());
         assert!(!is_locked(&theirs, 4).unwrap());
+        assert_eq!(any_locked(&theirs).unwrap(), Some(3));
+        assert_eq!(any_locked(&ours).unwrap(), None, "one's own lock does not count");
         drop(open());
         assert!(is_locked(&theirs, 3).unwrap(), "another close leaves it locked");
         drop(ours);
+        assert_eq!(any_locked(&theirs).unwrap(), None);
         assert!(!is_locked(&theirs, 3).unwrap());
     }
 }

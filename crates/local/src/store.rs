@@ -7,24 +7,28 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, LockName, LockState,
-    Patience, Place, Released, Renewal, Result, Store,
+    Answer, Capabilities, Claim, Eviction, Fencing, Finding, LockName, LockState, Patience, Place,
+    Released, Renewal, Result, Store,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use crate::access::Access;
+use crate::clock::CLOCK;
 use crate::death::Watches;
 use crate::examine;
 use crate::fault::{self, Fault};
 use crate::line::Wake;
 use crate::members::{IN_USE, OVERFLOW};
+use crate::options::LocalOptions;
 use crate::readiness;
+use crate::reserve::Reserver;
 use crate::seats::Seats;
 use crate::table::{Setup, Table};
 use crate::txn::Txn;
 use crate::wait::Look;
-use crate::wake::{self, Bells, Sent};
+use crate::wake::{self, Bells};
 
 /// Locks shared by the processes of one Linux machine, in a directory.
 ///
@@ -49,22 +53,24 @@ pub(crate) struct Inner {
     pub(crate) seats: Arc<Seats>,
     pub(crate) watches: Watches,
     pub(crate) runtime: Handle,
+    pub(crate) reserver: Arc<Reserver>,
+    /// Itself, for a thread that may outlive it.
+    pub(crate) this: Weak<Self>,
     bells: Bells,
     listener: OnceLock<AbortHandle>,
 }
 
 impl LocalStore {
-    /// Opens the directory, and creates it if it is missing.
+    /// Opens a directory that is private to this user and on a local disk, and creates it if it is
+    /// missing. [`LocalOptions`] opens others.
     ///
     /// Call it inside a tokio runtime with its IO driver on: wake-ups from other processes are
     /// received by a task there.
     ///
     /// # Errors
-    /// [`Denied`](ErrorKind::Denied) and [`Invalid`](ErrorKind::Invalid) for a directory that
-    /// cannot be used, [`Unsupported`](ErrorKind::Unsupported) for one on a network file system
-    /// or of another version, [`Damaged`](ErrorKind::Damaged), [`Full`](ErrorKind::Full).
+    /// Those of [`LocalOptions::open`].
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(dir, Setup::default())
+        LocalOptions::new().open(dir)
     }
 
     /// For tests: opens with a boot id and a limit of their choice.
@@ -73,14 +79,7 @@ impl LocalStore {
     /// As [`open`](Self::open).
     #[doc(hidden)]
     pub fn open_with(dir: impl AsRef<Path>, setup: Setup) -> Result<Self> {
-        let operation = "open the local store";
-        // The working directory may change later.
-        let dir = &std::path::absolute(&dir).unwrap_or_else(|_| dir.as_ref().to_owned());
-        let runtime = Handle::try_current().map_err(|error| {
-            let why = "there is no tokio runtime here: call it inside one";
-            Error::new(ErrorKind::Invalid, operation, why).caused_by(error)
-        })?;
-        Self::start(dir, setup, runtime).map_err(|fault| fault.during(operation, dir))
+        LocalOptions::new().for_test(setup).open(dir)
     }
 
     /// The directory.
@@ -88,17 +87,24 @@ impl LocalStore {
         &self.inner.table.dir
     }
 
-    fn start(dir: &Path, setup: Setup, runtime: Handle) -> fault::Result<Self> {
-        let table = Table::open(dir, setup)?;
+    pub(crate) fn start(
+        dir: &Path,
+        access: Access,
+        setup: Setup,
+        runtime: Handle,
+    ) -> fault::Result<Self> {
+        let table = Table::open(dir, access, setup)?;
         let bells = Bells::new(dir);
         let fifo = bells.own(table.me())?;
         let _inside = runtime.enter();
         let fifo =
             readiness::readable(fifo).map_err(|error| Fault::io("listening in", dir, error))?;
-        let inner = Arc::new(Inner {
+        let inner = Arc::new_cyclic(|this| Inner {
             table,
             seats: Arc::default(),
             watches: Watches::default(),
+            reserver: Arc::default(),
+            this: this.clone(),
             bells,
             listener: OnceLock::new(),
             runtime: runtime.clone(),
@@ -133,7 +139,11 @@ impl Inner {
         let mut txn = Txn::begin(&self.table).map_err(|fault| (fault, false))?;
         let done = work(&mut txn, &mut wakes).and_then(|value| txn.commit().map(|()| value));
         let committed = txn.has_committed();
+        let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
+        if is_low {
+            self.reserve_ahead();
+        }
         for wake in wakes {
             self.tell(wake);
         }
@@ -144,7 +154,7 @@ impl Inner {
         if wake.member == self.table.me() {
             return self.seats.notify(wake.index);
         }
-        if self.bells.ring(wake) == Sent::Full
+        if !self.bells.ring(wake)
             && let Some(flags) = self.table.map.word(wake.member.flags_at())
         {
             flags.fetch_or(OVERFLOW, Ordering::AcqRel);
@@ -233,6 +243,8 @@ impl Store for LocalStore {
                     1,048,576 per second), or the disk loses what it has confirmed as written",
         });
         capabilities.tells_losses = false;
+        capabilities.clock = CLOCK;
+
         capabilities
     }
 
@@ -242,14 +254,14 @@ impl Store for LocalStore {
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
         let subscription = self.inner.seats.subscribe(place.mark as u32);
+        let mut _watching = Vec::new();
         loop {
             let look = self.run("wait for", &claim.name, |inner| inner.look(claim, place))?;
             match look {
                 Look::Answer(answer) => return Ok(answer),
                 Look::Watch(members) => {
-                    for member in members {
-                        Inner::watch(&self.inner, member);
-                    }
+                    let watch = |member| Inner::watch(&self.inner, member);
+                    _watching = members.into_iter().filter_map(watch).collect();
                 }
             }
             subscription.news().await;

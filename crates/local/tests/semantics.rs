@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use tenure_core::{Answer, Eviction, Fencing, Mode, OwnerId, Patience, Released, Renewal, Store};
-use tenure_local::{LocalStore, Setup};
+use tenure_local::LocalStore;
 
 fn open() -> (tempfile::TempDir, LocalStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ async fn a_holder_that_claims_again_keeps_its_token_and_its_term_starts_anew() {
     let again = grant(store.claim(&claim, QUEUE).await.unwrap());
     assert_eq!(first.token, again.token);
     assert!(first.since < again.since);
-    assert!(again.since.unwrap() <= tenure_core::now());
+    assert!(again.since.unwrap() <= store.capabilities().clock.now());
     assert_eq!(store.renew(&claim).await.unwrap(), Renewal::Renewed);
     store.release(&claim).await.unwrap();
     assert_eq!(store.renew(&claim).await.unwrap(), Renewal::Lost);
@@ -193,6 +193,44 @@ async fn a_term_that_ended_gives_way_and_comes_back_as_a_new_claim() {
 }
 
 #[tokio::test]
+async fn an_expired_permit_is_free_for_one_who_does_not_wait_wherever_it_was() {
+    let (_dir, store) = open();
+    let permit = |take| claim("a", Mode::Permits { take, of: 600 });
+    let holders: Vec<_> = (0..600).map(|_| permit(1)).collect();
+    for holder in &holders {
+        grant(store.claim(holder, QUEUE).await.unwrap());
+    }
+    for expired in [3, 9, 255, 256, 599] {
+        let mut brief = holders[expired].clone();
+        brief.ttl = Duration::ZERO;
+        grant(store.claim(&brief, QUEUE).await.unwrap());
+        grant(store.claim(&permit(1), Patience::None).await.unwrap());
+        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+    }
+    assert_eq!(store.check().unwrap().holders, 600);
+}
+
+#[tokio::test]
+async fn a_claim_is_found_behind_many_others_by_a_store_that_did_not_make_it() {
+    let (_dir, store) = open();
+    let other = LocalStore::open(store.dir()).unwrap();
+    let permit = |take| claim("a", Mode::Permits { take, of: 600 });
+    let holders: Vec<_> = (0..600).map(|_| permit(1)).collect();
+    let waiters: Vec<_> = (0..600).map(|_| permit(600)).collect();
+    for claim in holders.iter().chain(&waiters) {
+        store.claim(claim, QUEUE).await.unwrap();
+    }
+    for index in [0, 4, 255, 256, 599] {
+        assert_eq!(other.renew(&holders[index]).await.unwrap(), Renewal::Renewed);
+        assert_eq!(other.release(&holders[index]).await.unwrap(), Released::Released);
+        assert_eq!(other.release(&holders[index]).await.unwrap(), Released::NotHeld);
+        assert_eq!(other.release(&waiters[index]).await.unwrap(), Released::NotHeld);
+    }
+    let census = store.check().unwrap();
+    assert_eq!((census.holders, census.waiters), (595, 595));
+}
+
+#[tokio::test]
 async fn an_expired_place_is_skipped() {
     let (_dir, store) = open();
     let (holder, lapsed, next) = (exclusive("a"), exclusive("a"), exclusive("a"));
@@ -294,22 +332,6 @@ async fn files_are_private() {
     assert_eq!(mode("wake"), 0o700);
     for file in ["table", "tokens", "members", "init", "wake/0"] {
         assert_eq!(mode(file), 0o600, "{file}");
-    }
-}
-
-#[tokio::test]
-async fn after_a_reboot_the_table_is_new_and_tokens_go_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let boot = |id| Setup { boot_id: Some([id; 16]), ..Setup::default() };
-    let mut last = None;
-    for id in 1..5 {
-        let store = LocalStore::open_with(dir.path(), boot(id)).unwrap();
-        assert!(store.list("").await.unwrap().is_empty());
-        let got = token(store.claim(&exclusive("a"), QUEUE).await.unwrap());
-        assert!(last < Some(got));
-        last = Some(got);
-        // As if the power was cut: nothing is given up.
-        std::mem::forget(store);
     }
 }
 

@@ -1,9 +1,9 @@
-//! A point on a clock that runs through suspend.
+//! A point on a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time, in nanoseconds since the machine was started, suspended time included.
+/// A point in time, in nanoseconds since the machine was started, by one of its clocks.
 ///
 /// Only differences mean anything, and only between moments of the same machine and boot.
 /// All arithmetic saturates: a moment never wraps.

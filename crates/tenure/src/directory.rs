@@ -1,16 +1,22 @@
 //! Where local locks are, unless a URL says so.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use tenure_core::{Error, ErrorKind, Result};
 
-/// `$TENURE_DIR`, else `tenure` in `$XDG_STATE_HOME`, else `~/.local/state/tenure`.
+/// `$TENURE_DIR`, else `tenure` in the first of `$XDG_STATE_HOME` and `$STATE_DIRECTORY` (which
+/// systemd sets for a service), else `.local/state/tenure` in `$HOME`, or in the user's home
+/// directory by the user database.
 pub(crate) fn default_directory() -> Result<PathBuf> {
-    directory_in(|name| std::env::var_os(name))
+    // Consults the user database where `$HOME` is not set or empty.
+    directory_in(|name| std::env::var_os(name), std::env::home_dir)
 }
 
-fn directory_in(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> {
+fn directory_in(
+    variable: impl Fn(&str) -> Option<OsString>,
+    home: impl Fn() -> Option<PathBuf>,
+) -> Result<PathBuf> {
     let invalid = |why: &str| Error::new(ErrorKind::Invalid, "find the local store", why);
     let path = |name: &str| Some(PathBuf::from(variable(name).filter(|value| !value.is_empty())?));
     if let Some(directory) = path("TENURE_DIR") {
@@ -20,32 +26,58 @@ fn directory_in(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf> 
             false => Err(invalid("TENURE_DIR is not absolute: let it begin with a slash")),
         };
     }
-    let absolute = |name: &str| path(name).filter(|path| path.is_absolute());
-    absolute("XDG_STATE_HOME")
-        .or_else(|| Some(absolute("HOME")?.join(".local/state")))
+    let absolute = |path: Option<PathBuf>| path.filter(|path| path.is_absolute());
+    absolute(path("XDG_STATE_HOME"))
+        .or_else(|| absolute(first(&variable("STATE_DIRECTORY")?)))
+        .or_else(|| Some(absolute(home())?.join(".local/state")))
         .map(|state| state.join("tenure"))
-        .ok_or_else(|| invalid("no home directory is known: set TENURE_DIR, or use local:/dir"))
+        .ok_or_else(|| {
+            invalid(
+                "none of TENURE_DIR, XDG_STATE_HOME, STATE_DIRECTORY and HOME has an absolute \
+                 path, and the user database has no home directory for this user: set \
+                 TENURE_DIR, or use local:/dir",
+            )
+        })
+}
+
+/// The first of several directories with colons between.
+fn first(directories: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(directories).next()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn directory(variables: &[(&str, &str)]) -> Option<String> {
+    fn found(variables: &[(&str, &str)], home: Option<&str>) -> Result<String> {
         let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
-        let directory = directory_in(|name| find(name).map(|(_, value)| OsString::from(value)));
-        directory.ok().map(|path| path.display().to_string())
+        let variable = |name: &str| find(name).map(|(_, value)| OsString::from(value));
+        let directory = directory_in(variable, || home.map(PathBuf::from));
+        directory.map(|path| path.display().to_string())
     }
 
     #[test]
     fn the_first_variable_that_says_where_decides() {
-        let (ours, state, home) = (("TENURE_DIR", "/t"), ("XDG_STATE_HOME", "/s"), ("HOME", "/h"));
-        assert_eq!(directory(&[ours, state, home]).unwrap(), "/t");
-        assert_eq!(directory(&[state, home]).unwrap(), "/s/tenure");
-        assert_eq!(directory(&[home]).unwrap(), "/h/.local/state/tenure");
-        assert_eq!(directory(&[]), None);
-        assert_eq!(directory(&[("TENURE_DIR", "here"), home]), None);
-        let odd = [("TENURE_DIR", ""), ("XDG_STATE_HOME", "here"), home];
-        assert_eq!(directory(&odd).unwrap(), "/h/.local/state/tenure");
+        let (ours, xdg) = (("TENURE_DIR", "/t"), ("XDG_STATE_HOME", "/s"));
+        let (service, home) = (("STATE_DIRECTORY", "/var/lib/a:/var/lib/b"), Some("/h"));
+        assert_eq!(found(&[ours, xdg, service], home).unwrap(), "/t");
+        assert_eq!(found(&[xdg, service], home).unwrap(), "/s/tenure");
+        assert_eq!(found(&[service], home).unwrap(), "/var/lib/a/tenure");
+        assert_eq!(found(&[], home).unwrap(), "/h/.local/state/tenure");
+        let odd = [("TENURE_DIR", ""), ("XDG_STATE_HOME", "here"), ("STATE_DIRECTORY", "a:/b")];
+        assert_eq!(found(&odd, home).unwrap(), "/h/.local/state/tenure");
+        assert!(found(&[("TENURE_DIR", "here")], home).is_err());
+    }
+
+    #[test]
+    fn an_error_says_where_the_directory_was_looked_for() {
+        for home in [None, Some(""), Some("here")] {
+            let error = found(&[], home).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            for name in ["TENURE_DIR", "XDG_STATE_HOME", "STATE_DIRECTORY", "HOME", "user database"]
+            {
+                assert!(error.to_string().contains(name), "{error}");
+            }
+        }
     }
 }

@@ -61,7 +61,8 @@ impl Engine {
     /// is not part of this build.
     pub(crate) const fn options(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Local | Self::Memory => Some(&["timeout"]),
+            Self::Memory => Some(&["timeout"]),
+            Self::Local => Some(&["timeout", "group", "owner", "filesystem"]),
             Self::Redis if cfg!(feature = "redis") => {
                 Some(&["prefix", "fencing", "replicas", "timeout", "ca", "cert", "key"])
             }

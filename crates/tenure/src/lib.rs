@@ -32,6 +32,8 @@ mod duration;
 mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "local")]
+mod local;
 mod open;
 mod percent;
 #[cfg(feature = "redis")]

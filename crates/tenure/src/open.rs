@@ -41,7 +41,7 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     match url.engine() {
         Engine::Memory => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "local")]
-        Engine::Local => open_local(url),
+        Engine::Local => crate::local::open(url),
         #[cfg(feature = "redis")]
         Engine::Redis => crate::redis::open(url).await,
         #[cfg(feature = "etcd")]
@@ -53,13 +53,6 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         #[allow(unreachable_patterns, reason = "there are builds with all engines")]
         engine => Err(engine.missing()),
     }
-}
-
-#[cfg(feature = "local")]
-fn open_local(url: &StoreUrl) -> Result<Arc<dyn Store>> {
-    let url = url.clone().resolved()?;
-    let directory = url.directory().ok_or_else(|| Engine::Local.missing())?;
-    Ok(Arc::new(tenure_local::LocalStore::open(directory)?))
 }
 
 #[cfg(test)]

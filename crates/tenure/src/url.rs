@@ -116,7 +116,7 @@ impl StoreUrl {
     }
 
     /// The value of one of the engine's own options.
-    #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+    #[cfg(any(feature = "local", feature = "redis", feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         let found = self.options.iter().rev().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())

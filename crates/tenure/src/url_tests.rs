@@ -11,6 +11,7 @@ fn every_documented_form_is_read_and_shown_again() {
         "local?timeout=2s",
         "local:/var/lock",
         "local:/a%3Fb?timeout=250ms",
+        "local:/var/lock?group=deploy&owner=any&filesystem=any",
         "memory:",
         "memory:?timeout=2s",
         "redis://cache",

@@ -4,11 +4,15 @@
 
 mod child;
 mod common;
+mod container;
 mod death;
 mod doctor;
+mod inheritance;
 mod inspection;
+mod loss;
 mod nested;
 mod release;
+mod rights;
 mod script;
 mod secrets;
 mod terminal;
