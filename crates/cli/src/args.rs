@@ -111,12 +111,7 @@ pub(crate) struct Run {
 ///
 /// With --fd, for a part of a script, it returns when the lock is held, and a process in the
 /// background holds it until the descriptor is closed, also by the end of the script:
-///
-///     exec 9>/dev/null
-///     tenure hold --fd 9 NAME || exit
-///     ...
-///     exec 9>&-
-///
+/// `exec 9>/dev/null; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`.
 /// Every process that the script starts meanwhile has the descriptor, too, and the lock is held until
 /// the last of them has closed it. When the lock is lost, --on-lost says what happens to the script.
 #[derive(Args, Debug)]

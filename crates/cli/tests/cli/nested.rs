@@ -162,3 +162,32 @@ async fn a_command_left_behind_with_an_entered_lock_ends_with_the_hold() {
     run.wait(tenure_testkit::GENEROUS).await.unwrap();
     assert!(ends(pid).await, "it runs on without the lock");
 }
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_ends_a_command_that_entered_the_lock() {
+    if lacks("redis-server", "a_store_that_does_not_answer_ends_a_command_that_entered_the_lock") {
+        return;
+    }
+    let (store, mut server) = (Store::new(), RedisServer::start(&[]).unwrap());
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    // The TTL that counts is the outer one's.
+    let outer = ["--ttl", "2s", "--on-lost", "nothing", "--store", &url];
+    let (mut run, pid) = stubborn(&store, &outer, &[]).await;
+    server.stop().unwrap();
+    assert!(ends(pid).await);
+    server.cont().unwrap();
+    assert_eq!(code(&mut run).await, Some(76));
+}
+
+#[test]
+fn the_death_of_the_inner_one_leaves_the_lock_to_the_outer_one() {
+    if lacks("redis-server", "the_death_of_the_inner_one_leaves_the_lock_to_the_outer_one") {
+        return;
+    }
+    let (store, server) = (Store::new(), RedisServer::start(&[]).unwrap());
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    // Time for the guardian of the inner one to do what it must not.
+    let shell_line = format!("{TENURE} run a -c 'kill -9 $PPID'; sleep 0.3; {TENURE} status a");
+    let status = store.run(&["--store", &url, "run", "a", "-c", &shell_line]).ok();
+    assert!(status.contains("exclusive"), "{status}");
+}

@@ -172,3 +172,23 @@ async fn two_locks_of_one_script_are_let_go_one_by_one() {
     assert!(is_freed(&store).await);
     assert_eq!(store.status("b")["holders"].as_array().unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_ends_the_script() {
+    if tenure_testkit::lacks("redis-server", "a_store_that_does_not_answer_ends_the_script") {
+        return;
+    }
+    let store = Store::new();
+    let mut server = tenure_testkit::RedisServer::start(&[]).unwrap();
+    let hold = format!(
+        "exec 9>/dev/null; \"$TENURE\" --store redis://127.0.0.1:{} hold --ttl 2s --fd 9 a",
+        server.port()
+    );
+    let stubborn = "trap '' TERM; while :; do sleep 0.05; done";
+    let mut script = start(&store, "sh", &format!("{hold} || exit; {stubborn}"));
+    assert!(line(&mut script).await.starts_with("a "));
+    server.stop().unwrap();
+    let status = script.wait(GENEROUS).await.unwrap();
+    assert_eq!(status.code(), None, "SIGKILL ended it");
+    server.cont().unwrap();
+}
