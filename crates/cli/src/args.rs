@@ -23,17 +23,22 @@ pub(crate) struct Arguments {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `etcd://host`, `zk://host`, ...
+    /// A password in it is visible to all users of this machine (`ps`), unless the URL is in the
+    /// environment; or give the password in TENURE_PASSWORD
     // Not parsed here: clap would repeat a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]
     pub(crate) store: String,
+    /// Whether the store's URL is in the command line, where `ps` shows it.
+    #[arg(skip)]
+    pub(crate) store_is_visible: bool,
     /// One JSON object a line on standard output
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Nothing on standard error: the exit code says it
+    /// Say nothing of a lock that is busy or waited for, and give no advice; faults are told
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Tell on standard error what tenure does; -vv tells more
+    /// Tell on standard error what tenure does and waits for; -vv tells more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -54,9 +59,13 @@ pub(crate) enum Command {
 /// Run a command while holding a lock
 ///
 /// The command gets tenure's standard input and output, its signals and its terminal, and finds
-/// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER and TENURE_STORE in its environment. When tenure dies,
-/// by whatever signal, the command and the processes of its group are killed, and the lock is given
-/// back. A tenure that is stopped (^Z) does not renew the lock, and loses it when the TTL has passed.
+/// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER, TENURE_STORE and, where the store has a password,
+/// TENURE_STORE_PASSWORD in its environment. When tenure dies, by whatever signal, the command and
+/// the processes of its group are killed, and the lock is given back. A tenure that is stopped (^Z)
+/// does not renew the lock, and loses it when the TTL has passed.
+///
+/// Under another tenure run that holds the same lock, found in TENURE_HELD and checked in the store,
+/// the command runs under that hold: the mode must be the same, and --ttl and --label have no effect.
 ///
 /// When the store does not confirm the lock for half the TTL, the command is stopped before the lease
 /// ends and another can hold the lock: SIGTERM comes --grace before SIGKILL, and SIGKILL half a second
@@ -76,11 +85,16 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lock: Lock,
     /// What happens to the command when the lock is about to be lost
-    #[arg(long, value_name = "WHAT", default_value = "term")]
+    #[arg(long, value_name = "WHAT", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
     /// How long before SIGKILL the command gets SIGTERM, if the TTL leaves time for it
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
+    #[arg(value_parser = parse_duration)]
     pub(crate) grace: Duration,
+    /// Do not pass the store's password on to the command: `tenure` and other programs in it then
+    /// have to find a password of their own
+    #[arg(long)]
+    pub(crate) withhold_password: bool,
     /// Run this line with /bin/sh
     #[arg(short = 'c', value_name = "SHELL LINE", group = "what")]
     pub(crate) shell_line: Option<OsString>,
@@ -94,6 +108,12 @@ pub(crate) struct Run {
 /// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` where the store gives none), then
 /// holds it until SIGINT, SIGTERM, SIGHUP or SIGQUIT, or with --stdin until standard input closes.
 /// If the line cannot be written, the lock is given back, and tenure dies of SIGPIPE.
+///
+/// With --fd, for a part of a script, it returns when the lock is held, and a process in the
+/// background holds it until the descriptor is closed, also by the end of the script:
+/// `exec 9>/dev/null; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`.
+/// Every process that the script starts meanwhile has the descriptor, too, and the lock is held until
+/// the last of them has closed it. When the lock is lost, --on-lost says what happens to the script.
 #[derive(Args, Debug)]
 #[command(after_help = exit::TABLE)]
 pub(crate) struct Hold {
@@ -102,6 +122,19 @@ pub(crate) struct Hold {
     /// Let go when standard input closes, too
     #[arg(long)]
     pub(crate) stdin: bool,
+    /// Hold the lock in the background, as long as this descriptor of the caller is open; it must be
+    /// open for writing, and may lead anywhere
+    #[arg(long, value_name = "N", conflicts_with = "stdin")]
+    #[arg(value_parser = clap::value_parser!(i32).range(3..))]
+    pub(crate) fd: Option<i32>,
+    /// With --fd: what happens to the process that called tenure, and to its descendants, when the
+    /// lock is lost
+    #[arg(long, value_name = "WHAT", env = "TENURE_ON_LOST", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// How long --on-lost term waits before it kills
+    #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
+    #[arg(value_parser = parse_duration)]
+    pub(crate) grace: Duration,
 }
 
 /// What lock, and how it is to be held.
@@ -110,7 +143,7 @@ pub(crate) struct Lock {
     /// The lock
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Do not wait: exit with 75 if the lock is busy
+    /// Do not wait: exit with 75 if the lock is busy, without a word unless on a terminal or with -v
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
     /// Wait at most so long, then exit with 75, or with the code of what kept the store from
@@ -131,7 +164,8 @@ pub(crate) struct Lock {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) take: u32,
     /// The lease: how long others wait when the holder vanishes; renewed at a third of it
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ttl)]
+    #[arg(long, value_name = "DURATION", env = "TENURE_TTL", default_value = "30s")]
+    #[arg(value_parser = parse_ttl)]
     pub(crate) ttl: Duration,
     /// Give up the lock after this time, whatever the command does [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -146,9 +180,9 @@ pub(crate) struct Lock {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// SIGTERM to its process group, and SIGKILL before the lease ends
+    /// SIGTERM, and SIGKILL before the lease ends
     Term,
-    /// SIGKILL to its process group before the lease ends
+    /// SIGKILL before the lease ends
     Kill,
     /// A warning only: it goes on without the lock
     Nothing,
@@ -166,7 +200,7 @@ pub(crate) struct Ls {
 
 /// Show who holds a lock, and who waits for it, in order
 ///
-/// A lock that nobody holds is free, which is no error.
+/// Exits with 0 if the lock is held and with 1 if it is free.
 #[derive(Args, Debug)]
 pub(crate) struct Status {
     /// The lock

@@ -5,14 +5,32 @@ use std::time::Duration;
 use tenure::{Client, Error, ErrorKind, Finding, LockState, Result, StoreUrl};
 
 use crate::exit::{self, Failure, Outcome};
+use crate::{args, output};
 
 /// The time for a call where the URL names none.
 const CALL: Duration = Duration::from_secs(2);
+
+const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD (`tenure run \
+    --withhold-password` keeps its own from its command)";
 
 /// A client, and where it is connected to.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) url: StoreUrl,
+}
+
+/// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
+/// opened.
+pub(crate) fn warn_of_visible_password(global: &args::Global) {
+    let url = || global.store.parse::<StoreUrl>().ok();
+    if global.store_is_visible
+        && url().and_then(|url| url.password().map(|password| !password.is_empty())) == Some(true)
+    {
+        output::remark(
+            "the password in --store is visible to all users of this machine (`ps`): put the URL \
+             into TENURE_STORE, or only the password into TENURE_PASSWORD",
+        );
+    }
 }
 
 impl Connection {
@@ -23,6 +41,10 @@ impl Connection {
             let line = exit::line(&error);
             match error.kind() {
                 ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
+                ErrorKind::Denied if url.password().is_none() => {
+                    let why = format!("{line} (store {url}); {NO_PASSWORD}");
+                    Failure::new(exit::DENIED, why)
+                }
                 kind => Failure::new(exit::code(kind), format!("{line} (store {url})")),
             }
         })?;

@@ -9,6 +9,8 @@ use rustix::process::Signal;
 use tenure::{Error, ErrorKind};
 
 pub(crate) const OK: u8 = 0;
+/// `status` found the lock free.
+pub(crate) const FREE: u8 = 1;
 /// `release` found nothing to release.
 pub(crate) const NOTHING_DONE: u8 = 1;
 /// `doctor` found something that is unsafe.
@@ -26,8 +28,8 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const TABLE: &str = "\
 Exit codes:
   run ends with the code of its command, or with 128 + N where signal N ended it. Otherwise:
-    0  done; for hold: released on request
-    1  release: nobody held it; doctor: something is unsafe
+    0  done; hold: released on request; status: the lock is held
+    1  status: the lock is free; release: nobody held it; doctor: something is unsafe
    64  usage: the command line, a name, a duration or a store URL is wrong
    69  the store is unavailable: unreachable, too slow, full or damaged
    70  a fault of tenure's own
@@ -64,6 +66,7 @@ pub(crate) fn dying_of() -> Option<i32> {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
+    /// Empty where the code says everything.
     pub(crate) message: String,
 }
 

@@ -4,16 +4,23 @@ use std::io::{self, Read};
 
 use rustix::process::Signal;
 use serde::Serialize;
-use tenure::Guard;
 use tokio::sync::oneshot;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
+use crate::held::Held;
 use crate::output::{Closed, Output, complain};
+use crate::script::Script;
 use crate::signals::Signals;
 use crate::{args, lock};
 
-pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output) -> Outcome {
+/// Holds the lock; for a part of a script if one is given.
+pub(crate) async fn execute(
+    store: &str,
+    arguments: &args::Hold,
+    output: &Output,
+    script: Option<Script>,
+) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
     let mut signals = Signals::listen()?;
     let connection = match signals.unless_interrupted(Connection::open(store)).await {
@@ -23,9 +30,15 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
     let taking = lock::take(&connection, &arguments.lock, "tenure hold");
     let outcome = match signals.unless_interrupted(taking).await {
         Ok(Ok(guard)) => {
+            if let Some(script) = &script {
+                script.settle()?;
+            }
             let told = tell(&guard, &connection, output);
             match told {
-                Ok(()) => hold(guard, signals, arguments.stdin).await,
+                Ok(()) => match script {
+                    Some(script) => script.hold(guard, signals, arguments).await,
+                    None => hold(guard, signals, arguments.stdin).await,
+                },
                 Err(closed) => not_told(guard, closed).await,
             }
         }
@@ -37,7 +50,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
 }
 
 /// Nobody can know that the lock is held: gives it back.
-async fn not_told(guard: Guard, closed: Closed) -> Outcome {
+async fn not_told(guard: Held, closed: Closed) -> Outcome {
     let name = guard.name().clone();
     let released = guard.release().await;
     // A reader that left before it has read anything has not seen enough, as it may have elsewhere.
@@ -55,7 +68,7 @@ struct HeldObject<'a> {
     store: String,
 }
 
-fn tell(guard: &Guard, connection: &Connection, output: &Output) -> Result<(), Closed> {
+fn tell(guard: &Held, connection: &Connection, output: &Output) -> Result<(), Closed> {
     let (name, owner) = (guard.name(), guard.owner());
     let object = HeldObject {
         lock: name.as_str(),
@@ -67,7 +80,7 @@ fn tell(guard: &Guard, connection: &Connection, output: &Output) -> Result<(), C
     output.say(&object, format_args!("{name} {token} {owner}"))
 }
 
-async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
+async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
     let closed = end_of_stdin(until_stdin_closes);
     tokio::pin!(closed);
     let mut warned = false;
@@ -92,7 +105,7 @@ async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> O
     Ok(exit::OK)
 }
 
-const fn why(reason: tenure::LossReason) -> &'static str {
+pub(crate) const fn why(reason: tenure::LossReason) -> &'static str {
     match reason {
         tenure::LossReason::MaxHold => "--max-hold is over",
         tenure::LossReason::NotHeld => "the store says that this process no longer holds it",

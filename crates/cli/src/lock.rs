@@ -2,18 +2,26 @@
 
 use tenure::{Error, ErrorKind, Guard, LockName, Options, Result};
 
-use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Failure};
+use crate::held::Held;
+use crate::{args, nested, output, waiting};
 
-/// Takes the lock as the options say.
+/// Takes the lock as the options say, or enters it where the `tenure run` around us holds it.
 pub(crate) async fn take(
     connection: &Connection,
     arguments: &args::Lock,
     label: &str,
-) -> Result<Guard, Failure> {
-    let guard = acquire(connection, arguments, options(arguments, label)).await;
-    guard.map_err(|error| failure(&error, arguments))
+) -> Result<Held, Failure> {
+    if let Some(entered) = nested::enter(connection, arguments).await? {
+        return Ok(Held::Entered(entered));
+    }
+    let acquiring = acquire(connection, arguments, options(arguments, label));
+    let guard = match arguments.no_wait {
+        true => acquiring.await,
+        false => waiting::telling(&connection.client, &arguments.name, acquiring).await,
+    };
+    guard.map(Held::Own).map_err(|error| failure(&error, arguments))
 }
 
 /// The name, refused before anything is started for it.
@@ -59,6 +67,12 @@ async fn acquire(connection: &Connection, lock: &args::Lock, options: Options) -
 fn failure(error: &Error, arguments: &args::Lock) -> Failure {
     let line = exit::line(error);
     match error.kind() {
+        // `-n` asks a question: where no person reads it, the code is the answer, as flock's is.
+        ErrorKind::Busy | ErrorKind::TimedOut
+            if output::is_quiet() || (arguments.no_wait && !output::is_watched()) =>
+        {
+            Failure::new(arguments.busy_exit_code, "")
+        }
         ErrorKind::Busy | ErrorKind::TimedOut => {
             let name = &arguments.name;
             let line = format!("{line}; `tenure status {name:?}` shows who holds it");

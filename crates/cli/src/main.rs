@@ -7,19 +7,24 @@ mod completions;
 mod connection;
 mod doctor;
 mod exit;
+mod held;
 mod hold;
 mod lock;
 mod ls;
 mod man;
+mod nested;
 mod output;
+mod process;
 mod release;
 mod run;
 mod schedule;
+mod script;
 mod show;
 mod signals;
 mod status;
 mod supervise;
 mod usage;
+mod waiting;
 mod watch;
 
 use std::process::ExitCode;
@@ -36,8 +41,11 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     output::set_up(global.quiet, global.verbose);
+    connection::warn_of_visible_password(&global);
     let code = execute(&global, command).unwrap_or_else(|failure| {
-        output::complain(&failure.message);
+        if !failure.message.is_empty() {
+            output::complain(&failure.message);
+        }
         failure.code
     });
     if let Some(signal) = exit::dying_of() {
@@ -51,7 +59,12 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
     let store = &global.store;
     match command {
         Command::Run(arguments) => in_runtime(run::execute(store, &arguments)),
-        Command::Hold(arguments) => in_runtime(hold::execute(store, &arguments, &output)),
+        Command::Hold(arguments) => match arguments.fd {
+            Some(fd) => script::execute(fd, |script| {
+                in_runtime(hold::execute(store, &arguments, &output, Some(script)))
+            }),
+            None => in_runtime(hold::execute(store, &arguments, &output, None)),
+        },
         Command::Ls(arguments) => in_runtime(ls::execute(store, &arguments, &output)),
         Command::Status(arguments) => in_runtime(status::execute(store, &arguments, &output)),
         Command::Watch(arguments) => in_runtime(watch::execute(store, &arguments, &output)),

@@ -58,10 +58,15 @@ const ENVIRONMENT: &str = "\
 .TP
 \\fBTENURE_STORE\\fR
 The store, where \\fB\\-\\-store\\fR does not name it. In the environment of a command: the store its
-lock is kept in, without secrets.
+lock is kept in, without its password.
 .TP
 \\fBTENURE_PASSWORD\\fR
-The password for a store whose URL has none. The command does not get it.
+The password for a store whose URL has none.
+.TP
+\\fBTENURE_STORE_PASSWORD\\fR
+In the environment of a command: the password of the server in \\fBTENURE_STORE\\fR, for no other
+server. Processes of the same user can read it in /proc. \\fBtenure run \\-\\-withhold\\-password\\fR
+passes on neither this nor \\fBTENURE_PASSWORD\\fR.
 .TP
 \\fBTENURE_DIR\\fR
 The directory of the store \\fBlocal\\fR. Without it: \\fBtenure\\fR in
@@ -70,6 +75,13 @@ The directory of the store \\fBlocal\\fR. Without it: \\fBtenure\\fR in
 \\fBTENURE_LOCK\\fR, \\fBTENURE_TOKEN\\fR, \\fBTENURE_OWNER\\fR
 In the environment of a command: the lock it runs under, its fencing token (absent where the store
 gives none), and the id of this hold.
+.TP
+\\fBTENURE_HELD\\fR
+In the environment of a command: all the locks that it runs under, as a JSON list. A \\fBtenure\\fR
+that is started without it (as by \\fBsudo\\fR) waits for these locks as any other would.
+.TP
+\\fBTENURE_TTL\\fR, \\fBTENURE_GRACE\\fR, \\fBTENURE_ON_LOST\\fR
+Defaults for \\fB\\-\\-ttl\\fR, \\fB\\-\\-grace\\fR and \\fB\\-\\-on\\-lost\\fR.
 .TP
 \\fBNO_COLOR\\fR
 Set to anything, no colour is used.

@@ -11,10 +11,13 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::exit::{self, Failure};
 
 static QUIET: AtomicBool = AtomicBool::new(false);
+static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Decides once what goes to standard error: nothing, warnings, or also what tenure does.
+/// Decides once what goes to standard error: faults, also advice and progress, or also what tenure
+/// does.
 pub(crate) fn set_up(quiet: bool, verbose: u8) {
     QUIET.store(quiet, Ordering::Relaxed);
+    VERBOSE.store(verbose > 0, Ordering::Relaxed);
     let level = match verbose {
         0 => return,
         1 => LevelFilter::INFO,
@@ -26,12 +29,27 @@ pub(crate) fn set_up(quiet: bool, verbose: u8) {
     subscriber.with_writer(io::stderr).init();
 }
 
-/// One line for people about what went wrong.
+/// One line for people about what went wrong. `-q` does not hide it.
 pub(crate) fn complain(message: &str) {
-    if !QUIET.load(Ordering::Relaxed) {
-        // Nobody is left to tell if standard error is gone.
-        let _ = writeln!(io::stderr().lock(), "tenure: {}", printable(message));
+    // If standard error is closed, there is no other place for it.
+    let _ = writeln!(io::stderr().lock(), "tenure: {}", printable(message));
+}
+
+/// One line for people that is no fault: `-q` hides it.
+pub(crate) fn remark(message: &str) {
+    if !is_quiet() {
+        complain(message);
     }
+}
+
+/// Whether `-q` was given.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Whether progress is of interest: a person is watching, or `-v` was given.
+pub(crate) fn is_watched() -> bool {
+    !is_quiet() && (VERBOSE.load(Ordering::Relaxed) || io::stderr().is_terminal())
 }
 
 /// Where results go.

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
-use tenure::{ErrorKind, Guard};
+use tenure::ErrorKind;
 
 use crate::args;
 use crate::child::{Estate, Guardian, Job, find, not_started};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
+use crate::held::Held;
 use crate::signals::Signals;
-use crate::{lock, output, supervise};
+use crate::{lock, nested, output, supervise};
 
 /// What is passed on to the command besides the signals that ask us to end.
 const WHILE_RUNNING: [Signal; 6] =
@@ -35,9 +36,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
     let label = label(program);
     let taking = lock::take(&connection, &arguments.lock, &label);
     let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => {
-            under_lock((store, &connection), guard, arguments, signals, guardian).await
-        }
+        Ok(Ok(guard)) => under_lock(&connection, guard, arguments, signals, guardian).await,
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(exit::die_of(signal)),
     };
@@ -47,17 +46,21 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
 
 /// Runs the command under the lock, then gives the lock back.
 async fn under_lock(
-    (store, connection): (&str, &Connection),
-    guard: Guard,
+    connection: &Connection,
+    guard: Held,
     arguments: &args::Run,
     mut signals: Signals,
     guardian: Guardian,
 ) -> Outcome {
     signals.also(&WHILE_RUNNING)?;
     let line = command_line(arguments);
-    let command = prepare(&line, &guard, connection);
-    if !connection.client.store().capabilities().detects_death {
-        guardian.entrust(&Estate::new(store, &guard, arguments.lock.ttl));
+    let mut command = prepare(&line, &guard, connection, arguments);
+    command.env(nested::VARIABLE, nested::list(&guard, connection, arguments.lock.ttl)?);
+    // What was entered is for the one around us to give back.
+    if let Held::Own(guard) = &guard
+        && !connection.client.store().capabilities().detects_death
+    {
+        guardian.entrust(&Estate::new(&connection.url, guard, arguments.lock.ttl));
     }
     let job = match Job::start(command, guardian) {
         Ok(job) => job,
@@ -91,7 +94,7 @@ async fn under_lock(
 }
 
 /// Releases the lock, and says whether it was held to the end as far as anybody knows.
-async fn give_back(guard: Guard) -> bool {
+async fn give_back(guard: Held) -> bool {
     let was_valid = guard.is_valid();
     match guard.release().await {
         Ok(()) => true,
@@ -114,7 +117,12 @@ fn command_line(arguments: &args::Run) -> Vec<OsString> {
     }
 }
 
-fn prepare(line: &[OsString], guard: &Guard, connection: &Connection) -> Command {
+fn prepare(
+    line: &[OsString],
+    guard: &Held,
+    connection: &Connection,
+    arguments: &args::Run,
+) -> Command {
     let mut command = Command::new(&line[0]);
     command.args(&line[1..]);
     command.env("TENURE_LOCK", guard.name().as_str());
@@ -125,7 +133,16 @@ fn prepare(line: &[OsString], guard: &Guard, connection: &Connection) -> Command
         // We may run under another tenure, whose token is not ours.
         None => command.env_remove("TENURE_TOKEN"),
     };
-    command.env_remove("TENURE_PASSWORD");
+    match connection.url.password() {
+        Some(password) if !arguments.withhold_password => {
+            command.env("TENURE_STORE_PASSWORD", password)
+        }
+        // We may run under another tenure, on another store.
+        _ => command.env_remove("TENURE_STORE_PASSWORD"),
+    };
+    if arguments.withhold_password {
+        command.env_remove("TENURE_PASSWORD");
+    }
     command
 }
 

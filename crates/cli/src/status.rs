@@ -21,7 +21,8 @@ async fn look(connection: &Connection, name: &str, output: &Output) -> Outcome {
         true => output.object(&StateObject::from(&state)),
         false => tell(&state, output),
     };
-    told.map_or_else(|closed| closed.outcome(), |()| Ok(exit::OK))
+    let code = if state.holders.is_empty() { exit::FREE } else { exit::OK };
+    told.map_or_else(|closed| closed.outcome(), |()| Ok(code))
 }
 
 fn tell(state: &LockState, output: &Output) -> Result<(), Closed> {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{Guard, LossReason};
+use tenure::LossReason;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::{OnLost, Run};
 use crate::child::{Change, Ending, Job, LOOK_EVERY};
 use crate::exit::Failure;
+use crate::held::Held;
 use crate::output::complain;
 use crate::schedule::{Schedule, Step};
 use crate::signals::{ENDING, Signals};
@@ -29,7 +30,7 @@ pub(crate) struct End {
 /// Stays with the command until it has ended; after a loss, until its whole group has.
 pub(crate) async fn supervise(
     job: &Job,
-    guard: &Guard,
+    guard: &Held,
     signals: &mut Signals,
     arguments: &Run,
 ) -> Result<End, Failure> {
@@ -97,7 +98,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// Ends the command before its lock can go to another.
 struct Watch<'a> {
     job: &'a Job,
-    guard: &'a Guard,
+    guard: &'a Held,
     on_lost: OnLost,
     schedule: Schedule,
     state: State,
@@ -106,8 +107,9 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(job: &'a Job, guard: &'a Guard, arguments: &Run) -> Self {
-        let (ttl, grace, on_lost) = (arguments.lock.ttl, arguments.grace, arguments.on_lost);
+    fn new(job: &'a Job, guard: &'a Held, arguments: &Run) -> Self {
+        let (grace, on_lost) = (arguments.grace, arguments.on_lost);
+        let ttl = guard.ttl().unwrap_or(arguments.lock.ttl);
         let schedule = Schedule { ttl, grace };
         Self { job, guard, on_lost, schedule, state: State::Running, in_danger: false, lost: false }
     }
@@ -237,7 +239,7 @@ fn pass_on(job: &Job, signal: Signal) {
 }
 
 /// Takes note of everything that happened to the command. Returns how it ended, if it did.
-fn follow(job: &Job, guard: &Guard, lost: bool) -> Result<Option<Ending>, Failure> {
+fn follow(job: &Job, guard: &Held, lost: bool) -> Result<Option<Ending>, Failure> {
     let fault = |error| Failure::system("wait for the command", &error);
     while let Some(change) = job.change().map_err(fault)? {
         match change {

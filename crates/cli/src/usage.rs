@@ -1,9 +1,11 @@
 //! What is said about a command line that makes no sense.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::Arguments;
 use crate::{exit, output};
@@ -11,7 +13,7 @@ use crate::{exit, output};
 /// Reads the command line. Where it asks for help, or makes no sense, that is answered here, and
 /// what is left is the exit code.
 pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
-    Arguments::try_parse().map_err(|error| match error.kind() {
+    parse(std::env::args_os()).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader who has seen enough is no error.
             let _ = error.print();
@@ -22,6 +24,25 @@ pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
             ExitCode::from(exit::USAGE)
         }
     })
+}
+
+fn parse<T: Into<OsString> + Clone>(
+    words: impl IntoIterator<Item = T>,
+) -> Result<Arguments, clap::Error> {
+    let matches = Arguments::command().try_get_matches_from(words)?;
+    let mut arguments = Arguments::from_arg_matches(&matches)
+        .map_err(|error| error.format(&mut Arguments::command()))?;
+    if let Some(("hold", hold)) = matches.subcommand() {
+        // Not `requires`, which would count a default from the environment, too.
+        let given = |id: &str| hold.value_source(id) == Some(ValueSource::CommandLine);
+        if !hold.contains_id("fd") && (given("on_lost") || given("grace")) {
+            let why = "--on-lost and --grace of hold are about the caller of `hold --fd N`";
+            return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, why));
+        }
+    }
+    let from = matches.value_source("store");
+    arguments.global.store_is_visible = from == Some(ValueSource::CommandLine);
+    Ok(arguments)
 }
 
 /// clap's message in one line: what is wrong, its tips, and where to read on.
@@ -63,7 +84,7 @@ mod tests {
 
     fn complaint(arguments: &[&str]) -> String {
         let arguments = [&["tenure"], arguments].concat();
-        line(&Arguments::try_parse_from(arguments).unwrap_err())
+        line(&parse(arguments).unwrap_err())
     }
 
     #[test]
@@ -84,6 +105,9 @@ mod tests {
             &["run", "a", "-c", "true", "--", "true"],
             &["run", "-E", "256", "a", "--", "true"],
             &["run", "--tll", "5s", "a", "--", "true"],
+            &["hold", "--grace", "1s", "a"],
+            &["hold", "--fd", "2", "a"],
+            &["hold", "--fd", "9", "--stdin", "a"],
             &["release", "a"],
             &["release", "a", "--force"],
             &["release", "a", "--owner", "zz"],

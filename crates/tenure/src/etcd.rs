@@ -20,7 +20,7 @@ fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
     }
     let mut config = EtcdConfig::new(addresses(&servers.hosts, 2379));
     config.username = servers.user.clone();
-    config.password = password(servers)?;
+    config.password = password(url);
     if config.username.is_some() && config.password.is_none() {
         return Err(invalid("a user needs a password: in the URL, or in TENURE_PASSWORD"));
     }

@@ -25,6 +25,12 @@ pub(crate) fn encode_value(value: &str) -> String {
     encode(value.as_bytes()).replace('&', "%26").replace('#', "%23")
 }
 
+/// [`encode`], for a user's name: it may not hold what ends one either.
+pub(crate) fn encode_user(user: &str) -> String {
+    let text = encode(user.as_bytes());
+    text.replace(':', "%3A").replace('@', "%40").replace('/', "%2F").replace('#', "%23")
+}
+
 /// A text that [`decode`] turns into the same bytes, and that holds neither `?` nor anything a
 /// terminal would act on.
 pub(crate) fn encode(bytes: &[u8]) -> String {

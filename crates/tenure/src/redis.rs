@@ -52,7 +52,7 @@ fn of_server(
     let mut config = RedisConfig::new(topology);
     config.database = database;
     config.username = servers.user.clone();
-    config.password = password(servers)?;
+    config.password = password(url);
     config.tls = tls(url)?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();

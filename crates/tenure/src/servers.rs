@@ -20,15 +20,28 @@ pub(crate) fn addresses(hosts: &str, default: u16) -> Vec<(String, u16)> {
     hosts.split(',').map(address).collect()
 }
 
-/// The URL's password, else the one in `TENURE_PASSWORD`.
-pub(crate) fn password(servers: &Servers) -> Result<Option<String>> {
-    match &servers.password {
-        Some(secret) => match String::from_utf8(secret.0.clone()) {
-            Ok(password) => Ok(Some(password)),
-            Err(_) => Err(invalid("the password is not UTF-8")),
-        },
-        None => Ok(std::env::var("TENURE_PASSWORD").ok().filter(|text| !text.is_empty())),
+/// The password to log in with: the URL's own, which may be empty; else `TENURE_STORE_PASSWORD` if
+/// it belongs to this server; else `TENURE_PASSWORD`.
+///
+/// `tenure run` sets `TENURE_STORE_PASSWORD` for its command to the password of the server in
+/// `TENURE_STORE`. No other server is sent it.
+pub(crate) fn password(url: &StoreUrl) -> Option<String> {
+    password_in(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+fn password_in(url: &StoreUrl, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    if let Some(password) = url.password() {
+        return Some(password.to_owned());
     }
+    let bound = || {
+        let theirs = variable("TENURE_STORE")?.parse::<StoreUrl>().ok()?;
+        let login = |url: &StoreUrl| {
+            let Servers { user, hosts, .. } = url.servers()?.clone();
+            Some((url.scheme(), user, hosts))
+        };
+        variable("TENURE_STORE_PASSWORD").filter(|_| login(url) == login(&theirs))
+    };
+    bound().or_else(|| variable("TENURE_PASSWORD"))
 }
 
 /// A certificate and its key.
@@ -47,4 +60,31 @@ pub(crate) fn files(url: &StoreUrl) -> Result<(Option<PathBuf>, Option<Identity>
 
 pub(crate) fn invalid(why: &str) -> Error {
     Error::new(ErrorKind::Invalid, READ, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn password(url: &str, variables: &[(&str, &str)]) -> Option<String> {
+        let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        let url = url.parse().unwrap();
+        password_in(&url, |name| find(name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn the_password_nearest_to_the_server_is_used() {
+        let store = ("TENURE_STORE", "rediss://app@h:1/2?prefix=x");
+        let (bound, any) = (("TENURE_STORE_PASSWORD", "bound"), ("TENURE_PASSWORD", "any"));
+        let all = [store, bound, any];
+        assert_eq!(password("rediss://app:own@h:1", &all).as_deref(), Some("own"));
+        assert_eq!(password("rediss://app:@h:1", &all).as_deref(), Some(""));
+        assert_eq!(password("rediss://app@h:1/3?timeout=1s", &all).as_deref(), Some("bound"));
+        for other in ["redis://app@h:1", "rediss://app@h:2", "rediss://h:1", "etcd://app@h:1"] {
+            assert_eq!(password(other, &all).as_deref(), Some("any"), "{other}");
+            assert_eq!(password(other, &[store, bound]), None, "{other}");
+        }
+        assert_eq!(password("rediss://app@h:1", &[bound]), None, "bound to no server");
+        assert_eq!(password("rediss://app@h:1", &[store, any]).as_deref(), Some("any"));
+    }
 }

@@ -13,11 +13,12 @@ use crate::{duration, parse_duration, percent};
 
 /// Where a store is: `local`, `local:/dir`, `memory:`, `redis://host`, …
 ///
-/// Neither [`Display`](fmt::Display) nor [`Debug`](fmt::Debug) shows a password.
+/// [`Display`](fmt::Display) and [`Debug`](fmt::Debug) leave the password out. What they show parses
+/// as the same store, whose password then comes from the environment.
 ///
 /// ```
 /// let url: tenure::StoreUrl = "redis://app:secret@cache:6379/0".parse()?;
-/// assert_eq!(url.to_string(), "redis://app:***@cache:6379/0");
+/// assert_eq!(url.to_string(), "redis://app@cache:6379/0");
 /// assert!("http://cache".parse::<tenure::StoreUrl>().is_err());
 /// # Ok::<(), tenure::Error>(())
 /// ```
@@ -44,6 +45,7 @@ enum Place {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Servers {
     pub(crate) user: Option<String>,
+    /// Empty where the URL says so (`user:@host`).
     pub(crate) password: Option<Secret>,
     /// `host` or `host:port`, one or more with commas between.
     pub(crate) hosts: String,
@@ -53,7 +55,7 @@ pub(crate) struct Servers {
 
 /// Text that no output shows.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(pub(crate) Vec<u8>);
+pub(crate) struct Secret(pub(crate) String);
 
 impl StoreUrl {
     /// How long one call to the store may take, where the URL says so (`timeout=`).
@@ -61,8 +63,17 @@ impl StoreUrl {
         self.timeout
     }
 
+    /// The password in the URL, if there is one. Keep it out of output, logs and errors.
+    pub fn password(&self) -> Option<&str> {
+        match &self.place {
+            Place::Servers(servers) => servers.password.as_ref().map(|secret| secret.0.as_str()),
+            Place::Here | Place::Directory(_) => None,
+        }
+    }
+
     /// The same URL with what it leaves to the environment filled in: for `local` the default
-    /// directory. What it shows then leads to the same store from anywhere on this machine.
+    /// directory, for `ca=`, `cert=` and `key=` the current one, and for a login the password. What
+    /// it shows then leads to the same store from anywhere on this machine.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the environment does not say where the default directory is.
@@ -70,7 +81,38 @@ impl StoreUrl {
         if self.place == Place::Directory(None) {
             self.place = Place::Directory(Some(default_directory()?));
         }
+        #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+        {
+            let password = crate::servers::password(&self).map(Secret);
+            if let Place::Servers(servers) = &mut self.place {
+                // Only Redis knows a password without a user.
+                let logs_in = servers.user.is_some()
+                    || matches!(self.engine, Engine::Redis | Engine::Redlock);
+                servers.password = password.filter(|_| logs_in);
+            }
+        }
+        for (name, value) in &mut self.options {
+            // An empty path and one that is not UTF-8 stay as they are: opening the file fails then.
+            if matches!(name.as_str(), "ca" | "cert" | "key")
+                && let Ok(path) = std::path::absolute(&value)
+                && let Some(path) = path.to_str()
+            {
+                *value = path.to_owned();
+            }
+        }
         Ok(self)
+    }
+
+    /// Whether both name the same locks: the same store and options, apart from `timeout=`.
+    pub fn same_store(&self, other: &Self) -> bool {
+        let mut servers = (self.clone(), other.clone());
+        for url in [&mut servers.0, &mut servers.1] {
+            url.timeout = None;
+            if let Place::Servers(servers) = &mut url.place {
+                servers.password = None;
+            }
+        }
+        servers.0 == servers.1
     }
 
     /// The value of one of the engine's own options.
@@ -181,10 +223,10 @@ impl fmt::Display for StoreUrl {
 
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.user, &self.password) {
-            (None, None) => {}
-            (user, None) => write!(f, "{}@", user.as_deref().unwrap_or(""))?,
-            (user, Some(_)) => write!(f, "{}:***@", user.as_deref().unwrap_or(""))?,
+        if let Some(user) = &self.user {
+            // An empty password is no secret, and without it another would be looked for.
+            let empty = self.password.as_ref().is_some_and(|secret| secret.0.is_empty());
+            write!(f, "{}{}@", percent::encode_user(user), if empty { ":" } else { "" })?;
         }
         write!(f, "{}{}", self.hosts, self.path)
     }
@@ -235,18 +277,35 @@ fn servers(scheme: &str, place: &str, query: Option<&str>) -> Result<Servers> {
     if !hosts.split(',').all(is_host) {
         return Err(malformed("a host or its port is malformed"));
     }
-    let (user, password) = match credentials.map(|text| text.split_once(':').unwrap_or((text, "")))
-    {
-        Some((user, password)) => (Some(user), Some(password)),
-        None => (None, None),
+    let (user, password) = credentials.map_or(Ok((None, None)), |text| login(text, malformed))?;
+    Ok(Servers { user, password, hosts: hosts.into(), path: path.into() })
+}
+
+/// Reads `user`, `user:password`, `user:` (an empty password) and `:password`.
+fn login(
+    text: &str,
+    malformed: impl Fn(&str) -> Error,
+) -> Result<(Option<String>, Option<Secret>)> {
+    let (user, password) = match text.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (text, None),
     };
-    let given = |text: &&str| !text.is_empty();
-    Ok(Servers {
-        user: user.filter(given).map(str::to_owned),
-        password: password.filter(given).map(|text| Secret(percent::decode(text))),
-        hosts: hosts.into(),
-        path: path.into(),
-    })
+    if user == "***" || password == Some("***") {
+        // Tried as a password it would fail, and may lock the user out.
+        let why = "`***` stands where a password was hidden; put the password there (one that is \
+                   `***` is written %2A%2A%2A), or leave it out and set TENURE_PASSWORD";
+        return Err(malformed(why));
+    }
+    let decode = |text: &str| {
+        let text = String::from_utf8(percent::decode(text));
+        text.map_err(|_| malformed("the user or the password is not UTF-8"))
+    };
+    let user = Some(decode(user)?).filter(|user| !user.is_empty());
+    let password = match password {
+        Some("") if user.is_none() => None,
+        password => password.map(decode).transpose()?,
+    };
+    Ok((user, password.map(Secret)))
 }
 
 /// Whether it is a `host`, `host:port` or `[v6]:port`.

@@ -71,9 +71,10 @@ fn a_password_is_never_shown() {
     ] {
         let url = parse(text).unwrap();
         for shown in [url.to_string(), format!("{url:?}")] {
-            assert!(!shown.contains("hunter2"), "{shown}");
-            assert!(shown.contains(":***@"), "{shown}");
+            assert!(!shown.contains("hunter2") && !shown.contains("***"), "{shown}");
         }
+        let again = parse(&url.to_string()).unwrap();
+        assert!(again.same_store(&url) && again.password().is_none(), "{again:?}");
     }
     for malformed in [
         "redis://app:hunter2",
@@ -85,6 +86,56 @@ fn a_password_is_never_shown() {
         let error = parse(malformed).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn a_hidden_password_is_not_taken_for_a_password() {
+    for bad in ["redis://app:***@h", "redis://:***@h", "redis://***@h", "zk://u:***@h1,h2/c"] {
+        let error = parse(bad).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
+        let message = error.to_string();
+        assert!(message.contains("hidden") && message.contains("TENURE_PASSWORD"), "{message}");
+    }
+    assert_eq!(parse("redis://app:%2A%2A%2A@h").unwrap().password(), Some("***"));
+    assert_eq!(parse("redis://app:****@h").unwrap().password(), Some("****"));
+}
+
+#[test]
+fn users_and_passwords_are_percent_decoded_and_may_be_empty() {
+    let url = parse("etcd://a%40b%3Ac%25:p%2F%3A@h").unwrap();
+    assert_eq!(url.servers().unwrap().user.as_deref(), Some("a@b:c%"));
+    assert_eq!(url.password(), Some("p/:"));
+    assert_eq!(url.to_string(), "etcd://a%40b%3Ac%25@h");
+    for (text, user, password) in [
+        ("redis://app:@h", Some("app"), Some("")),
+        ("redis://app@h", Some("app"), None),
+        ("redis://:@h", None, None),
+        ("redis://@h", None, None),
+    ] {
+        let url = parse(text).unwrap();
+        assert_eq!(url.servers().unwrap().user.as_deref(), user, "{text}");
+        assert_eq!(url.password(), password, "{text}");
+        assert_eq!(parse(&url.to_string()).unwrap(), url, "{text}");
+    }
+}
+
+#[test]
+fn a_resolved_url_names_files_from_anywhere() {
+    let url = parse("rediss://h?ca=ca%26.pem&cert=/c.pem&key=../k.pem&prefix=ca").unwrap();
+    let shown = url.resolved().unwrap().to_string();
+    let here = std::env::current_dir().unwrap().display().to_string();
+    let expected =
+        format!("rediss://h?ca={here}/ca%26.pem&cert=/c.pem&key={here}/../k.pem&prefix=ca");
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn the_same_store_may_have_another_timeout_and_password() {
+    let same = |one: &str, two: &str| parse(one).unwrap().same_store(&parse(two).unwrap());
+    assert!(same("redis://a:x@h/1?timeout=1s&prefix=p", "redis://a@h/1?prefix=p"));
+    for other in ["redis://a@h/2?prefix=p", "redis://b@h/1?prefix=p", "redis://a@h/1"] {
+        assert!(!same("redis://a@h/1?prefix=p", other), "{other}");
     }
 }
 

@@ -20,7 +20,7 @@ fn configuration(url: &StoreUrl) -> Result<ZooKeeperConfig> {
     let chroot = String::from_utf8(percent::decode(servers.path.trim_end_matches('/')));
     config.chroot = chroot.map_err(|_| invalid("the chroot is not UTF-8"))?;
     config.username = servers.user.clone();
-    config.password = password(servers)?.filter(|_| config.username.is_some());
+    config.password = password(url).filter(|_| config.username.is_some());
     if config.username.is_some() && config.password.is_none() {
         return Err(invalid("a user needs a password: in the URL, or in TENURE_PASSWORD"));
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tenure::{Guard, LockName, OwnerId};
+use tenure::{Guard, LockName, OwnerId, StoreUrl};
 
 use super::system;
 use crate::connection::Connection;
@@ -26,11 +26,11 @@ pub(crate) struct Estate {
 }
 
 impl Estate {
-    /// The lock that a guard holds in the store behind this URL.
-    pub(crate) fn new(store: &str, guard: &Guard, ttl: Duration) -> Self {
+    /// The lock that a guard holds in the store behind this URL, which has been resolved.
+    pub(crate) fn new(url: &StoreUrl, guard: &Guard, ttl: Duration) -> Self {
         Self {
-            store: store.into(),
-            password: std::env::var(PASSWORD).ok(),
+            store: url.to_string(),
+            password: url.password().map(str::to_owned),
             lock: guard.name().as_str().into(),
             owner: guard.owner().to_string(),
             ttl,
@@ -82,8 +82,8 @@ impl Estate {
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
-            store: "redis://:secret@127.0.0.1".into(),
-            password: None,
+            store: "redis://127.0.0.1".into(),
+            password: Some("secret".into()),
             lock: "a".into(),
             owner: "0".repeat(32),
             ttl: Duration::from_secs(30),

@@ -24,7 +24,7 @@ use terminal::Terminal;
 pub(crate) use estate::Estate;
 pub(crate) use find::{find, not_started};
 pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
-pub(crate) use system::{die_of, is_ignored};
+pub(crate) use system::{Fork, close_all_but, die_of, fork, is_ignored, lock_byte, wait_for_byte};
 
 /// A running command, and every process of its group.
 #[derive(Debug)]

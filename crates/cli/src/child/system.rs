@@ -2,16 +2,17 @@
 //! between fork and exec.
 #![allow(unsafe_code)]
 
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
 
 use rustix::net::{SendFlags, send};
 use rustix::process::{
-    DumpableBehavior, Signal, getpid, getppid, set_dumpable_behavior,
+    DumpableBehavior, Pid, Signal, getpid, getppid, set_dumpable_behavior,
     set_parent_process_death_signal, setsid,
 };
 use rustix::termios::tcsetpgrp;
@@ -112,6 +113,71 @@ pub(crate) fn prepare_guardian(command: &mut Command) {
     unsafe { command.pre_exec(hook) };
 }
 
+/// Which process this is after a [`fork`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fork {
+    Parent { child: Pid },
+    Child,
+}
+
+/// Makes a copy of this process. Must be called while it has one thread.
+pub(crate) fn fork() -> io::Result<Fork> {
+    // SAFETY: with one thread no lock is held by another, so everything works in the copy, too.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        child => {
+            let child = Pid::from_raw(child).ok_or(io::ErrorKind::InvalidData)?;
+            Ok(Fork::Parent { child })
+        }
+    }
+}
+
+/// Closes all descriptors but standard input, output and error and these: those that this process
+/// inherited without knowing of them. Must be called while it owns no others.
+pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    let kept = |fd: RawFd| fd <= 2 || keep.iter().any(|keep| keep.as_raw_fd() == fd);
+    for fd in open.into_iter().filter(|fd| !kept(*fd)) {
+        // SAFETY: nothing in this process owns the descriptor, as the caller says. The one of the
+        // listing above is closed already, which is an error without effect.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// Locks a byte of a file, without waiting, for all processes that share this descriptor's open file
+/// description: until the last of them has closed it.
+pub(crate) fn lock_byte(fd: RawFd, at: i64) -> io::Result<()> {
+    change_lock(fd, libc::F_OFD_SETLK, at)
+}
+
+/// Waits until no other open file description has the byte locked.
+pub(crate) fn wait_for_byte(file: impl AsFd, at: i64) -> io::Result<()> {
+    loop {
+        match change_lock(file.as_fd().as_raw_fd(), libc::F_OFD_SETLKW, at) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+fn change_lock(fd: RawFd, command: libc::c_int, at: i64) -> io::Result<()> {
+    // SAFETY: zeroes are a valid value of the structure.
+    let mut lock = unsafe { MaybeUninit::<libc::flock>::zeroed().assume_init() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = at;
+    lock.l_len = 1;
+    // SAFETY: the structure outlives the call. A descriptor that is not open is an error.
+    match unsafe { libc::fcntl(fd, command, &lock) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 fn add_to_mask(signal: Signal) -> libc::sigset_t {
     let mut added = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `sigemptyset` makes a valid set of the memory, to which `sigaddset` adds one signal.
@@ -149,6 +215,22 @@ mod tests {
         assert!(!is_blocked(Signal::TTOU));
         assert!(blocking(Signal::TTOU, || is_blocked(Signal::TTOU)));
         assert!(!is_blocked(Signal::TTOU));
+    }
+
+    #[test]
+    fn a_byte_is_locked_until_every_copy_of_the_descriptor_is_closed() {
+        let open = || fs::File::options().write(true).open("/dev/null").unwrap();
+        let at = i64::from(std::process::id()) << 20;
+        let (held, other) = (open(), open());
+        lock_byte(held.as_raw_fd(), at).unwrap();
+        let copy = held.try_clone().unwrap();
+        drop(held);
+        assert!(lock_byte(other.as_raw_fd(), at).is_err());
+        lock_byte(other.as_raw_fd(), at + 1).unwrap();
+        drop(copy);
+        wait_for_byte(&other, at).unwrap();
+        let unwritable = fs::File::open("/dev/null").unwrap();
+        assert!(lock_byte(unwritable.as_raw_fd(), at + 2).is_err());
     }
 
     #[test]

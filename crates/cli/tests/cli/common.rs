@@ -29,8 +29,11 @@ impl Store {
     pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments).env("TENURE_DIR", self.0.path().join("store"));
-        for variable in ["TENURE_STORE", "TENURE_TOKEN", "TENURE_PASSWORD", "NO_COLOR"] {
-            command.env_remove(variable);
+        for (variable, _) in std::env::vars_os() {
+            let name = variable.to_string_lossy();
+            if name == "NO_COLOR" || (name.starts_with("TENURE_") && name != "TENURE_DIR") {
+                command.env_remove(variable);
+            }
         }
         with_default_signals(&mut command);
         command
@@ -57,7 +60,9 @@ impl Store {
 
     /// What `status --json` says.
     pub(crate) fn status(&self, name: &str) -> Value {
-        serde_json::from_str(&self.run(&["status", name, "--json"]).ok()).unwrap()
+        let ran = self.run(&["status", name, "--json"]);
+        assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap()
     }
 
     /// Waits until so many claims wait for the lock.
@@ -80,6 +85,11 @@ impl Ran {
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
+    }
+
+    /// It failed with this code and without a word.
+    pub(crate) fn failed_silently(self, code: i32) {
+        assert_eq!((self.code, &*self.stdout, &*self.stderr), (Some(code), "", ""));
     }
 
     /// It failed with this code and one line about it.

@@ -30,11 +30,24 @@ async fn ls_shows_a_row_per_holder_and_only_names_with_the_prefix() {
 }
 
 #[tokio::test]
+async fn the_exit_code_of_status_says_whether_the_lock_is_held() {
+    let store = Store::new();
+    let free = store.run(&["status", "a", "--json"]);
+    let object = "{\"lock\":\"a\",\"mode\":null,\"holders\":[],\"waiters\":[]}\n";
+    assert_eq!((free.code, free.stdout.as_str(), free.stderr.as_str()), (Some(1), object, ""));
+    let free = store.run(&["status", "a"]);
+    assert_eq!((free.code, free.stdout.as_str()), (Some(1), "a is free\n"));
+    let (_holder, ..) = store.hold(&[], "a").await;
+    assert_eq!(store.run(&["status", "a"]).code, Some(0));
+    assert_eq!(store.run(&["status", "a", "--json"]).code, Some(0));
+    // What is neither held nor free keeps its own code, and an empty list is no failure.
+    store.run(&["--store", "redis://127.0.0.1:1?timeout=100ms", "status", "a"]).failed(69);
+    store.run(&["ls", "nothing"]).ok();
+}
+
+#[tokio::test]
 async fn status_shows_the_holder_and_the_waiters_in_order() {
     let store = Store::new();
-    let free = store.run(&["status", "a", "--json"]).ok();
-    assert_eq!(free, "{\"lock\":\"a\",\"mode\":null,\"holders\":[],\"waiters\":[]}\n");
-    assert_eq!(store.run(&["status", "a"]).ok(), "a is free\n");
     let (holder, token, owner) = store.hold(&[], "a").await;
     let first = store.start(&["run", "--label", "first", "a", "--", "true"]);
     store.waiters("a", 1).await;
@@ -142,7 +155,7 @@ fn who_only_looks_leaves_no_session_behind() {
     for (words, code) in [
         (&["run", "a", "--", "true"][..], 0),
         (&["ls"], 0),
-        (&["status", "a"], 0),
+        (&["status", "a"], 1),
         (&["release", "a", "--force", "--reason", "test"], 1),
         (&["doctor"], 0),
     ] {

@@ -181,6 +181,41 @@ fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
     assert_eq!(session.end(), Some(0));
 }
 
+#[tokio::test]
+async fn a_wait_is_told_on_the_terminal_and_a_busy_lock_too() {
+    let store = Store::new();
+    let (holder, ..) = store.hold(&["--label", "nightly"], "a").await;
+    let shell_line =
+        "\"$TENURE\" run -n a -- true; echo code-$?; \"$TENURE\" run a -- echo started; read word";
+    let mut session = Session::start(&store, shell_line, "");
+    session.expect("another holds it");
+    session.expect("code-75");
+    session.expect("tenure: waiting for the lock \"a\", held by");
+    session.expect(&format!(":{} (nightly) for", holder.pid()));
+    session.expect("next in line");
+    crate::common::signal(&holder, rustix::process::Signal::TERM);
+    session.expect("started");
+    session.type_in("\n");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[tokio::test]
+async fn a_wait_is_not_told_when_quiet() {
+    let store = Store::new();
+    let (holder, ..) = store.hold(&[], "a").await;
+    let shell_line =
+        "\"$TENURE\" -q run a -- echo started; \"$TENURE\" -q run -n a -- true; read w";
+    let mut session = Session::start(&store, shell_line, "");
+    store.waiters("a", 1).await;
+    // Past the moment at which it would have been told.
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    crate::common::signal(&holder, rustix::process::Signal::TERM);
+    session.expect("started");
+    assert!(!session.seen.contains("tenure:"), "{}", session.seen);
+    session.type_in("\n");
+    assert_eq!(session.end(), Some(0));
+}
+
 /// A shell on a terminal of its own.
 struct Session {
     shell: Child,

@@ -119,3 +119,33 @@ fn completions_and_the_manual_page_are_printed() {
         assert!(page.contains(part), "{part}");
     }
 }
+
+#[tokio::test]
+async fn the_environment_has_the_defaults_for_ttl_grace_and_on_lost() {
+    let store = Store::new();
+    let with = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = store.tenure(arguments);
+        Ran::from(command.envs(variables.iter().copied()).output().unwrap())
+    };
+    let show = [env!("CARGO_BIN_EXE_tenure"), "status", "--json", "a"];
+    let run = [&["run", "a", "--"], &show[..]].concat();
+    let left = |ran: Ran| {
+        let status: serde_json::Value = serde_json::from_str(&ran.ok()).unwrap();
+        status["holders"][0]["expires_in_ms"].as_u64().unwrap()
+    };
+    assert!(left(with(&[("TENURE_TTL", "2h")], &run)) > 3_600_000);
+    let overruled = [&["run", "--ttl", "1h", "a", "--"], &show[..]].concat();
+    assert!(left(with(&[("TENURE_TTL", "2h")], &overruled)) <= 3_600_000);
+    for variable in ["TENURE_TTL", "TENURE_GRACE", "TENURE_ON_LOST"] {
+        let said = with(&[(variable, "often")], &["run", "a", "--", "true"]).failed(64);
+        assert!(said.contains("often"), "{said}");
+        let help = with(&[], &["run", "--help"]).ok();
+        assert!(help.contains(&format!("[env: {variable}")), "{variable}: {help}");
+    }
+    // The command ignores SIGTERM, so only a SIGKILL that comes at once ends it in time.
+    let stubborn =
+        ["run", "--max-hold", "100ms", "a", "-c", "trap '' TERM; while :; do sleep 0.05; done"];
+    let lost = with(&[("TENURE_ON_LOST", "kill"), ("TENURE_GRACE", "1h")], &stubborn);
+    assert_eq!(lost.code, Some(76));
+    assert!(lost.stderr.contains("killing the command"), "{lost:?}");
+}

@@ -14,10 +14,15 @@ use crate::common::{A_MOMENT, Store, code, died_of, line, signal};
 async fn a_busy_lock_has_an_exit_code_of_its_own() {
     let store = Store::new();
     let (holder, ..) = store.hold(&[], "a").await;
-    let busy = store.run(&["run", "-n", "a", "--", "true"]).failed(75);
-    assert!(busy.contains("tenure status"), "{busy}");
-    store.run(&["run", "-n", "-E", "9", "a", "--", "true"]).failed(9);
-    store.run(&["hold", "-n", "a"]).failed(75);
+    // For cron, which sends a message for every word.
+    store.run(&["run", "-n", "a", "--", "true"]).failed_silently(75);
+    store.run(&["run", "-n", "-E", "9", "a", "--", "true"]).failed_silently(9);
+    store.run(&["hold", "-n", "a"]).failed_silently(75);
+    let told = store.run(&["-v", "run", "-n", "a", "--", "true"]);
+    assert_eq!(told.code, Some(75));
+    let busy = told.stderr.lines().find(|line| line.starts_with("tenure: ")).unwrap();
+    assert!(busy.contains("\"a\"") && busy.contains("tenure status"), "{busy}");
+    store.run(&["-q", "run", "-w", "1ms", "a", "--", "true"]).failed_silently(75);
     let start = Instant::now();
     store.run(&["run", "-w", "200ms", "a", "--", "true"]).failed(75);
     assert!(start.elapsed() >= Duration::from_millis(200));
@@ -25,6 +30,34 @@ async fn a_busy_lock_has_an_exit_code_of_its_own() {
     assert_eq!(status["holders"][0]["pid"], holder.pid());
     assert_eq!(status["waiters"].as_array().unwrap().len(), 0, "who gave up left the line");
     store.run(&["run", "-n", "b", "--", "true"]).ok();
+}
+
+#[tokio::test]
+async fn quiet_hides_a_busy_lock_and_no_fault() {
+    let store = Store::new();
+    let run = |arguments: &[&str]| store.run(&[&["-q"], arguments].concat());
+    let nowhere = ["--store", "redis://127.0.0.1:1?timeout=100ms"];
+    run(&[&nowhere[..], &["run", "-n", "a", "--", "true"]].concat()).failed(69);
+    run(&["run", "-n", "a", "--", "no-such-command"]).failed(127);
+    run(&["run", "--ttl", "0s", "a", "--", "true"]).failed(64);
+    run(&["run", "", "--", "true"]).failed(64);
+    let lost = run(&["run", "--max-hold", "100ms", "--grace", "100ms", "a", "--", "sleep", "100"]);
+    assert_eq!(lost.code, Some(76));
+    assert!(lost.stderr.contains("giving up the lock \"a\""), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_wait_is_told_without_a_terminal_only_if_asked_for() {
+    let store = Store::new();
+    let (_holder, ..) = store.hold(&["--label", "nightly"], "a").await;
+    let told = store.scratch().join("told");
+    let mut waiter = store.tenure(&["-v", "run", "a", "--", "true"]);
+    waiter.stderr(std::fs::File::create(&told).unwrap());
+    let _waiter = tenure_testkit::Process::spawn(waiter).unwrap();
+    let says = || async { std::fs::read_to_string(&told).unwrap().contains("(nightly) for") };
+    assert!(eventually(tenure_testkit::GENEROUS, says).await);
+    // One line: that the lock was not free in time.
+    store.run(&["run", "-w", "1500ms", "a", "--", "true"]).failed(75);
 }
 
 #[tokio::test]
@@ -71,7 +104,7 @@ async fn shared_holders_stand_beside_each_other_and_keep_a_writer_out() {
     let store = Store::new();
     let (_one, ..) = store.hold(&["-s"], "a").await;
     let (_two, ..) = store.hold(&["-s"], "a").await;
-    store.run(&["run", "-n", "-x", "a", "--", "true"]).failed(75);
+    store.run(&["run", "-n", "-x", "a", "--", "true"]).failed_silently(75);
     assert_eq!(store.status("a")["mode"], "shared");
 }
 
@@ -80,7 +113,9 @@ async fn a_semaphore_gives_as_many_permits_as_it_has() {
     let store = Store::new();
     let (_two, ..) = store.hold(&["--permits", "3", "--take", "2"], "a").await;
     store.run(&["run", "-n", "--permits", "3", "a", "--", "true"]).ok();
-    store.run(&["run", "-n", "--permits", "3", "--take", "2", "a", "--", "true"]).failed(75);
+    store
+        .run(&["run", "-n", "--permits", "3", "--take", "2", "a", "--", "true"])
+        .failed_silently(75);
     let status = store.status("a");
     assert_eq!((&status["mode"], &status["holders"][0]["take"]), (&"permits".into(), &2.into()));
     assert_eq!(status["holders"][0]["of"], 3);

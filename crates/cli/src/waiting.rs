@@ -1,0 +1,118 @@
+//! What is told while a lock is waited for.
+
+use std::time::Duration;
+
+use tenure::{Client, Holder, LockState, Origin};
+use tokio::time::sleep;
+
+use crate::output;
+use crate::show;
+
+/// When the state of the lock is told, counted from the last time; the last one repeats. Each costs
+/// one look at the whole line, however many wait in it: so they become rare.
+const AFTER: [Duration; 4] = [
+    Duration::from_secs(1),
+    Duration::from_secs(9),
+    Duration::from_secs(50),
+    Duration::from_secs(600),
+];
+
+/// Waits for `action`, and meanwhile tells who holds the lock, if anybody is interested.
+pub(crate) async fn telling<T>(client: &Client, name: &str, action: impl Future<Output = T>) -> T {
+    if !output::is_watched() {
+        return action.await;
+    }
+    tokio::select! {
+        biased;
+        done = action => done,
+        never = tell(client, name) => match never {},
+    }
+}
+
+async fn tell(client: &Client, name: &str) -> std::convert::Infallible {
+    let last = AFTER[AFTER.len() - 1];
+    for pause in AFTER.into_iter().chain(std::iter::repeat(last)) {
+        sleep(pause).await;
+        // A store that does not answer is told of by the claim that waits.
+        if let Ok(state) = client.inspect(name).await
+            && let Some(text) = describe(&state, &Origin::here())
+        {
+            output::remark(&text);
+        }
+    }
+    std::future::pending().await
+}
+
+/// Who holds the lock and how many are before us. `None` for a lock that is just being handed over.
+fn describe(state: &LockState, us: &Origin) -> Option<String> {
+    let (first, others) = state.holders.split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        1 => " and 1 other".into(),
+        more => format!(" and {more} others"),
+    };
+    let ours = |host: Option<&str>, pid| host == Some(us.host.as_str()) && pid == Some(us.pid);
+    let place = state.waiters.iter().position(|one| ours(one.host.as_deref(), one.pid));
+    let line = match place {
+        Some(0) => "; next in line".into(),
+        Some(before) => format!("; {before} before us in line"),
+        None => String::new(),
+    };
+    let name = &state.name;
+    Some(format!("waiting for the lock {name:?}, held by {}{others}{line}", holder(first)))
+}
+
+fn holder(holder: &Holder) -> String {
+    let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+    match holder.age {
+        Some(age) => format!("{who} for {}", show::span(age)),
+        None => who,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure::{LockName, Mode, Waiter};
+
+    fn holder(pid: u32, age: Option<u64>) -> Holder {
+        Holder {
+            owner: "ab".into(),
+            mode: Mode::Shared,
+            token: None,
+            host: Some("h".into()),
+            pid: Some(pid),
+            label: "make".into(),
+            age: age.map(Duration::from_secs),
+            expires_in: None,
+        }
+    }
+
+    fn waiter(pid: u32) -> Waiter {
+        Waiter {
+            owner: "cd".into(),
+            mode: Mode::Exclusive,
+            host: Some("h".into()),
+            pid: Some(pid),
+            label: String::new(),
+            age: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn the_text_says_who_holds_it_since_when_and_our_place() {
+        let us = Origin { host: "h".into(), pid: 9 };
+        let said = |holders: Vec<Holder>, waiters: Vec<Waiter>| {
+            describe(&LockState { name: LockName::new("a").unwrap(), holders, waiters }, &us)
+        };
+        assert_eq!(said(vec![], vec![waiter(9)]), None);
+        let text = said(vec![holder(1, Some(187))], vec![waiter(9)]).unwrap();
+        let held = "waiting for the lock \"a\", held by h:1 (make)";
+        assert_eq!(text, format!("{held} for 3m07s; next in line"));
+        let line = vec![waiter(7), waiter(8), waiter(9), waiter(10)];
+        let text = said(vec![holder(1, None), holder(2, None)], line).unwrap();
+        assert_eq!(text, format!("{held} and 1 other; 2 before us in line"));
+        // Redlock's waiters are not in a line that decides.
+        assert_eq!(said(vec![holder(1, None)], vec![]).unwrap(), held);
+    }
+}

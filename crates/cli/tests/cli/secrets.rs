@@ -1,0 +1,116 @@
+//! Passwords: how they reach the store and the commands that run under a lock, and where they must
+//! not show.
+
+use tenure_testkit::{RedisServer, lacks};
+
+use crate::common::{Ran, Store};
+
+const PASSWORD: &str = "hunter2/@:%";
+const ENCODED: &str = "hunter2%2F%40%3A%25";
+
+fn server() -> RedisServer {
+    RedisServer::start(&["--requirepass", PASSWORD]).unwrap()
+}
+
+/// Runs `tenure` with the store's URL in TENURE_STORE.
+fn on(store: &Store, url: &str, arguments: &[&str]) -> Ran {
+    store.tenure(arguments).env("TENURE_STORE", url).output().unwrap().into()
+}
+
+#[test]
+fn a_command_under_a_lock_reaches_the_same_store_without_being_told_its_password() {
+    let test = "a_command_under_a_lock_reaches_the_same_store_without_being_told_its_password";
+    if lacks("redis-server", test) {
+        return;
+    }
+    let (store, server) = (Store::new(), server());
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let nested = ["run", "a", "--", tenure, "run", "b", "--", tenure, "run", "c", "-c"];
+    let nested = [&nested[..], &["echo $TENURE_LOCK"]].concat();
+    for user in ["", "default"] {
+        let url = format!("redis://{user}:{ENCODED}@127.0.0.1:{}", server.port());
+        assert_eq!(on(&store, &url, &nested).ok(), "c\n", "user {user:?}");
+    }
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let mut command = store.tenure(&nested);
+    command.env("TENURE_STORE", &url).env("TENURE_PASSWORD", PASSWORD);
+    assert_eq!(Ran::from(command.output().unwrap()).ok(), "c\n");
+}
+
+#[test]
+fn a_command_under_a_lock_reaches_the_same_quorum() {
+    if lacks("redis-server", "a_command_under_a_lock_reaches_the_same_quorum") {
+        return;
+    }
+    let (store, servers) = (Store::new(), [server(), server(), server()]);
+    let hosts = servers.each_ref().map(|server| format!("127.0.0.1:{}", server.port())).join(",");
+    let url = format!("redlock://default:{ENCODED}@{hosts}?node-timeout=2s");
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let shown = on(&store, &url, &["run", "a", "--", tenure, "run", "b", "--", "env"]).ok();
+    let stored = format!("TENURE_STORE=redlock://default@{hosts}?node-timeout=2s");
+    assert!(shown.lines().any(|line| line == stored), "{shown}");
+}
+
+#[test]
+fn a_command_from_which_the_password_is_withheld_is_told_that_it_has_none() {
+    let test = "a_command_from_which_the_password_is_withheld_is_told_that_it_has_none";
+    if lacks("redis-server", test) {
+        return;
+    }
+    let (store, server) = (Store::new(), server());
+    let url = format!("redis://:{ENCODED}@127.0.0.1:{}", server.port());
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let mut command =
+        store.tenure(&["run", "--withhold-password", "a", "--", tenure, "run", "b", "--", "true"]);
+    command.env("TENURE_STORE", &url).env("TENURE_PASSWORD", PASSWORD);
+    let said = Ran::from(command.output().unwrap()).failed(77);
+    assert!(said.contains("no password was given"), "{said}");
+    let env = on(&store, &url, &["run", "--withhold-password", "a", "--", "env"]).ok();
+    assert!(!env.contains("hunter2"), "{env}");
+}
+
+#[test]
+fn the_password_of_one_server_is_not_sent_to_another() {
+    if lacks("redis-server", "the_password_of_one_server_is_not_sent_to_another") {
+        return;
+    }
+    let (store, server, other) = (Store::new(), server(), RedisServer::start(&[]).unwrap());
+    let url = format!("redis://:{ENCODED}@127.0.0.1:{}", server.port());
+    let elsewhere = format!("redis://127.0.0.1:{}", other.port());
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let nested = ["run", "a", "--", tenure, "--store", &elsewhere, "run", "b", "-c"];
+    let nested = [&nested[..], &["echo ${TENURE_STORE_PASSWORD-none}"]].concat();
+    // A server without a password refuses a login that it does not need.
+    assert_eq!(on(&store, &url, &nested).ok(), "none\n");
+}
+
+#[test]
+fn the_store_in_the_environment_has_no_password() {
+    if lacks("redis-server", "the_store_in_the_environment_has_no_password") {
+        return;
+    }
+    let (store, server) = (Store::new(), server());
+    let port = server.port();
+    let url = format!("redis://:{ENCODED}@127.0.0.1:{port}/0?prefix=x&timeout=3s");
+    let shown = on(&store, &url, &["run", "a", "-c", "echo $TENURE_STORE"]).ok();
+    assert_eq!(shown, format!("redis://127.0.0.1:{port}/0?timeout=3s&prefix=x\n"));
+}
+
+#[test]
+fn a_password_on_the_command_line_is_warned_of_and_not_repeated() {
+    let store = Store::new();
+    let url = "redis://app:hunter2@127.0.0.1:1?timeout=100ms";
+    for arguments in [&["--store", url, "ls"][..], &["ls", "--store", url]] {
+        let ran = store.run(arguments);
+        let warning = ran.stderr.lines().next().unwrap();
+        for part in ["visible", "TENURE_STORE", "TENURE_PASSWORD"] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+        assert_eq!(ran.stderr.lines().count(), 2, "{ran:?}");
+        assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+    }
+    store.run(&["-q", "--store", url, "ls"]).failed(69);
+    on(&store, url, &["ls"]).failed(69);
+    let bare = "redis://app:@127.0.0.1:1?timeout=100ms";
+    store.run(&["--store", bare, "ls"]).failed(69);
+}
