@@ -8,10 +8,11 @@ use std::process::ExitCode;
 mod etcd;
 mod free;
 mod handoff;
+mod held;
 mod peer;
 mod record;
 mod redis;
-mod redis_held;
+
 mod redis_line;
 mod redis_many;
 mod redlock;
@@ -29,10 +30,11 @@ const SCENARIOS: &[Scenario] = &[
     ("local-free", free::measure),
     ("local-handoff", handoff::measure),
     ("local-waiters", waiters::measure),
+    ("local-held", held::local),
     ("redis-free", redis::free),
     ("redis-many", redis_many::measure),
     ("redis-line", redis_line::measure),
-    ("redis-held", redis_held::measure),
+    ("redis-held", held::redis),
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),
     ("redlock-free", redlock::free),

@@ -55,9 +55,19 @@ pub(crate) enum Command {
 ///
 /// The command gets tenure's standard input and output, its signals and its terminal, and finds
 /// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER and TENURE_STORE in its environment. When tenure dies,
-/// by whatever signal, the command and the processes of its group are killed. When the lock is
-/// lost, --on-lost says what happens to it. A tenure that is stopped (^Z) does not renew the lock,
-/// and loses it when the TTL has passed.
+/// by whatever signal, the command and the processes of its group are killed, and the lock is given
+/// back. A tenure that is stopped (^Z) does not renew the lock, and loses it when the TTL has passed.
+///
+/// When the store does not confirm the lock for half the TTL, the command is stopped before the lease
+/// ends and another can hold the lock: SIGTERM comes --grace before SIGKILL, and SIGKILL half a second
+/// (or a tenth of a shorter TTL) before the end of the lease. Where the TTL leaves less time than
+/// --grace, the grace is shorter. A command that got SIGTERM is not called back when the store
+/// answers again: it keeps the lock and its grace, and tenure exits with 76. If the loss comes
+/// without warning, the command gets SIGKILL at once (tenure itself, or the machine, stood still
+/// past the end of the lease), or SIGTERM and after --grace SIGKILL (the lock was taken by force, or
+/// the store has lost it): meanwhile another may hold the lock, and only the token protects what
+/// both write to. Processes that have left the command's group, or have another user's rights, are
+/// not stopped; the latter are reported.
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("what").required(true), after_help = exit::TABLE)]
 #[command(override_usage = "tenure run [OPTIONS] NAME -- COMMAND [ARGS...]\n       \
@@ -65,10 +75,10 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lock: Lock,
-    /// What happens to the command when the lock is lost
+    /// What happens to the command when the lock is about to be lost
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// How long --on-lost term waits before it kills
+    /// How long before SIGKILL the command gets SIGTERM, if the TTL leaves time for it
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
     /// Run this line with /bin/sh
@@ -83,6 +93,7 @@ pub(crate) struct Run {
 ///
 /// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` where the store gives none), then
 /// holds it until SIGINT, SIGTERM, SIGHUP or SIGQUIT, or with --stdin until standard input closes.
+/// If the line cannot be written, the lock is given back, and tenure dies of SIGPIPE.
 #[derive(Args, Debug)]
 #[command(after_help = exit::TABLE)]
 pub(crate) struct Hold {
@@ -135,9 +146,9 @@ pub(crate) struct Lock {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// SIGTERM to its process group, and SIGKILL after --grace
+    /// SIGTERM to its process group, and SIGKILL before the lease ends
     Term,
-    /// SIGKILL to its process group
+    /// SIGKILL to its process group before the lease ends
     Kill,
     /// A warning only: it goes on without the lock
     Nothing,

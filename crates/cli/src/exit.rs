@@ -25,18 +25,19 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// The table that `--help` and the manual page show.
 pub(crate) const TABLE: &str = "\
 Exit codes:
-  run ends with the code of its command, or 128 + N where signal N ended it. Otherwise:
+  run ends with the code of its command, or with 128 + N where signal N ended it. Otherwise:
     0  done; for hold: released on request
     1  release: nobody held it; doctor: something is unsafe
    64  usage: the command line, a name, a duration or a store URL is wrong
    69  the store is unavailable: unreachable, too slow, full or damaged
    70  a fault of tenure's own
    75  busy, or not free in time (run and hold; -E chooses another code)
-   76  the lock was lost while it was needed
+   76  the lock was lost while it was needed, or the command was stopped before it could be
    77  the store does not allow it: permissions or credentials
   126  the command cannot be executed
   127  the command is not found
-  128 + N  signal N came before the lock was held";
+  128 + N  signal N ended tenure, as a shell shows it: it came before the lock was held, or was
+           passed on to the command and ended it";
 
 /// The code of a process that signal number `signal` ended, as shells count.
 pub(crate) fn by_signal(signal: i32) -> u8 {
@@ -46,10 +47,12 @@ pub(crate) fn by_signal(signal: i32) -> u8 {
 /// The signal to die of when everything is given back; zero for none.
 static DYING_OF: AtomicI32 = AtomicI32::new(0);
 
-/// Ends the program by a signal instead of a code: a shell goes on with its script unless what it
-/// ran has died of ^C.
-pub(crate) fn die_of(signal: Signal) {
+/// Ends the program by a signal when everything is given back: a shell goes on with its script
+/// unless what it ran has died of ^C. Returns the code for where no signal can end us, as in the
+/// first process of a container.
+pub(crate) fn die_of(signal: Signal) -> u8 {
     DYING_OF.store(signal.as_raw(), Ordering::Relaxed);
+    by_signal(signal.as_raw())
 }
 
 /// The signal that was asked for with [`die_of`].

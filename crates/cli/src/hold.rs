@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use rustix::process::Signal;
 use serde::Serialize;
 use tenure::Guard;
 use tokio::sync::oneshot;
@@ -9,15 +10,15 @@ use tokio::sync::oneshot;
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{Closed, Output, complain};
-use crate::signals::{ENDING, Signals};
+use crate::signals::Signals;
 use crate::{args, lock};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
-    let mut signals = Signals::listen(&ENDING)?;
+    let mut signals = Signals::listen()?;
     let connection = match signals.unless_interrupted(Connection::open(store)).await {
         Ok(connection) => connection?,
-        Err(signal) => return Ok(exit::by_signal(signal.as_raw())),
+        Err(signal) => return Ok(exit::die_of(signal)),
     };
     let taking = lock::take(&connection, &arguments.lock, "tenure hold");
     let outcome = match signals.unless_interrupted(taking).await {
@@ -25,17 +26,25 @@ pub(crate) async fn execute(store: &str, arguments: &args::Hold, output: &Output
             let told = tell(&guard, &connection, output);
             match told {
                 Ok(()) => hold(guard, signals, arguments.stdin).await,
-                Err(closed) => {
-                    drop(guard);
-                    closed.outcome()
-                }
+                Err(closed) => not_told(guard, closed).await,
             }
         }
         Ok(Err(failure)) => Err(failure),
-        Err(signal) => Ok(exit::by_signal(signal.as_raw())),
+        Err(signal) => Ok(exit::die_of(signal)),
     };
     connection.close(&outcome).await;
     outcome
+}
+
+/// Nobody can know that the lock is held: gives it back.
+async fn not_told(guard: Guard, closed: Closed) -> Outcome {
+    let name = guard.name().clone();
+    let released = guard.release().await;
+    // A reader that left before it has read anything has not seen enough, as it may have elsewhere.
+    closed.outcome()?;
+    released?;
+    complain(&format!("standard output is closed, so nobody knows: gave the lock {name:?} back"));
+    Ok(exit::die_of(Signal::PIPE))
 }
 
 #[derive(Serialize)]
@@ -75,7 +84,7 @@ async fn hold(guard: Guard, mut signals: Signals, until_stdin_closes: bool) -> O
                 let name = guard.name();
                 complain(&format!("the store has not confirmed the lock {name:?} for half its TTL"));
             }
-            _ = signals.next() => break,
+            _ = signals.request_to_end() => break,
             () = &mut closed => break,
         }
     }

@@ -14,6 +14,7 @@ mod man;
 mod output;
 mod release;
 mod run;
+mod schedule;
 mod show;
 mod signals;
 mod status;

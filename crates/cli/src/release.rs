@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::{Claim, Eviction, LockName, Mode, Origin, OwnerId, Released};
+use tenure::{Claim, Eviction, LockName, Mode, Origin, OwnerId, Released, Result};
 
 use crate::args;
 use crate::connection::Connection;
@@ -27,17 +27,7 @@ async fn release(
     owner: OwnerId,
     output: &Output,
 ) -> Outcome {
-    let store = connection.client.store();
-    let claim = Claim {
-        name: name.clone(),
-        owner,
-        // Of a claim that is released, only the name and the owner matter.
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(30),
-        origin: Origin::here(),
-        label: "".into(),
-    };
-    let released = connection.within("release", store.release(&claim)).await?;
+    let released = release_of(connection, name.clone(), owner).await?;
     let id = owner.to_string();
     let object =
         |released| ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
@@ -51,6 +41,24 @@ async fn release(
         }
     };
     finish(told, code)
+}
+
+/// Releases a lock in the name of its owner.
+pub(crate) async fn release_of(
+    connection: &Connection,
+    name: LockName,
+    owner: OwnerId,
+) -> Result<Released> {
+    let claim = Claim {
+        name,
+        owner,
+        // Of a claim that is released, only the name and the owner matter.
+        mode: Mode::Exclusive,
+        ttl: Duration::from_secs(30),
+        origin: Origin::here(),
+        label: "".into(),
+    };
+    connection.within("release", connection.client.store().release(&claim)).await
 }
 
 /// Takes the lock from each holder that is seen now; whoever comes after is left alone.

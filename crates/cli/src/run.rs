@@ -8,22 +8,15 @@ use rustix::process::Signal;
 use tenure::{ErrorKind, Guard};
 
 use crate::args;
-use crate::child::{Guardian, Job, find, not_started};
+use crate::child::{Estate, Guardian, Job, find, not_started};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
-use crate::signals::{ENDING, Signals};
+use crate::signals::Signals;
 use crate::{lock, output, supervise};
 
-/// What is passed on to the command besides [`ENDING`], and what tells of the command itself.
-const WHILE_RUNNING: [Signal; 7] = [
-    Signal::USR1,
-    Signal::USR2,
-    Signal::ALARM,
-    Signal::WINCH,
-    Signal::TSTP,
-    Signal::CONT,
-    Signal::CHILD,
-];
+/// What is passed on to the command besides the signals that ask us to end.
+const WHILE_RUNNING: [Signal; 6] =
+    [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH, Signal::TSTP, Signal::CONT];
 
 pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
@@ -31,20 +24,22 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
     let program = &command[0];
     // Nothing should be waited for in vain.
     find(program)?;
-    let mut signals = Signals::listen(&ENDING)?;
+    let mut signals = Signals::listen()?;
     let guardian =
         Guardian::start().map_err(|error| Failure::system("start the guardian", &error))?;
     let opening = signals.unless_interrupted(Connection::open(store)).await;
     let connection = match opening {
         Ok(connection) => connection?,
-        Err(signal) => return Ok(exit::by_signal(signal.as_raw())),
+        Err(signal) => return Ok(exit::die_of(signal)),
     };
     let label = label(program);
     let taking = lock::take(&connection, &arguments.lock, &label);
     let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => under_lock(&connection, guard, arguments, signals, guardian).await,
+        Ok(Ok(guard)) => {
+            under_lock((store, &connection), guard, arguments, signals, guardian).await
+        }
         Ok(Err(failure)) => Err(failure),
-        Err(signal) => Ok(exit::by_signal(signal.as_raw())),
+        Err(signal) => Ok(exit::die_of(signal)),
     };
     connection.close(&outcome).await;
     outcome
@@ -52,7 +47,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
 
 /// Runs the command under the lock, then gives the lock back.
 async fn under_lock(
-    connection: &Connection,
+    (store, connection): (&str, &Connection),
     guard: Guard,
     arguments: &args::Run,
     mut signals: Signals,
@@ -61,6 +56,9 @@ async fn under_lock(
     signals.also(&WHILE_RUNNING)?;
     let line = command_line(arguments);
     let command = prepare(&line, &guard, connection);
+    if !connection.client.store().capabilities().detects_death {
+        guardian.entrust(&Estate::new(store, &guard, arguments.lock.ttl));
+    }
     let job = match Job::start(command, guardian) {
         Ok(job) => job,
         Err(error) => {
@@ -69,16 +67,27 @@ async fn under_lock(
         }
     };
     let end = supervise::supervise(&job, &guard, &mut signals, arguments).await?;
-    if let Some(signal) = job.finish(end.signal) {
-        exit::die_of(signal);
-    }
+    // The signal to die of: one from the terminal, or one that we have passed on.
+    let from_terminal = job.finish(end.signal.filter(|_| !end.passed_on));
+    let dying_of = from_terminal.or(end.signal.filter(|_| end.passed_on));
+    let Some(code) = end.code else {
+        // The command runs on without us: the TTL keeps others out as long as it can.
+        std::mem::forget(guard);
+        return Ok(exit::LOST);
+    };
     let name = guard.name().clone();
     let still_held = give_back(guard).await;
-    if !end.lost && !still_held {
+    if end.lost {
+        return Ok(exit::LOST);
+    }
+    if !still_held {
         let why = format!("lost the lock {name:?} before the command ended: check its work");
         return Err(Failure::new(exit::LOST, why));
     }
-    Ok(if end.lost { exit::LOST } else { end.code })
+    Ok(match dying_of {
+        Some(signal) => exit::die_of(signal),
+        None => code,
+    })
 }
 
 /// Releases the lock, and says whether it was held to the end as far as anybody knows.

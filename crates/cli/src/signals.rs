@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::child::is_ignored;
+use crate::child::{is_ignored, reap};
 use crate::exit::Failure;
 
 /// The signals that ask us to end.
@@ -18,11 +18,12 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Listens to these.
-    pub(crate) fn listen(signals: &[Signal]) -> Result<Self, Failure> {
+    /// Listens to what asks us to end, and to the ends of our children.
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let listening = Self { sender, receiver };
-        listening.also(signals)?;
+        listening.also(&ENDING)?;
+        listening.also(&[Signal::CHILD])?;
         Ok(listening)
     }
 
@@ -55,7 +56,22 @@ impl Signals {
         }
     }
 
-    /// Does something unless a signal comes first. What is dropped then must be cleaned up after.
+    /// The next signal that asks us to end. Waits for children that end meanwhile: the first process
+    /// of a container inherits all that lose their parent.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses no signal.
+    pub(crate) async fn request_to_end(&mut self) -> Signal {
+        loop {
+            match self.next().await {
+                Signal::CHILD => reap(),
+                signal => return signal,
+            }
+        }
+    }
+
+    /// Does something unless a signal asks us to end first. What is dropped then must be cleaned up
+    /// after.
     pub(crate) async fn unless_interrupted<T>(
         &mut self,
         action: impl Future<Output = T>,
@@ -63,7 +79,7 @@ impl Signals {
         tokio::select! {
             biased;
             done = action => Ok(done),
-            signal = self.next() => Err(signal),
+            signal = self.request_to_end() => Err(signal),
         }
     }
 }

@@ -10,16 +10,19 @@ use crate::args::{OnLost, Run};
 use crate::child::{Change, Ending, Job, LOOK_EVERY};
 use crate::exit::Failure;
 use crate::output::complain;
-use crate::signals::Signals;
+use crate::schedule::{Schedule, Step};
+use crate::signals::{ENDING, Signals};
 
 /// How it ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
-    /// The command's exit code.
-    pub(crate) code: u8,
-    /// The signal that ended the command, if one did that was not passed on by us.
+    /// The command's exit code; `None` if it could not be killed and may still run.
+    pub(crate) code: Option<u8>,
+    /// The signal that ended the command, if one did.
     pub(crate) signal: Option<Signal>,
-    /// Whether the lock was lost before.
+    /// Whether that signal was sent to us, and passed on to the command.
+    pub(crate) passed_on: bool,
+    /// Whether the lock was lost before, or the command was stopped because it was about to be.
     pub(crate) lost: bool,
 }
 
@@ -30,47 +33,207 @@ pub(crate) async fn supervise(
     signals: &mut Signals,
     arguments: &Run,
 ) -> Result<End, Failure> {
-    let mut loss = None;
-    let mut warned = false;
-    let mut kill_at = None;
+    let mut watch = Watch::new(job, guard, arguments);
     let mut passed_on = Vec::new();
     let ending = loop {
+        let wake_at = watch.wake_at();
         tokio::select! {
             // Loss comes first: after a stop everything is ready at once.
             biased;
-            reason = guard.lost(), if loss.is_none() => {
-                loss = Some(reason);
-                kill_at = on_loss(job, guard, reason, arguments);
-            }
-            () = guard.danger(), if !warned && loss.is_none() => {
-                warned = true;
-                warn(guard, arguments);
-            }
-            () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
-                kill_at = None;
-                complain("the command did not end in time: killing it");
-                job.tell_all(Signal::KILL);
+            reason = guard.lost(), if !watch.lost => watch.on_loss(reason),
+            () = guard.danger(), if !watch.in_danger && !watch.lost => watch.on_danger(),
+            () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {
+                if watch.on_time() {
+                    break None;
+                }
             }
             signal = signals.next() => match signal {
                 Signal::CHILD => {
-                    if let Some(ending) = follow(job, guard, loss.is_some())? {
-                        break ending;
+                    if let Some(ending) = follow(job, guard, watch.lost)? {
+                        break Some(ending);
                     }
                 }
                 signal => {
-                    if !passed_on.contains(&signal) {
-                        passed_on.push(signal);
-                    }
-                    job.pass_on(signal);
+                    passed_on.push(signal);
+                    pass_on(job, signal);
                 }
             }
         }
     };
-    if loss.is_some() && arguments.on_lost != OnLost::Nothing {
-        end_group(job, kill_at).await;
+    let stopped = watch.lost || watch.state != State::Running;
+    let gone = match stopped && arguments.on_lost != OnLost::Nothing {
+        true => end_group(job, &watch).await,
+        false => true,
+    };
+    if !gone {
+        complain(&format!(
+            "could not kill {}, which may still run without the lock {:?}: end it by hand",
+            job.survivors(),
+            guard.name()
+        ));
     }
-    let signal = ending.signal.filter(|signal| !passed_on.contains(signal));
-    Ok(End { code: ending.code, signal, lost: loss.is_some() })
+    let signal = ending.and_then(|ending| ending.signal);
+    Ok(End {
+        code: ending.map(|ending| ending.code),
+        signal,
+        passed_on: signal.is_some_and(|signal| passed_on.contains(&signal)),
+        lost: stopped,
+    })
+}
+
+/// How far the command has been told to end, for the lock's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// It got SIGTERM, and gets SIGKILL at this time at the latest.
+    Told(Instant),
+    /// It got SIGKILL, and should be gone by this time.
+    Killed(Instant),
+}
+
+/// What is killed is gone in a moment, if the system lets it go at all.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Ends the command before its lock can go to another.
+struct Watch<'a> {
+    job: &'a Job,
+    guard: &'a Guard,
+    on_lost: OnLost,
+    schedule: Schedule,
+    state: State,
+    in_danger: bool,
+    lost: bool,
+}
+
+impl<'a> Watch<'a> {
+    fn new(job: &'a Job, guard: &'a Guard, arguments: &Run) -> Self {
+        let (ttl, grace, on_lost) = (arguments.lock.ttl, arguments.grace, arguments.on_lost);
+        let schedule = Schedule { ttl, grace };
+        Self { job, guard, on_lost, schedule, state: State::Running, in_danger: false, lost: false }
+    }
+
+    /// When [`on_time`](Self::on_time) has something to do, unless something happens before.
+    fn wake_at(&self) -> Option<Instant> {
+        let left = self.guard.remaining();
+        let in_time = |step| Instant::now() + self.schedule.until(step, left);
+        match self.state {
+            State::Killed(gone_by) => Some(gone_by),
+            State::Told(kill_at) if self.lost => Some(kill_at),
+            State::Told(kill_at) => Some(kill_at.min(in_time(Step::Kill))),
+            State::Running if self.lost || !self.in_danger => None,
+            State::Running => match self.on_lost {
+                OnLost::Term => Some(in_time(Step::Term)),
+                OnLost::Kill => Some(in_time(Step::Kill)),
+                // Only to see whether the danger is over.
+                OnLost::Nothing => Some(in_time(Step::Loss)),
+            },
+        }
+    }
+
+    /// Does what is due. Returns `true` if the command should be gone and is not.
+    fn on_time(&mut self) -> bool {
+        if self.wake_at().is_none_or(|at| Instant::now() < at) {
+            // A renewal came while we slept.
+            self.in_danger &= !self.schedule.is_sound(self.guard.remaining());
+            return false;
+        }
+        match (self.state, self.on_lost) {
+            (State::Killed(_), _) => return true,
+            (State::Running, OnLost::Nothing) => {}
+            (State::Running, OnLost::Term) => self.tell_to_end(self.schedule.grace),
+            (State::Running | State::Told(_), _) => self.kill(),
+        }
+        false
+    }
+
+    /// Half the TTL has passed without a renewal.
+    fn on_danger(&mut self) {
+        self.in_danger = true;
+        let (name, left) = (self.guard.name(), self.guard.remaining());
+        let seconds = |step| self.schedule.until(step, left).as_secs_f64();
+        let what = match self.on_lost {
+            OnLost::Term => format!("the command gets SIGTERM in {:.1}s", seconds(Step::Term)),
+            OnLost::Kill => format!("the command is killed in {:.1}s", seconds(Step::Kill)),
+            OnLost::Nothing => format!("it is lost in {:.1}s", left.as_secs_f64()),
+        };
+        complain(&format!(
+            "the store has not confirmed the lock {name:?} for half its TTL; {what} unless the \
+             store answers"
+        ));
+    }
+
+    /// The lock is no longer ours, or will not be for long.
+    fn on_loss(&mut self, reason: LossReason) {
+        self.lost = true;
+        let name = self.guard.name();
+        let why = match reason {
+            LossReason::MaxHold => "--max-hold is over: giving up",
+            LossReason::NotHeld => "the store says that this process no longer holds",
+            _ => "the lease ended without a renewal: lost",
+        };
+        let then = match (self.on_lost, reason) {
+            (OnLost::Nothing, _) => "the command goes on without it",
+            (OnLost::Term, LossReason::MaxHold | LossReason::NotHeld) => "stopping the command",
+            _ => "killing the command",
+        };
+        complain(&format!("{why} the lock {name:?}; {then}"));
+        match (self.on_lost, reason) {
+            (OnLost::Nothing, _) => {}
+            // At the end of max-hold the store keeps others out until the lease ends: for half the
+            // TTL or more, unless a renewal is overdue.
+            (OnLost::Term, LossReason::MaxHold) if !self.in_danger => {
+                self.tell_to_end(self.schedule.grace.min(self.schedule.ttl / 2));
+            }
+            (OnLost::Term, LossReason::NotHeld) => self.tell_to_end(self.schedule.grace),
+            _ => self.kill(),
+        }
+    }
+
+    fn tell_to_end(&mut self, grace: Duration) {
+        if self.state != State::Running {
+            return;
+        }
+        if !self.lost {
+            let name = self.guard.name();
+            complain(&format!(
+                "the lock {name:?} is about to be lost: sending SIGTERM to the command"
+            ));
+        }
+        Job::adopt_orphans();
+        pass_on(self.job, Signal::TERM);
+        self.state = State::Told(Instant::now() + grace);
+    }
+
+    fn kill(&mut self) {
+        match self.state {
+            State::Killed(_) => return,
+            State::Told(_) => complain("the command did not end in time: killing it"),
+            State::Running if !self.lost => {
+                let name = self.guard.name();
+                complain(&format!("the lock {name:?} is about to be lost: killing the command"));
+            }
+            State::Running => {}
+        }
+        Job::adopt_orphans();
+        let gone_by = match self.job.tell_all(Signal::KILL) {
+            Ok(()) => Instant::now() + GONE_WITHIN,
+            // Then waiting helps nobody.
+            Err(_) => Instant::now(),
+        };
+        self.state = State::Killed(gone_by);
+    }
+}
+
+/// Passes a signal on to the command. One that asks it to end also continues it: a stopped process
+/// does not even see that it should.
+fn pass_on(job: &Job, signal: Signal) {
+    if let Err(error) = job.pass_on(signal) {
+        let number = signal.as_raw();
+        complain(&format!("could not send signal {number} to {}: {error}", job.survivors()));
+    }
+    if ENDING.contains(&signal) {
+        job.resume();
+    }
 }
 
 /// Takes note of everything that happened to the command. Returns how it ended, if it did.
@@ -90,59 +253,23 @@ fn follow(job: &Job, guard: &Guard, lost: bool) -> Result<Option<Ending>, Failur
     Ok(None)
 }
 
-/// Does what was asked for. Returns when the command is to be killed, if it is.
-fn on_loss(job: &Job, guard: &Guard, reason: LossReason, arguments: &Run) -> Option<Instant> {
-    let name = guard.name();
-    let why = match reason {
-        LossReason::MaxHold => "--max-hold is over: giving up",
-        LossReason::NotHeld => "the store says that this process no longer holds",
-        _ => "the lease ended without a renewal: lost",
-    };
-    let what = match arguments.on_lost {
-        OnLost::Term => "stopping the command",
-        OnLost::Kill => "killing the command",
-        OnLost::Nothing => "the command goes on without it",
-    };
-    complain(&format!("{why} the lock {name:?}; {what}"));
-    Job::adopt_orphans();
-    match arguments.on_lost {
-        OnLost::Term => job.tell_all(Signal::TERM),
-        OnLost::Kill => job.tell_all(Signal::KILL),
-        OnLost::Nothing => {}
-    }
-    // A stopped process does not even see that it should end.
-    job.resume();
-    // At the end of max-hold the store still keeps others out, for two thirds of the TTL or more.
-    let grace = match reason {
-        LossReason::MaxHold => arguments.grace.min(arguments.lock.ttl / 2),
-        _ => arguments.grace,
-    };
-    (arguments.on_lost == OnLost::Term).then(|| Instant::now() + grace)
-}
-
-fn warn(guard: &Guard, arguments: &Run) {
-    let (name, left) = (guard.name(), guard.remaining());
-    let what = match arguments.on_lost {
-        OnLost::Nothing => "is lost",
-        OnLost::Term | OnLost::Kill => "is lost and the command stopped",
-    };
-    complain(&format!(
-        "the store has not confirmed the lock {name:?} for half its TTL; it {what} in {:.1}s \
-         unless the store answers",
-        left.as_secs_f64()
-    ));
-}
-
-/// The command is gone; the others of its group have until `kill_at`.
-async fn end_group(job: &Job, kill_at: Option<Instant>) {
-    let kill_at = kill_at.unwrap_or_else(Instant::now);
-    while !job.is_gone() && Instant::now() < kill_at {
+/// The command is gone or cannot be killed; the others of its group have as long as it had. Says
+/// whether all of them are gone.
+async fn end_group(job: &Job, watch: &Watch<'_>) -> bool {
+    while let State::Told(_) = watch.state
+        && !job.is_gone()
+        && watch.wake_at().is_some_and(|kill_at| Instant::now() < kill_at)
+    {
         sleep(LOOK_EVERY).await;
     }
-    job.tell_all(Signal::KILL);
-    // What is killed is gone in a moment, if the system lets it go at all.
-    let limit = Instant::now() + Duration::from_secs(1);
-    while !job.is_gone() && Instant::now() < limit {
+    // An error says that they cannot be killed: then they are not gone either.
+    let _ = job.tell_all(Signal::KILL);
+    let limit = Instant::now() + GONE_WITHIN;
+    while !job.is_gone() {
+        if Instant::now() >= limit {
+            return false;
+        }
         sleep(LOOK_EVERY).await;
     }
+    true
 }

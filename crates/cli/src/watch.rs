@@ -11,14 +11,14 @@ use crate::changes::{Change, Who, between};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome, line};
 use crate::output::{Output, complain, printable};
-use crate::signals::{ENDING, Signals};
+use crate::signals::Signals;
 use crate::{args, show};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Output) -> Outcome {
     if arguments.every.is_zero() {
         return Err(Failure::new(exit::USAGE, "--every must be above zero, such as 100ms"));
     }
-    let mut signals = Signals::listen(&ENDING)?;
+    let mut signals = Signals::listen()?;
     // To be interrupted is how a watch ends.
     let Ok(connection) = signals.unless_interrupted(Connection::open(store)).await else {
         return Ok(exit::OK);

@@ -75,6 +75,8 @@ macro_rules! suite {
             release::closing_a_client_disturbs_nobody,
             release::closing_a_client_waits_for_its_releases,
             release::releasing_a_waiting_claim_leaves_the_line,
+            runtimes::a_client_serves_one_runtime_after_another,
+            runtimes::a_lock_is_renewed_while_its_runtime_is_not_polled_and_after_it_has_ended,
             scale::a_crowd_of_one_client_is_served_to_the_last,
             scale::hundreds_of_waiters_are_served_in_order,
             scale::thousands_of_locks_are_held_at_once,

@@ -120,10 +120,11 @@ impl Road {
         if self.chance() < self.faults.lose_requests {
             return Err(lost("the request was lost"));
         }
-        if self.chance() < self.faults.duplicate {
-            call().await?;
-        }
         let reply = call().await;
+        if self.chance() < self.faults.duplicate {
+            // The caller reads the first reply.
+            let _ = call().await;
+        }
         if self.loses_a_reply() {
             return Err(lost("the reply was lost"));
         }

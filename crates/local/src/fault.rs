@@ -18,11 +18,14 @@ struct Details {
     source: Option<io::Error>,
     /// Whether it is the table that must go; where it is, only the caller knows.
     of_table: bool,
+    /// Whether all that is missing is a fencing token.
+    no_token: bool,
 }
 
 impl Fault {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Details { kind, message: message.into(), source: None, of_table: false }))
+        let message = message.into();
+        Self(Box::new(Details { kind, message, source: None, of_table: false, no_token: false }))
     }
 
     /// The table does not hold together: `what` completes "the table is damaged: …".
@@ -30,6 +33,26 @@ impl Fault {
     pub(crate) fn damaged(what: &str) -> Self {
         let mut fault = Self::new(ErrorKind::Damaged, format!("the lock table is damaged: {what}"));
         fault.0.of_table = true;
+        fault
+    }
+
+    /// There is no fencing token left: more must be reserved, and the work repeated.
+    #[cold]
+    pub(crate) fn no_token() -> Self {
+        let why = "all reserved fencing tokens are used up: try again";
+        let mut fault = Self::new(ErrorKind::Unreachable, why);
+        fault.0.no_token = true;
+        fault
+    }
+
+    pub(crate) const fn is_no_token(&self) -> bool {
+        self.0.no_token
+    }
+
+    /// The same for another caller, without the cause, which is in the message.
+    pub(crate) fn again(&self) -> Self {
+        let mut fault = Self::new(self.0.kind, self.0.message.clone());
+        fault.0.of_table = self.0.of_table;
         fault
     }
 
@@ -59,7 +82,7 @@ impl Fault {
 
     /// The public error: what was being done, and for a damaged table what to do about it.
     pub(crate) fn during(self, operation: &'static str, dir: &Path) -> Error {
-        let Details { kind, mut message, source, of_table } = *self.0;
+        let Details { kind, mut message, source, of_table, no_token: _ } = *self.0;
         if of_table {
             let table = dir.join("table");
             let remedy =

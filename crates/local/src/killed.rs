@@ -1,200 +1,372 @@
-//! Tests: a process killed before any store it makes to the table leaves the table as it was.
+//! Tests: a process killed before any store it makes to the table leaves a sound table.
+//!
+//! A [`Scene`] has one directory and four stores, which stand for four processes: the victim is
+//! killed in the middle of an operation, the rescuer is killed while it undoes what the victim
+//! left, the departed has died before, and the survivor must find everything in order.
 
-use std::sync::atomic::Ordering;
+mod cases;
+mod gate;
+mod tokens;
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience, Store};
+use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience, Released, Store};
+use tenure_proto::Occupancy;
 
-use crate::LocalStore;
 use crate::check::check;
+use crate::fault::{Fault, Result};
 use crate::layout::*;
 use crate::records::{CLAIM, FREE, FREE_LINK, LOCK};
+use crate::seats::Kept;
+use crate::store::Inner;
 use crate::txn::Txn;
+use crate::{LocalStore, Setup};
 
-const QUEUE: Patience = Patience::queue(Duration::from_secs(600));
+/// Stores until the process counts as killed, and the most words it has read in one change.
+#[derive(Debug)]
+pub(crate) struct Kill {
+    left: AtomicUsize,
+    fired: AtomicBool,
+    most_reads: AtomicUsize,
+    /// Nothing may be done in the background.
+    is_alone: AtomicBool,
+}
+
+impl Default for Kill {
+    fn default() -> Self {
+        Self {
+            left: AtomicUsize::new(usize::MAX),
+            fired: AtomicBool::new(false),
+            most_reads: AtomicUsize::new(0),
+            is_alone: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Kill {
+    /// Called before each store: fails from the armed one on, as a killed process stores nothing.
+    pub(crate) fn before_store(&self) -> Result<()> {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            self.fired.store(true, Ordering::Relaxed);
+            return Err(Fault::new(tenure_core::ErrorKind::Internal, "killed by the test"));
+        }
+        if left != usize::MAX {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Called when the gate is left, with the number of words that were read inside it.
+    pub(crate) fn count_reads(&self, reads: usize) {
+        self.most_reads.fetch_max(reads, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone.load(Ordering::Relaxed)
+    }
+
+    fn arm(&self, stores: usize) {
+        self.fired.store(false, Ordering::Relaxed);
+        self.left.store(stores, Ordering::Relaxed);
+    }
+
+    /// Whether the process was killed since [`arm`](Self::arm).
+    fn disarm(&self) -> bool {
+        self.left.store(usize::MAX, Ordering::Relaxed);
+        self.fired.swap(false, Ordering::Relaxed)
+    }
+}
+
+const LONG: Duration = Duration::from_secs(600);
+const QUEUE: Patience = Patience::queue(LONG);
+/// A place in line that has ended as soon as it is taken: a waiter that stands still.
+const LAPSED: Patience = Patience::queue(Duration::ZERO);
 
 struct Scene {
     victim: LocalStore,
+    rescuer: LocalStore,
+    departed: LocalStore,
     survivor: LocalStore,
-    _dir: tempfile::TempDir,
+    /// Claims of the survivor that no kill of another process may harm.
+    bystanders: Vec<Claim>,
+    /// Kill points so far: in operations, and in the recovery from each of those.
+    kills: usize,
+    recovery_kills: usize,
+    dir: tempfile::TempDir,
 }
+
+/// The table's file and what the victim and the survivor remember, to start again from.
+struct Snapshot {
+    bytes: Vec<u8>,
+    kept: [Kept; 2],
+}
+
+/// A lock that only takes up room; it is not given back in the end.
+const FILLER: &str = "filler";
 
 impl Scene {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let victim = LocalStore::open(dir.path()).unwrap();
-        let survivor = LocalStore::open(dir.path()).unwrap();
-        Self { victim, survivor, _dir: dir }
+        Self::with_records(64)
     }
 
-    /// Kills the victim before its first store, then before its second, and so on, until the
-    /// work is done undisturbed. Returns how many times it was killed.
+    fn with_records(limit: u32) -> Self {
+        let scene = Self::open(Setup { max_records: Some(limit), ..Setup::default() });
+        for store in [&scene.victim, &scene.rescuer, &scene.departed, &scene.survivor] {
+            store.inner.table.kill.is_alone.store(true, Ordering::Relaxed);
+        }
+        scene
+    }
+
+    fn with_tokens(block: u64) -> Self {
+        let setup = Setup { token_block: Some(block), max_records: Some(64), ..Setup::default() };
+        Self::open(setup)
+    }
+
+    fn open(setup: Setup) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || LocalStore::open_with(dir.path(), setup).unwrap();
+        Self {
+            victim: open(),
+            rescuer: open(),
+            departed: open(),
+            survivor: open(),
+            bystanders: Vec::new(),
+            kills: 0,
+            recovery_kills: 0,
+            dir,
+        }
+    }
+
+    /// A claim of the survivor, granted or in line, that stays in the table.
+    async fn bystander(&mut self, mode: Mode) -> Claim {
+        let claim = claim(mode);
+        self.survivor.claim(&claim, QUEUE).await.unwrap();
+        self.bystanders.push(claim.clone());
+        claim
+    }
+
+    /// From now on the departed is dead, and its claims are still in the table.
+    fn bury_departed(&self) {
+        identity(&self.departed).store(0, Ordering::Release);
+    }
+
+    /// Kills the victim before its first store, then before its second, and so on, each time from
+    /// the same table, until the work is done undisturbed. After each kill the table is recovered,
+    /// also by a process that is itself killed at each of its stores, and then judged and used.
+    /// Leaves the table as the work left it. Returns how often the victim was killed.
     async fn kill_everywhere<T>(
-        &self,
+        &mut self,
         work: impl AsyncFn(&LocalStore) -> tenure_core::Result<T>,
     ) -> usize {
-        let before = self.image();
-        for step in 0..1_000 {
-            let left = &self.victim.inner.table.stores_left;
-            left.store(step, Ordering::Relaxed);
+        let before = self.snapshot();
+        let holding = self.holding().await;
+        for step in 0..5_000 {
+            self.restore(&before);
+            let kill = &self.victim.inner.table.kill;
+            kill.arm(step);
             let outcome = work(&self.victim).await;
-            let was_killed = left.swap(usize::MAX, Ordering::Relaxed) == 0 && outcome.is_err();
-            if !was_killed {
+            if !kill.disarm() {
                 outcome.unwrap();
-                self.check();
+                let done = self.snapshot();
+                self.judge(step, &holding).await;
+                self.restore(&done);
+                self.kills += step;
                 return step;
             }
-            let identity = self.victim.inner.table.me().identity_at();
-            let identity = self.survivor.inner.table.map.word(identity).unwrap();
-            let alive = identity.swap(0, Ordering::AcqRel);
-            self.check();
-            identity.store(alive, Ordering::Release);
-            assert!(before == self.image(), "the kill before store {step} left a trace");
+            identity(&self.victim).store(0, Ordering::Release);
+            let wreck = self.snapshot();
+            self.check(step);
+            let recovered = self.image();
+            self.kill_recovery_everywhere(step, &wreck, &recovered);
+            self.judge(step, &holding).await;
         }
         panic!("the work has no end");
     }
 
-    /// Goes in over the dead, which undoes what they left, and looks over everything.
-    fn check(&self) {
-        let txn = Txn::begin(&self.survivor.inner.table).unwrap();
-        check(&txn).unwrap();
+    /// Recovers from the same wreck again and again, killed before each store, and has the
+    /// survivor finish: the outcome must be the same as of a recovery that was not disturbed.
+    fn kill_recovery_everywhere(&mut self, step: usize, wreck: &Snapshot, recovered: &[u8]) {
+        for recovery_step in 0..5_000 {
+            self.restore(wreck);
+            let kill = &self.rescuer.inner.table.kill;
+            kill.arm(recovery_step);
+            drop(Txn::begin(&self.rescuer.inner.table));
+            if !kill.disarm() {
+                self.recovery_kills += recovery_step;
+                assert!(self.image() == recovered, "the recovery from {step} differs");
+                return;
+            }
+            let alive = identity(&self.rescuer).swap(0, Ordering::AcqRel);
+            drop(Txn::begin(&self.survivor.inner.table).unwrap());
+            identity(&self.rescuer).store(alive, Ordering::Release);
+            let same = self.image() == recovered;
+            assert!(same, "a recovery from {step} that ended at {recovery_step} differs");
+        }
+        panic!("the recovery has no end");
     }
 
-    /// All words that mean anything at rest.
-    fn image(&self) -> Vec<u64> {
-        let map = &self.survivor.inner.table.map;
-        let word = |at: usize| map.word(at).unwrap().load(Ordering::Acquire);
-        let mut image: Vec<u64> = (STATE_CHECK..STATE + STATE_WORDS).map(word).collect();
-        image.push(word(JOURNAL_LENGTH));
-        image.extend((MEMBERS_AT..RECORDS_AT).map(word));
-        for record in 1..64 {
-            let at = words_for(record);
-            let means = match word(at) as u8 {
-                LOCK | CLAIM => 1..FREE_LINK,
-                FREE => FREE_LINK..RECORD_WORDS,
-                _ => 0..0,
+    /// Passes the gate over the dead, which undoes what they left, and looks over everything.
+    fn check(&self, step: usize) {
+        let txn = Txn::begin(&self.survivor.inner.table).unwrap();
+        check(&txn).unwrap_or_else(|fault| panic!("after a kill before store {step}: {fault:?}"));
+    }
+
+    /// Everybody the survivor knows of is where it should be, gets its turn, and in the end
+    /// nothing is left; then the lock is good for others.
+    async fn judge(&self, step: usize, holding: &HashSet<String>) {
+        // Their claims are in nobody's way.
+        for dead in [&self.victim, &self.departed] {
+            identity(dead).store(0, Ordering::Release);
+        }
+        self.check(step);
+        let store = &self.survivor;
+        let still = self.holding().await;
+        assert!(holding.is_subset(&still), "{step}: a holder lost its lock");
+        let mut waiting: Vec<&Claim> = self.bystanders.iter().collect();
+        let mut tokens = Vec::new();
+        while !waiting.is_empty() {
+            let mut served = Vec::new();
+            for claim in &waiting {
+                if let Answer::Granted(grant) = store.claim(claim, QUEUE).await.unwrap() {
+                    tokens.push(grant.token.unwrap());
+                    served.push(claim.owner);
+                }
+                self.at_most_what_fits(&claim.name, step).await;
+            }
+            assert!(!served.is_empty(), "{step}: nobody is let in");
+            for claim in &waiting {
+                if served.contains(&claim.owner) {
+                    let released = store.release(claim).await.unwrap();
+                    assert_eq!(released, Released::Released, "{step}");
+                }
+            }
+            waiting.retain(|claim| !served.contains(&claim.owner));
+        }
+        for name in self.locks() {
+            let next = claim_on(&name, Mode::Exclusive);
+            let Answer::Granted(grant) = store.claim(&next, Patience::None).await.unwrap() else {
+                panic!("{step}: {name} is not free in the end");
             };
-            image.push(word(at));
-            image.extend(means.map(|place| word(at + place)));
+            assert!(tokens.iter().all(|token| Some(*token) < grant.token), "{step}");
+            assert_eq!(store.release(&next).await.unwrap(), Released::Released, "{step}");
+        }
+        assert!(self.locks().is_empty(), "{step}: {:?} left", self.locks());
+        self.check(step);
+    }
+
+    /// The names of all locks in the table, also of those that only the dead have claims on.
+    fn locks(&self) -> Vec<String> {
+        let txn = Txn::begin(&self.survivor.inner.table).unwrap();
+        let records = (1..txn.carved()).filter(|index| txn.kind(*index).unwrap().0 == LOCK);
+        let names = records.map(|index| txn.name_of(&txn.lock(index).unwrap()).unwrap());
+        names.filter(|name| name != FILLER).collect()
+    }
+
+    /// The holders of a lock may hold it together, and no claim is there twice.
+    async fn at_most_what_fits(&self, name: &LockName, step: usize) {
+        let state = self.survivor.inspect(name).await.unwrap();
+        let mut room = Occupancy::default();
+        for holder in &state.holders {
+            assert!(room.admits(holder.mode), "{step}: too many holders: {state:?}");
+            room.enter(holder.mode);
+        }
+        let owners = state.holders.iter().map(|holder| &holder.owner);
+        let owners = owners.chain(state.waiters.iter().map(|waiter| &waiter.owner));
+        let mut seen = HashSet::new();
+        assert!(owners.into_iter().all(|owner| seen.insert(owner)), "{step}: twice: {state:?}");
+    }
+
+    /// The owners of the bystanders that hold their lock now.
+    async fn holding(&self) -> HashSet<String> {
+        let mut holding = HashSet::new();
+        for name in self.bystanders.iter().map(|claim| &claim.name).collect::<HashSet<_>>() {
+            let state = self.survivor.inspect(name).await.unwrap();
+            holding.extend(state.holders.into_iter().map(|holder| holder.owner));
+        }
+        let known: HashSet<_> = self.bystanders.iter().map(|c| c.owner.to_string()).collect();
+        holding.intersection(&known).cloned().collect()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let file = self.survivor.inner.table.map.file();
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let bytes = self.bytes();
+        let kept = [&self.victim, &self.survivor].map(|store| store.inner.seats.save());
+        Snapshot { bytes, kept }
+    }
+
+    /// Puts the file back as it was, also its length.
+    fn restore(&self, snapshot: &Snapshot) {
+        let file = self.survivor.inner.table.map.file();
+        file.set_len(snapshot.bytes.len() as u64).unwrap();
+        file.write_all_at(&snapshot.bytes, 0).unwrap();
+        for store in [&self.victim, &self.rescuer, &self.departed, &self.survivor] {
+            store.inner.table.map.refresh().unwrap();
+        }
+        for (store, kept) in [&self.victim, &self.survivor].into_iter().zip(&snapshot.kept) {
+            store.inner.seats.restore(kept);
+        }
+    }
+
+    /// All words that mean anything at rest, as bytes.
+    fn image(&self) -> Vec<u8> {
+        let bytes = self.bytes();
+        let words = |words: std::ops::Range<usize>| &bytes[words.start * 8..words.end * 8];
+        let word = |at| u64::from_ne_bytes(words(at..at + 1).try_into().unwrap());
+        let mut image = words(STATE_CHECK..STATE + STATE_WORDS).to_vec();
+        image.extend_from_slice(words(JOURNAL_LENGTH..JOURNAL_LENGTH + 1));
+        image.extend_from_slice(words(MEMBERS_AT..RECORDS_AT));
+        for at in (1..high(word(STATE))).map(words_for) {
+            image.extend_from_slice(words(at..at + 1));
+            image.extend_from_slice(match word(at) as u8 {
+                LOCK | CLAIM => words(at + 1..at + FREE_LINK),
+                FREE => words(at + FREE_LINK..at + RECORD_WORDS),
+                _ => &[],
+            });
         }
         image
     }
+
+    /// Kill points in operations and in recoveries; fails if there are fewer than expected, so
+    /// that the harness cannot shrink unnoticed.
+    fn finish(self, kills: usize, recovery_kills: usize) {
+        println!("killed {} times, and {} times in recovery", self.kills, self.recovery_kills);
+        assert!(self.kills >= kills, "{} kill points", self.kills);
+        assert!(self.recovery_kills >= recovery_kills, "{} in recovery", self.recovery_kills);
+    }
+}
+
+/// The word that says which life of its slot a store is in: zero means dead.
+fn identity(store: &LocalStore) -> &std::sync::atomic::AtomicU64 {
+    let inner: &Inner = &store.inner;
+    inner.table.map.word(inner.table.me().identity_at()).unwrap()
 }
 
 fn claim(mode: Mode) -> Claim {
+    claim_on("a lock", mode)
+}
+
+fn claim_on(name: &str, mode: Mode) -> Claim {
     Claim {
-        name: LockName::new("a lock").unwrap(),
+        name: LockName::new(name).unwrap(),
         owner: OwnerId::random(),
         mode,
-        ttl: Duration::from_secs(600),
+        ttl: LONG,
         origin: Origin::here(),
         label: "label".into(),
     }
 }
 
-#[tokio::test]
-async fn a_kill_at_any_step_of_a_claim_or_release_is_undone() {
-    let scene = Scene::new();
-    let (first, second, third) =
-        (claim(Mode::Exclusive), claim(Mode::Exclusive), claim(Mode::Exclusive));
-    let steps = scene.kill_everywhere(async |store| store.claim(&first, QUEUE).await).await;
-    assert!(steps > 20, "{steps}");
-    scene.kill_everywhere(async |store| store.claim(&second, QUEUE).await).await;
-    scene.kill_everywhere(async |store| store.claim(&third, QUEUE).await).await;
-    scene.kill_everywhere(async |store| store.renew(&first).await).await;
-    // Hands over to the second.
-    scene.kill_everywhere(async |store| store.release(&first).await).await;
-    let held = scene.victim.claim(&second, QUEUE).await.unwrap();
-    assert!(matches!(held, Answer::Granted(_)), "{held:?}");
-    // Leaves the line.
-    scene.kill_everywhere(async |store| store.release(&third).await).await;
-    scene.kill_everywhere(async |store| store.release(&second).await).await;
-    assert!(scene.survivor.list("").await.unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn a_kill_at_any_step_among_readers_and_permits_is_undone() {
-    for mode in [Mode::Shared, Mode::Permits { take: 1, of: 3 }] {
-        let scene = Scene::new();
-        let claims = [(); 3].map(|()| claim(mode));
-        for claim in &claims {
-            scene.kill_everywhere(async |store| store.claim(claim, QUEUE).await).await;
-        }
-        for claim in [&claims[1], &claims[0], &claims[2]] {
-            scene.kill_everywhere(async |store| store.release(claim).await).await;
-        }
-    }
-}
-
-/// Letting several in takes several changes, each of them whole: the table is sound after a kill
-/// between or in any of them, and whoever asks next lets in the rest.
-#[tokio::test]
-async fn a_kill_while_letting_many_in_leaves_the_rest_for_whoever_asks_next() {
-    for step in 0..400 {
-        let scene = Scene::new();
-        let writer = claim(Mode::Exclusive);
-        scene.victim.claim(&writer, QUEUE).await.unwrap();
-        let readers = [(); 4].map(|()| claim(Mode::Shared));
-        for reader in &readers {
-            scene.survivor.claim(reader, QUEUE).await.unwrap();
-        }
-        let left = &scene.victim.inner.table.stores_left;
-        left.store(step, Ordering::Relaxed);
-        let done = scene.victim.release(&writer).await.is_ok();
-        left.store(usize::MAX, Ordering::Relaxed);
-        if done {
-            assert!(step > 50, "{step}");
-            return;
-        }
-        let identity = scene.victim.inner.table.me().identity_at();
-        let identity = scene.survivor.inner.table.map.word(identity).unwrap();
-        let alive = identity.swap(0, Ordering::AcqRel);
-        scene.check();
-        // The victim counts as dead, so its hold is in nobody's way.
-        for reader in &readers {
-            let answer = scene.survivor.claim(reader, QUEUE).await.unwrap();
-            assert!(matches!(answer, Answer::Granted(_)), "{step}: {answer:?}");
-        }
-        identity.store(alive, Ordering::Release);
-    }
-    panic!("the release has no end");
-}
-
-#[tokio::test]
-async fn one_who_stays_inside_is_named_and_the_others_get_an_error() {
-    let scene = Scene::new();
-    let gate = scene.survivor.inner.table.map.half(GATE).unwrap();
-    gate.store(scene.victim.inner.table.me().at_gate(), Ordering::Release);
-    let error = scene.survivor.claim(&claim(Mode::Exclusive), QUEUE).await.unwrap_err();
-    gate.store(0, Ordering::Release);
-    assert_eq!(error.kind(), tenure_core::ErrorKind::Unreachable);
-    assert!(error.is_transient());
-    let pid = format!("process {}", std::process::id());
-    assert!(error.to_string().contains(&pid), "{error}");
-}
-
-#[tokio::test]
-async fn a_word_changed_twice_gets_its_first_value_back() {
-    let scene = Scene::new();
-    let before = scene.image();
-    let mut txn = Txn::begin(&scene.victim.inner.table).unwrap();
-    let word = RECORDS_AT - 1;
-    let first = txn.get(word).unwrap();
-    txn.set(word, first + 1).unwrap();
-    txn.set(word, first + 2).unwrap();
-    assert_eq!(txn.get(word).unwrap(), first + 2);
-    drop(txn);
-    assert!(before == scene.image());
-}
-
-#[tokio::test]
-async fn a_change_too_large_for_the_journal_is_refused_and_undone() {
-    let scene = Scene::new();
-    let before = scene.image();
-    let mut txn = Txn::begin(&scene.victim.inner.table).unwrap();
-    let words = BUCKETS_AT..BUCKETS_AT + JOURNAL_ENTRIES;
-    words.clone().for_each(|word| txn.set(word, 1).unwrap());
-    assert!(txn.set(words.end, 1).is_err());
-    drop(txn);
-    assert!(before == scene.image());
+/// The same claim with a term that ends as soon as it begins.
+fn brief(claim: &Claim) -> Claim {
+    Claim { ttl: Duration::ZERO, ..claim.clone() }
 }

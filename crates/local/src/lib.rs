@@ -23,7 +23,10 @@
 //!   member inside. Whoever finds a dead member inside takes its place; one that lives and does
 //!   not come out within two seconds is named in an error.
 //! - Every change is journaled word by word before it is made, and so is undone if the process
-//!   is killed in the middle (module `txn`). Work on many claims is many small changes.
+//!   is killed in the middle (module `txn`). Work on many claims is many small changes, with the
+//!   gate left in between where the claims are many (module `stretch`).
+//! - No change waits for the disk to confirm a write: fencing tokens are reserved ahead of need, on
+//!   a thread of the process that finds few left (module `reserve`).
 //! - A release hands the lock to the next in line in the same change, and then wakes that one
 //!   waiter: in this process directly, in another by eight bytes down its FIFO. Leaving the line
 //!   costs the same anywhere in it.
@@ -72,10 +75,12 @@ mod ops;
 mod options;
 mod readiness;
 mod records;
+mod reserve;
 mod seats;
 mod sigbus;
 mod state;
 mod store;
+mod stretch;
 mod table;
 mod tokens;
 mod txn;

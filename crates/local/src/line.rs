@@ -10,9 +10,11 @@ use crate::members::Member;
 use crate::records::{Entry, Lock, Name};
 use crate::txn::Txn;
 
-/// Holders looked at in passing for one that has ended or died. Only the head of the line, whose
-/// business it is, looks at all of them.
+/// Holders looked at in passing for one that has ended or died. A claim that finds no room looks
+/// at the rest of them in changes of their own (`stretch.rs`).
 pub(crate) const GLANCE: u32 = 8;
+/// Claims looked at in one change where all of them must be: some ten microseconds.
+pub(crate) const STRETCH: u32 = 256;
 
 /// A waiter with news, to be told once the gate is behind us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ impl Txn<'_> {
     ) -> Result<Entry> {
         let bucket = bucket_of(name.hash);
         let first = self.bucket(bucket)?;
-        claim.grant(self.mint()?, claim.arrived);
+        claim.grant(self.mint().ok_or_else(Fault::no_token)?, claim.arrived);
         let (lock, claim) = self.build_held(name, first, claim, label)?;
         self.set_bucket(bucket, lock.index)?;
         Ok(claim)
@@ -95,7 +97,7 @@ impl Txn<'_> {
     ) -> Result<Entry> {
         claim.lock = lock.index;
         claim.lock_generation = lock.generation;
-        let token = self.mint()?;
+        let token = self.mint().ok_or_else(Fault::no_token)?;
         claim.grant(token, claim.arrived);
         claim.before = lock.last_holder;
         let claim = self.build_claim(claim, label)?;
@@ -130,15 +132,10 @@ impl Txn<'_> {
         self.free(claim.index, claim.generation)
     }
 
-    /// Lets in those at the head of the line, as far as there is room. Commits after each step,
-    /// the first of them together with what the caller changed before.
-    pub(crate) fn admit(
-        &mut self,
-        lock: &mut Lock,
-        now: u64,
-        look_at: u32,
-        wakes: &mut Vec<Wake>,
-    ) -> Result<()> {
+    /// Lets in those at the head of the line, as far as there is room and there are tokens. Commits
+    /// after each step, the first of them together with what the caller changed before. A head for
+    /// which there is no token is told to ask: it can wait for one, and a release cannot.
+    pub(crate) fn admit(&mut self, lock: &mut Lock, now: u64, wakes: &mut Vec<Wake>) -> Result<()> {
         let mut head_changed = false;
         while lock.first_waiter != 0 {
             let mut head = self.claim_on(lock, lock.first_waiter)?;
@@ -149,7 +146,7 @@ impl Txn<'_> {
                 continue;
             }
             if !lock.room().admits(head.mode) {
-                self.sweep(lock, now, look_at)?;
+                self.sweep(lock, now)?;
             }
             if !lock.room().admits(head.mode) {
                 break;
@@ -160,8 +157,12 @@ impl Txn<'_> {
                 head_changed = true;
                 continue;
             }
+            let Some(token) = self.mint() else {
+                head_changed = true;
+                break;
+            };
             self.unlink(lock, &head)?;
-            head.grant(self.mint()?, now);
+            head.grant(token, now);
             head.before = lock.last_holder;
             head.after = 0;
             self.save_claim(&head)?;
@@ -179,10 +180,10 @@ impl Txn<'_> {
     }
 
     /// Takes out holders whose term has ended or whose process has died, among the first few.
-    pub(crate) fn sweep(&mut self, lock: &mut Lock, now: u64, look_at: u32) -> Result<()> {
+    pub(crate) fn sweep(&mut self, lock: &mut Lock, now: u64) -> Result<()> {
         let mut index = lock.first_holder;
         let mut alive = None;
-        for _ in 0..look_at.min(self.carved()) {
+        for _ in 0..GLANCE {
             if index == 0 {
                 break;
             }

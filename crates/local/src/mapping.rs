@@ -143,22 +143,29 @@ pub(crate) fn write_in_place(file: &File) {
     let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
 }
 
-/// Gives the file so many bytes of real blocks: a full disk is an error here, not a signal later.
-pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+/// As [`allocate`], for use while others may do the same: false where the file system cannot.
+pub(crate) fn allocate_ahead(file: &File, bytes: u64) -> io::Result<bool> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Ok(()) => Ok(()),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            let mut at = file.metadata()?.len();
-            let zeros = vec![0; 1 << 16];
-            while at < bytes {
-                let part = (bytes - at).min(zeros.len() as u64);
-                file.write_all_at(&zeros[..part as usize], at)?;
-                at += part;
-            }
-            Ok(())
-        }
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Gives the file so many bytes of real blocks: a full disk is an error here, not a signal later.
+/// Called by one process at a time, because it may have to write zeros.
+pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    if allocate_ahead(file, bytes)? {
+        return Ok(());
+    }
+    let mut at = file.metadata()?.len();
+    let zeros = vec![0; 1 << 16];
+    while at < bytes {
+        let part = (bytes - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..part as usize], at)?;
+        at += part;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use crate::txn::Txn;
 /// this many are remembered; the others only ever move forward.
 const SEARCHED: u32 = 4;
 
-type Outcome<T> = std::result::Result<T, (Fault, bool)>;
+/// With an error: whether part of the work is already committed.
+pub(crate) type Outcome<T> = std::result::Result<T, (Fault, bool)>;
 
 impl Inner {
     pub(crate) fn claim(&self, claim: &Claim, patience: Patience) -> Outcome<Answer> {
@@ -25,14 +26,39 @@ impl Inner {
             return Err((Fault::new(ErrorKind::Invalid, why), false));
         }
         let name = Name::new(claim.name.as_str());
+        let asked = self.ask(claim, &name, patience)?;
+        if !asked.unseen {
+            return Ok(asked.answer);
+        }
+        let is_queued = matches!(asked.answer, Answer::Queued(_));
+        let swept = self.sweep_all(&name, claim.mode).map_err(|(fault, _)| (fault, is_queued))?;
+        if swept.removed {
+            return Ok(self.ask(claim, &name, patience)?.answer);
+        }
+        Ok(match asked.answer {
+            Answer::Queued(mut place) => {
+                let until = |end: u64| Duration::from_nanos(end.saturating_sub(now()));
+                place.ask_again_in = swept.first_end.map(until).or(place.ask_again_in);
+                Answer::Queued(place)
+            }
+            other => other,
+        })
+    }
+
+    fn ask(&self, claim: &Claim, name: &Name<'_>, patience: Patience) -> Outcome<Asked> {
+        self.with_tokens(|| self.ask_once(claim, name, patience))
+    }
+
+    /// One change: admits the claim, queues it, or leaves it.
+    fn ask_once(&self, claim: &Claim, name: &Name<'_>, patience: Patience) -> Outcome<Asked> {
         let owner = owner_words(claim.owner);
         self.change(|txn, wakes| {
             let now = now();
             self.table.glance(now)?;
             let newcomer = || Entry::new(owner, self.table.me(), claim.mode, nanos(claim.ttl), now);
-            let Some(mut lock) = txn.find_lock(&name)? else {
-                let holder = txn.open_lock(&name, newcomer(), &claim.label)?;
-                return Ok(granted(&holder));
+            let Some(mut lock) = txn.find_lock(name)? else {
+                let holder = txn.open_lock(name, newcomer(), &claim.label)?;
+                return Ok(Asked::of(granted(&holder)));
             };
             if let Some(known) = self.find_own(txn, &lock, owner)? {
                 if known.ends > now {
@@ -42,9 +68,9 @@ impl Inner {
                 wakes.extend(txn.successor(&lock, &known)?);
                 txn.remove(&mut lock, &known)?;
             }
-            txn.admit(&mut lock, now, GLANCE, wakes)?;
+            txn.admit(&mut lock, now, wakes)?;
             if lock.first_waiter == 0 && !lock.room().admits(claim.mode) {
-                txn.sweep(&mut lock, now, GLANCE)?;
+                txn.sweep(&mut lock, now)?;
             }
             if lock.first_waiter == 0 && lock.room().admits(claim.mode) {
                 let holder = txn.add_holder(&mut lock, newcomer(), &claim.label)?;
@@ -52,18 +78,18 @@ impl Inner {
                 if lock.holders > SEARCHED {
                     self.seats.keep(owner, (holder.index, holder.generation));
                 }
-                return Ok(granted(&holder));
+                return Ok(Asked::of(granted(&holder)));
             }
             let Patience::Queue { lease, .. } = patience else {
                 txn.settle(&lock)?;
-                return Ok(Answer::Busy);
+                return Ok(Asked::busy(&lock));
             };
             let mut waiter = newcomer();
             waiter.ends = now.saturating_add(nanos(lease));
             let waiter = txn.add_waiter(&mut lock, waiter, &claim.label)?;
             txn.save_lock(&lock)?;
             self.seats.keep(owner, (waiter.index, waiter.generation));
-            queued(txn, &lock, &waiter, now)
+            Asked::queued(txn, &lock, &waiter, now)
         })
     }
 
@@ -76,7 +102,7 @@ impl Inner {
         claim: &Claim,
         patience: Patience,
         wakes: &mut Vec<Wake>,
-    ) -> Result<Answer> {
+    ) -> Result<Asked> {
         let now = now();
         self.table.still_shared(match known.holds {
             true => ErrorKind::Lost,
@@ -86,33 +112,34 @@ impl Inner {
             known.ttl = nanos(claim.ttl);
             known.ends = now.saturating_add(known.ttl);
             txn.save_claim(&known)?;
-            return Ok(granted(&known));
+            return Ok(Asked::of(granted(&known)));
         }
         if let Patience::Queue { lease, .. } = patience {
             known.ends = now.saturating_add(nanos(lease));
             txn.save_claim(&known)?;
         }
-        let is_head = lock.first_waiter == known.index;
-        let look_at = if is_head { u32::MAX } else { GLANCE };
-        txn.admit(&mut lock, now, look_at, wakes)?;
+        txn.admit(&mut lock, now, wakes)?;
         let mut known = txn.claim_on(&lock, known.index)?;
         if !known.holds && known.before != 0 {
             self.clear_before(txn, &mut lock, &mut known, now, wakes)?;
         }
         if known.holds {
             wakes.retain(|wake| wake.index != known.index);
-            return Ok(granted(&known));
+            return Ok(Asked::of(granted(&known)));
+        }
+        if known.before == 0 && txn.lacks_token() {
+            return Err(Fault::no_token());
         }
         if patience == Patience::None {
             wakes.extend(txn.successor(&lock, &known)?);
             txn.remove(&mut lock, &known)?;
-            txn.admit(&mut lock, now, GLANCE, wakes)?;
+            txn.admit(&mut lock, now, wakes)?;
             txn.settle(&lock)?;
             self.seats.forget(known.owner);
-            return Ok(Answer::Busy);
+            return Ok(Asked::busy(&lock));
         }
         txn.save_lock(&lock)?;
-        queued(txn, &lock, &known, now)
+        Asked::queued(txn, &lock, &known, now)
     }
 
     /// Takes out those right before us in line who are dead.
@@ -140,7 +167,7 @@ impl Inner {
             cleared = true;
         }
         if cleared && known.before == 0 {
-            txn.admit(lock, now, u32::MAX, wakes)?;
+            txn.admit(lock, now, wakes)?;
             *known = txn.claim_on(lock, known.index)?;
         }
         Ok(())
@@ -150,20 +177,15 @@ impl Inner {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
         self.table.still_shared(ErrorKind::Lost).map_err(|fault| (fault, false))?;
-        let renewal = self.change(|txn, _| {
+        let renewal = self.on_claim(&name, owner, Renewal::Lost, |txn, _, mut known, _| {
             let now = now();
-            let Some(lock) = txn.find_lock(&name)? else {
+            if !known.holds || known.ends <= now {
                 return Ok(Renewal::Lost);
-            };
-            match self.find_any(txn, &lock, owner)? {
-                Some(mut known) if known.holds && known.ends > now => {
-                    known.ttl = nanos(claim.ttl);
-                    known.ends = now.saturating_add(known.ttl);
-                    txn.save_claim(&known)?;
-                    Ok(Renewal::Renewed)
-                }
-                _ => Ok(Renewal::Lost),
             }
+            known.ttl = nanos(claim.ttl);
+            known.ends = now.saturating_add(known.ttl);
+            txn.save_claim(&known)?;
+            Ok(Renewal::Renewed)
         });
         if let Ok(Renewal::Lost) = renewal {
             self.seats.forget(owner);
@@ -174,15 +196,10 @@ impl Inner {
     pub(crate) fn release(&self, claim: &Claim) -> Outcome<Released> {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
-        let released = self.change(|txn, wakes| {
-            let Some(mut lock) = txn.find_lock(&name)? else {
-                return Ok(Released::NotHeld);
-            };
-            match self.find_any(txn, &lock, owner)? {
-                Some(known) => self.take_out(txn, &mut lock, &known, wakes),
-                None => Ok(Released::NotHeld),
-            }
-        });
+        let released =
+            self.on_claim(&name, owner, Released::NotHeld, |txn, mut lock, known, wakes| {
+                self.take_out(txn, &mut lock, &known, wakes)
+            });
         self.seats.forget(owner);
         released
     }
@@ -199,7 +216,7 @@ impl Inner {
         txn.remove(lock, known)?;
         let first = wakes.len();
         let now = now();
-        txn.admit(lock, now, GLANCE, wakes)?;
+        txn.admit(lock, now, wakes)?;
         // Whoever was let in is told that already.
         if let Some(next) = successor
             && !wakes[first..].contains(&next)
@@ -235,26 +252,63 @@ impl Inner {
         Ok(found)
     }
 
-    /// A claim, wherever it was made.
-    pub(crate) fn find_any(
+    /// Does `work` on a claim, wherever it was made; `missing` is the answer if there is none.
+    pub(crate) fn on_claim<T: Copy>(
         &self,
-        txn: &Txn<'_>,
-        lock: &Lock,
+        name: &Name<'_>,
         owner: [u64; 2],
-    ) -> Result<Option<Entry>> {
-        let mut found = self.find_own(txn, lock, owner)?;
-        for first in [lock.first_holder, lock.first_waiter] {
-            if found.is_none() {
-                txn.walk(lock, first, |claim| {
-                    if claim.owner == owner {
-                        found = Some(claim);
-                    }
-                    Ok(found.is_none())
-                })?;
+        missing: T,
+        work: impl Fn(&mut Txn<'_>, Lock, Entry, &mut Vec<Wake>) -> Result<T>,
+    ) -> Outcome<T> {
+        for has_searched in [false, true] {
+            let done = self.change(|txn, wakes| {
+                let Some(lock) = txn.find_lock(name)? else {
+                    return Ok(Some(missing));
+                };
+                match self.find_own(txn, &lock, owner)? {
+                    Some(known) => work(txn, lock, known, wakes).map(Some),
+                    None => Ok((has_searched || is_searched(&lock)).then_some(missing)),
+                }
+            })?;
+            if let Some(done) = done {
+                return Ok(done);
+            }
+            match self.search(name, owner)? {
+                Some(found) => self.seats.keep(owner, (found.index, found.generation)),
+                None => break,
             }
         }
-        Ok(found)
+        Ok(missing)
     }
+}
+
+/// An answer, and whether holders were not looked at that may be in its way although they have
+/// ended.
+#[derive(Debug)]
+struct Asked {
+    answer: Answer,
+    unseen: bool,
+}
+
+impl Asked {
+    const fn of(answer: Answer) -> Self {
+        Self { answer, unseen: false }
+    }
+
+    const fn busy(lock: &Lock) -> Self {
+        let unseen = lock.first_waiter == 0 && lock.holders > GLANCE;
+        Self { answer: Answer::Busy, unseen }
+    }
+
+    fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<Self> {
+        let unseen = lock.first_waiter == waiter.index && lock.holders > GLANCE;
+        Ok(Self { answer: queued(txn, lock, waiter, now)?, unseen })
+    }
+}
+
+/// Whether [`Inner::find_own`] looks at all claims of a lock.
+const fn is_searched(lock: &Lock) -> bool {
+    lock.holders <= SEARCHED && lock.first_waiter == 0
 }
 
 impl Txn<'_> {
@@ -279,13 +333,16 @@ pub(crate) fn granted(holder: &Entry) -> Answer {
     })
 }
 
-/// The place of a waiter; for the head of the line, when the first of the holders' terms ends.
+/// The place of a waiter; for the head of the line, when the first of the holders' terms ends, as
+/// far as they are looked at.
 pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<Answer> {
     let mut first_end: Option<u64> = None;
+    let mut seen = 0;
     if lock.first_waiter == waiter.index {
         txn.walk(lock, lock.first_holder, |holder| {
             first_end = Some(first_end.map_or(holder.ends, |end| end.min(holder.ends)));
-            Ok(true)
+            seen += 1;
+            Ok(seen < GLANCE)
         })?;
     }
     Ok(Answer::Queued(Place {

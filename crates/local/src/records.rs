@@ -360,9 +360,9 @@ impl Txn<'_> {
         let next = u64::from(self.first_free());
         let meta = free_meta(generation);
         self.set(at + META, meta)?;
-        self.put_unseen(at + FREE_LINK, next)?;
-        self.put_unseen(at + FREE_CHECK, free_check(index, meta, next))?;
-        self.set_first_free(index);
+        self.link_free(at + FREE_LINK, next)?;
+        self.link_free(at + FREE_CHECK, free_check(index, meta, next))?;
+        self.add_free(index);
         Ok(())
     }
 
@@ -382,20 +382,20 @@ impl Txn<'_> {
             return Ok((self.carve()?, 1));
         }
         let (next, generation) = self.next_free(index)?;
-        self.set_first_free(next);
+        self.take_free(next);
         Ok((index, generation.wrapping_add(1)))
     }
 
-    /// Only the kind must be put back by a roll-back: the rest of a free record means nothing.
+    /// Writes a record that was just taken.
     fn build(&mut self, index: u32, meta: u64, words: &[u64], text: Packed<'_>) -> Result<()> {
         let at = self.at(index)?;
         let salt = u64::from(index);
         let mut sum = mix(salt, META, meta);
         for (place, word) in words.iter().copied().chain(text.words()).enumerate() {
             sum ^= mix(salt, place + 2, word);
-            self.put_unseen(at + 2 + place, word)?;
+            self.fill(at + 2 + place, word)?;
         }
-        self.put_unseen(at + CHECK, sum)?;
+        self.fill(at + CHECK, sum)?;
         self.set(at + META, meta)
     }
 

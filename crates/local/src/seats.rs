@@ -11,9 +11,12 @@ use tokio::sync::Notify;
 /// A claim's record: its number and generation.
 pub(crate) type Seat = (u32, u32);
 
+/// The seats of a process's owners.
+pub(crate) type Kept = HashMap<[u64; 2], Seat, BuildHasherDefault<OwnerHasher>>;
+
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    owners: Mutex<HashMap<[u64; 2], Seat, BuildHasherDefault<OwnerHasher>>>,
+    owners: Mutex<Kept>,
     /// So that the free path, which keeps nothing here, does not lock.
     kept: AtomicUsize,
     waiting: Mutex<HashMap<u32, Arc<Notify>>>,
@@ -41,6 +44,17 @@ impl Seats {
         let mut owners = self.owners.lock();
         owners.remove(&owner);
         self.kept.store(owners.len(), Ordering::Release);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn save(&self) -> Kept {
+        self.owners.lock().clone()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn restore(&self, kept: &Kept) {
+        self.kept.store(kept.len(), Ordering::Release);
+        self.owners.lock().clone_from(kept);
     }
 
     /// Waits for news of a record from now on, until the answer is dropped.
@@ -93,8 +107,8 @@ impl Drop for Subscription {
 }
 
 /// Owner ids are random already.
-#[derive(Default)]
-struct OwnerHasher(u64);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnerHasher(u64);
 
 impl Hasher for OwnerHasher {
     fn finish(&self) -> u64 {

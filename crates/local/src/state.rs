@@ -86,17 +86,14 @@ impl Inner {
         };
         let owner = owner_words(owner);
         let name = Name::new(eviction.name.as_str());
-        let found = self.change(|txn, _| match txn.find_lock(&name)? {
-            Some(lock) => self.find_any(txn, &lock, owner),
-            None => Ok(None),
-        })?;
+        let found = self.search(&name, owner)?;
         let Some(found) = found else {
             return Ok(Released::NotHeld);
         };
         let pid = self.pid(&found).map_err(|fault| (fault, false))?;
         let token = found.holds.then_some(found.token);
         audit::record(&self.table.dir, eviction, pid, token).map_err(|fault| (fault, false))?;
-        self.change(|txn, wakes| {
+        let evict = |txn: &mut Txn<'_>, wakes: &mut Vec<Wake>| {
             let Some(mut lock) = txn.find_lock(&name)? else {
                 return Ok(Released::NotHeld);
             };
@@ -104,13 +101,14 @@ impl Inner {
                 Some(known) if known.owner == owner && known.lock == lock.index => {
                     // The fence moves past the evicted one even if nobody is next, and a waiter
                     // that was evicted learns of it.
-                    txn.mint()?;
+                    txn.mint().ok_or_else(Fault::no_token)?;
                     wakes.push(Wake::of(&known));
                     self.take_out(txn, &mut lock, &known, wakes)
                 }
                 _ => Ok(Released::NotHeld),
             }
-        })
+        };
+        self.with_tokens(|| self.change(evict))
     }
 
     fn holder(&self, txn: &Txn<'_>, claim: &Entry, host: &str, now: u64) -> Result<Holder> {

@@ -23,6 +23,7 @@ use crate::line::Wake;
 use crate::members::{IN_USE, OVERFLOW};
 use crate::options::LocalOptions;
 use crate::readiness;
+use crate::reserve::Reserver;
 use crate::seats::Seats;
 use crate::table::{Setup, Table};
 use crate::txn::Txn;
@@ -52,6 +53,9 @@ pub(crate) struct Inner {
     pub(crate) seats: Arc<Seats>,
     pub(crate) watches: Watches,
     pub(crate) runtime: Handle,
+    pub(crate) reserver: Arc<Reserver>,
+    /// Itself, for a thread that may outlive it.
+    pub(crate) this: Weak<Self>,
     bells: Bells,
     listener: OnceLock<AbortHandle>,
 }
@@ -95,10 +99,12 @@ impl LocalStore {
         let _inside = runtime.enter();
         let fifo =
             readiness::readable(fifo).map_err(|error| Fault::io("listening in", dir, error))?;
-        let inner = Arc::new(Inner {
+        let inner = Arc::new_cyclic(|this| Inner {
             table,
             seats: Arc::default(),
             watches: Watches::default(),
+            reserver: Arc::default(),
+            this: this.clone(),
             bells,
             listener: OnceLock::new(),
             runtime: runtime.clone(),
@@ -135,9 +141,13 @@ impl Inner {
         let mut txn = Txn::begin(&self.table).map_err(broken)?;
         let done = work(&mut txn, &mut wakes).and_then(|value| txn.commit().map(|()| value));
         let committed = txn.has_committed();
+        let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
         // What was changed in a page that is gone was changed for this process alone.
         self.table.map.check().map_err(|fault| (fault, true))?;
+        if is_low {
+            self.reserve_ahead();
+        }
         for wake in wakes {
             self.tell(wake);
         }

@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
@@ -16,14 +18,14 @@ use crate::header::Header;
 use crate::layout::*;
 use crate::mapping::{Mapping, allocate, write_in_place};
 use crate::members::{self, Member, Roster};
-use crate::tokens::Tokens;
+use crate::tokens::{BLOCK, Tokens};
 
 /// A table in use by this process.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) map: Mapping,
     pub(crate) roster: Roster,
-    pub(crate) tokens: Tokens,
+    pub(crate) tokens: Arc<Tokens>,
     pub(crate) dir: PathBuf,
     pub(crate) access: Access,
     /// The most records this table may ever have.
@@ -31,7 +33,7 @@ pub(crate) struct Table {
     /// When somebody last made sure that the table is the one others find, on the boot clock.
     looked: AtomicU64,
     #[cfg(test)]
-    pub(crate) stores_left: std::sync::atomic::AtomicUsize,
+    pub(crate) kill: crate::killed::Kill,
 }
 
 /// How old the knowledge may be that the table is the one others find: 10 ms.
@@ -45,6 +47,8 @@ pub struct Setup {
     pub boot_id: Option<[u8; 16]>,
     /// The most records a new table may have.
     pub max_records: Option<u32>,
+    /// Fencing tokens reserved at a time.
+    pub token_block: Option<u64>,
 }
 
 impl Table {
@@ -54,33 +58,38 @@ impl Table {
         let opening = files::hold_init(dir)?;
         let path = dir.join("table");
         let members = files::open_or_create(dir, "members")?;
+        let block = setup.token_block.unwrap_or(BLOCK).max(2);
         let (map, limit) = match open_existing(&path, epoch, &members)? {
             Some(open) => open,
             None => {
-                let ceiling = Tokens::open(dir, 0)?.ceiling()?;
+                let tokens = Tokens::open(dir, 0, block)?;
+                let turn = tokens.turn()?;
+                let reserved = tokens.write(0)?;
+                tokens.sync()?;
+                drop(turn);
                 let limit = setup.max_records.unwrap_or(MAX_RECORDS).clamp(2, MAX_RECORDS);
                 let members_inode = inode(&members, &path)?;
-                create(dir, Header { epoch, limit, members: members_inode }, ceiling)?;
+                create(dir, Header { epoch, limit, members: members_inode }, reserved)?;
                 open_existing(&path, epoch, &members)?
                     .ok_or_else(|| Fault::damaged("it vanished while it was made"))?
             }
         };
         // Somebody may have deleted the tokens and left the table.
         let known = map.word(STATE + 3).map_or(0, load);
-        let tokens = Tokens::open(dir, known)?;
+        let tokens = Tokens::open(dir, known, block)?;
         tokens.ceiling()?;
         let roster = Roster::join(members, dir, &map)?;
         drop(opening);
         Ok(Self {
             map,
             roster,
-            tokens,
+            tokens: Arc::new(tokens),
             dir: dir.to_owned(),
             access,
             limit,
             looked: AtomicU64::new(0),
             #[cfg(test)]
-            stores_left: std::sync::atomic::AtomicUsize::new(usize::MAX),
+            kill: crate::killed::Kill::default(),
         })
     }
 
@@ -159,7 +168,7 @@ fn inode(file: &File, path: &Path) -> Result<u64> {
 }
 
 /// Builds a table beside the path and puts it in place: nobody ever sees half of one.
-fn create(dir: &Path, header: Header, ceiling: u64) -> Result<()> {
+fn create(dir: &Path, header: Header, tokens: Range<u64>) -> Result<()> {
     let draft = dir.join("table.new");
     let failed = |error| Fault::io("writing", &draft, error);
     let file = files::draft(dir, "table.new")?;
@@ -170,7 +179,7 @@ fn create(dir: &Path, header: Header, ceiling: u64) -> Result<()> {
     let mut words = [0; STATE + STATE_WORDS];
     words[..FIXED_WORDS].copy_from_slice(&header.words());
     // Record 0 is never used.
-    let state = [pair(0, 1), u64::from(capacity), ceiling, ceiling];
+    let state = [pair(0, 1), u64::from(capacity), tokens.start, tokens.end];
     words[STATE..].copy_from_slice(&state);
     words[STATE_CHECK] = state_check(&state);
 

@@ -2,22 +2,26 @@
 //!
 //! Two checksummed records in a file of their own, written in turns and synced: a power cut in
 //! the middle of a write spoils at most the one being written. Tokens are reserved in blocks, so
-//! one sync pays for 65,536 grants.
+//! one sync pays for a million grants.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{FlockOperation, flock};
 use tenure_core::ErrorKind;
-use tenure_proto::{Reserve, Token};
+use tenure_proto::Token;
 
 use crate::fault::{Fault, Result};
 use crate::files;
 use crate::layout::mix;
 
-/// Tokens reserved by one durable write.
-const BLOCK: u64 = 65_536;
+/// Tokens reserved by one durable write. Half of them last for 50 ms at ten million grants a second,
+/// longer than most syncs take. A reboot skips what is left: about a second of the clock that new
+/// directories start from.
+pub(crate) const BLOCK: u64 = 1 << 20;
 /// Where the two records are: far enough apart never to share a sector.
 const PLACES: [u64; 2] = [0, 4096];
 const MARK: u64 = u64::from_le_bytes(*b"tenuretk");
@@ -26,15 +30,31 @@ const MARK: u64 = u64::from_le_bytes(*b"tenuretk");
 pub(crate) struct Tokens {
     file: File,
     path: PathBuf,
+    block: u64,
+    /// The ceiling when it was last synced here.
+    #[cfg(test)]
+    pub(crate) synced: std::sync::atomic::AtomicU64,
+}
+
+/// The right to reserve tokens: one process at a time.
+#[derive(Debug)]
+pub(crate) struct Turn<'t>(&'t File);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // The lock ends with the file at the latest.
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
 }
 
 impl Tokens {
     /// Opens the file, or creates it with a ceiling of at least `floor` and of the clock: so that
     /// tokens do not go back when somebody deletes the directory, as long as the clock does not.
-    pub(crate) fn open(dir: &Path, floor: u64) -> Result<Self> {
+    /// So many are reserved at a time.
+    pub(crate) fn open(dir: &Path, floor: u64, block: u64) -> Result<Self> {
         let path = dir.join("tokens");
         match files::private().open(&path) {
-            Ok(file) => return Ok(Self { file, path }),
+            Ok(file) => return Ok(Self::new(file, path, block)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(Fault::io("opening", &path, error)),
         }
@@ -46,7 +66,17 @@ impl Tokens {
         file.sync_all().map_err(failed)?;
         std::fs::rename(&draft, &path).map_err(failed)?;
         files::sync_dir(dir)?;
-        Ok(Self { file, path })
+        Ok(Self::new(file, path, block))
+    }
+
+    fn new(file: File, path: PathBuf, block: u64) -> Self {
+        Self {
+            file,
+            path,
+            block,
+            #[cfg(test)]
+            synced: Default::default(),
+        }
     }
 
     /// The durable ceiling: above every token handed out.
@@ -67,22 +97,46 @@ impl Tokens {
         files::is_linked(&self.file, &self.path)
     }
 
-    /// Makes a block more durable. Called by one process at a time.
-    pub(crate) fn reserve(&self, reserve: &mut Reserve) -> Result<()> {
-        // The file may be ahead of the table, never behind: whoever died between writing and
-        // using it left a gap.
-        reserve.raise(self.ceiling()?);
-        let ceiling = reserve.raised(BLOCK).ok_or_else(|| {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fewer tokens than this are few.
+    pub(crate) const fn low_water(&self) -> u64 {
+        self.block / 2
+    }
+
+    /// Waits until no other process reserves tokens. Not for two threads with the same `Tokens`.
+    pub(crate) fn turn(&self) -> Result<Turn<'_>> {
+        loop {
+            match flock(&self.file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(Turn(&self.file)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Fault::io("locking", &self.path, error)),
+            }
+        }
+    }
+
+    /// Reserves a block above everything that was reserved before, here or in the file, and above
+    /// `floor`. It may be used after a [`sync`](Self::sync).
+    pub(crate) fn write(&self, floor: u64) -> Result<Range<u64>> {
+        let first = self.ceiling()?.max(floor);
+        let end = first.checked_add(self.block).ok_or_else(|| {
             Fault::new(ErrorKind::Full, "all fencing tokens are used up: use a new directory")
         })?;
         let [a, b] = self.read()?;
         let place = usize::from(a > b);
-        let failed = |error| Fault::io("writing", &self.path, error);
         self.file
-            .write_all_at(&record(ceiling), PLACES[place])
-            .and_then(|()| self.file.sync_data())
-            .map_err(failed)?;
-        reserve.raise(ceiling);
+            .write_all_at(&record(end), PLACES[place])
+            .map_err(|error| Fault::io("writing", &self.path, error))?;
+        Ok(first..end)
+    }
+
+    /// Makes what was written durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|error| Fault::io("syncing", &self.path, error))?;
+        #[cfg(test)]
+        self.synced.store(self.ceiling()?, std::sync::atomic::Ordering::Release);
         Ok(())
     }
 
@@ -125,38 +179,47 @@ mod tests {
     #[test]
     fn one_spoiled_record_costs_nothing_but_the_last_block() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path(), 0).unwrap();
+        let tokens = Tokens::open(dir.path(), 0, BLOCK).unwrap();
         let first = tokens.ceiling().unwrap();
-        let mut reserve = Reserve::from_ceiling(first);
-        tokens.reserve(&mut reserve).unwrap();
-        tokens.reserve(&mut reserve).unwrap();
+        assert_eq!(tokens.write(0).unwrap(), first..first + BLOCK);
+        assert_eq!(tokens.write(0).unwrap(), first + BLOCK..first + 2 * BLOCK);
         assert_eq!(tokens.ceiling().unwrap(), first + 2 * BLOCK);
         tokens.file.write_all_at(b"x", PLACES[0] + 9).unwrap();
         assert_eq!(tokens.ceiling().unwrap(), first + BLOCK);
         tokens.file.write_all_at(b"x", PLACES[1] + 9).unwrap();
         assert_eq!(tokens.ceiling().unwrap_err().kind(), ErrorKind::Damaged);
-        assert_eq!(tokens.reserve(&mut reserve).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(tokens.write(0).unwrap_err().kind(), ErrorKind::Damaged);
     }
 
     #[test]
-    fn a_table_that_is_behind_the_file_never_lowers_it() {
+    fn a_block_is_above_the_file_and_above_the_table() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path(), 0).unwrap();
+        let tokens = Tokens::open(dir.path(), 0, BLOCK).unwrap();
         let durable = tokens.ceiling().unwrap();
-        let mut behind = Reserve::from_ceiling(5);
-        tokens.reserve(&mut behind).unwrap();
-        assert_eq!(tokens.ceiling().unwrap(), durable + BLOCK);
-        assert_eq!(behind.ceiling(), durable + BLOCK);
+        assert_eq!(tokens.write(5).unwrap().start, durable);
+        assert_eq!(tokens.write(durable + 3 * BLOCK).unwrap().start, durable + 3 * BLOCK);
+        assert_eq!(tokens.ceiling().unwrap(), durable + 4 * BLOCK);
+    }
+
+    #[test]
+    fn reservations_take_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let [ours, theirs] = [(); 2].map(|()| Tokens::open(dir.path(), 0, BLOCK).unwrap());
+        let turn = ours.turn().unwrap();
+        let ask = || flock(&theirs.file, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(ask(), Err(rustix::io::Errno::AGAIN));
+        drop(turn);
+        assert_eq!(ask(), Ok(()));
     }
 
     #[test]
     fn a_new_file_starts_at_the_clock_or_above_the_floor() {
         let dir = tempfile::tempdir().unwrap();
-        let ceiling = Tokens::open(dir.path(), 0).unwrap().ceiling().unwrap();
+        let ceiling = Tokens::open(dir.path(), 0, BLOCK).unwrap().ceiling().unwrap();
         assert!(ceiling > 1_700_000_000_000 * 1024);
         let dir = tempfile::tempdir().unwrap();
         let floor = 1 << 60;
-        assert_eq!(Tokens::open(dir.path(), floor).unwrap().ceiling().unwrap(), floor);
-        assert_eq!(Tokens::open(dir.path(), 0).unwrap().ceiling().unwrap(), floor);
+        assert_eq!(Tokens::open(dir.path(), floor, BLOCK).unwrap().ceiling().unwrap(), floor);
+        assert_eq!(Tokens::open(dir.path(), 0, BLOCK).unwrap().ceiling().unwrap(), floor);
     }
 }

@@ -4,7 +4,14 @@
 //! journal's length is raised: three stores that no compiler or processor may reorder (each is a
 //! release). Whoever passes the gate and finds the journal not empty puts the old values back, in
 //! reverse. To commit is to set the length to zero.
+//!
+//! One kind of store is spared the journal: of a word that meant nothing at the last commit, to
+//! which a roll-back returns. A record's contents mean nothing while it is free, and its link in
+//! the free list means nothing while it is in use. So it matters whether a record is still what it
+//! was at the last commit: once a change has given a record back, the next one it takes may be that
+//! one, and once it has taken one, the next one it gives back may be that one.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_core::ErrorKind;
@@ -24,11 +31,17 @@ pub(crate) struct Txn<'t> {
     words: &'t [AtomicU64],
     entries: usize,
     commits: u32,
+    /// Whether a record was taken from the free list, or put there, since the last commit.
+    has_taken: bool,
+    has_freed: bool,
+    lacks_token: bool,
     /// The state as it will be after the commit; in the table it is still as before.
     state: [u64; STATE_WORDS],
     state_before: [u64; STATE_WORDS],
     #[cfg(test)]
     killed: bool,
+    #[cfg(test)]
+    reads: std::cell::Cell<usize>,
 }
 
 const FREE_AND_CARVED: usize = 0;
@@ -49,10 +62,15 @@ impl<'t> Txn<'t> {
             words: table.map.words(),
             entries: 0,
             commits: 0,
+            has_taken: false,
+            has_freed: false,
+            lacks_token: false,
             state: [0; STATE_WORDS],
             state_before: [0; STATE_WORDS],
             #[cfg(test)]
             killed: false,
+            #[cfg(test)]
+            reads: std::cell::Cell::default(),
         };
         txn.roll_back()?;
         txn.load_state()?;
@@ -66,6 +84,8 @@ impl<'t> Txn<'t> {
 
     #[inline]
     pub(crate) fn get(&self, word: usize) -> Result<u64> {
+        #[cfg(test)]
+        self.reads.update(|reads| reads + 1);
         self.words.get(word).map(load).ok_or_else(short)
     }
 
@@ -87,10 +107,16 @@ impl<'t> Txn<'t> {
         self.put(word, value)
     }
 
-    /// Writes a word of a record that nobody can find before the commit.
+    /// Writes a word of the contents of a record that this change has taken.
     #[inline]
-    pub(crate) fn put_unseen(&mut self, word: usize, value: u64) -> Result<()> {
-        self.put(word, value)
+    pub(crate) fn fill(&mut self, word: usize, value: u64) -> Result<()> {
+        if self.has_freed { self.set(word, value) } else { self.put(word, value) }
+    }
+
+    /// Writes a word of the link of a record that this change gives back.
+    #[inline]
+    pub(crate) fn link_free(&mut self, word: usize, value: u64) -> Result<()> {
+        if self.has_taken { self.set(word, value) } else { self.put(word, value) }
     }
 
     /// Makes the changes so far final. The gate stays ours.
@@ -107,6 +133,7 @@ impl<'t> Txn<'t> {
             self.entries = 0;
             self.commits += 1;
         }
+        (self.has_taken, self.has_freed) = (false, false);
         Ok(())
     }
 
@@ -125,7 +152,15 @@ impl<'t> Txn<'t> {
         low(self.state[CAPACITY])
     }
 
-    pub(crate) const fn set_first_free(&mut self, record: u32) {
+    /// The first free record is in use now, and this one is the first.
+    pub(crate) const fn take_free(&mut self, next: u32) {
+        self.has_taken = true;
+        self.state[FREE_AND_CARVED] = pair(next, self.carved());
+    }
+
+    /// This record is free now, and the first.
+    pub(crate) const fn add_free(&mut self, record: u32) {
+        self.has_freed = true;
         self.state[FREE_AND_CARVED] = pair(record, self.carved());
     }
 
@@ -142,7 +177,7 @@ impl<'t> Txn<'t> {
                 );
                 return Err(Fault::new(ErrorKind::Full, why));
             }
-            let grown = capacity.saturating_add(CHUNK).min(limit);
+            let grown = self.next_capacity();
             let path = self.table.dir.join("table");
             let done = self.table.map.grow(words_for(grown));
             done.map_err(|error| Fault::io("growing", &path, error))?;
@@ -153,25 +188,75 @@ impl<'t> Txn<'t> {
         Ok(record)
     }
 
-    /// The next fencing token.
-    pub(crate) fn mint(&mut self) -> Result<Token> {
+    /// Whether the file should grow before records are needed.
+    pub(crate) fn is_low_on_room(&self) -> bool {
+        let left = self.capacity().saturating_sub(self.carved());
+        self.first_free() == 0 && left < CHUNK / 4 && self.capacity() < self.table.limit
+    }
+
+    /// Records the file will have room for when it has grown.
+    pub(crate) fn next_capacity(&self) -> u32 {
+        self.capacity().saturating_add(CHUNK).min(self.table.limit)
+    }
+
+    /// Uses what the file has grown by.
+    pub(crate) fn add_room(&mut self, capacity: u32) -> Result<()> {
+        let path = self.table.dir.join("table");
+        let backed = self.table.map.refresh();
+        let backed = backed.map_err(|error| Fault::io("looking at", &path, error))?;
+        self.words = self.table.map.words();
+        if capacity > self.capacity() && words_for(capacity) <= backed {
+            self.state[CAPACITY] = u64::from(capacity);
+        }
+        Ok(())
+    }
+
+    /// The next fencing token; `None` if all that are reserved are used up. The disk is not asked
+    /// here: whoever holds up the gate holds up everybody.
+    pub(crate) fn mint(&mut self) -> Option<Token> {
         let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
-        let token = match reserve.take() {
-            Some(token) => token,
-            None => {
-                self.table.tokens.reserve(&mut reserve)?;
-                reserve.take().ok_or_else(|| Fault::damaged("no token follows a reservation"))?
-            }
-        };
+        let token = reserve.take();
         self.state[NEXT_TOKEN] = reserve.next();
-        self.state[CEILING] = reserve.ceiling();
-        Ok(token)
+        self.lacks_token |= token.is_none();
+        token
+    }
+
+    /// Whether a token was asked for in vain.
+    pub(crate) const fn lacks_token(&self) -> bool {
+        self.lacks_token
+    }
+
+    /// All tokens below this are reserved.
+    pub(crate) const fn token_ceiling(&self) -> u64 {
+        self.state[CEILING]
+    }
+
+    /// Whether more tokens should be reserved.
+    pub(crate) fn is_low_on_tokens(&self) -> bool {
+        self.tokens_left() < self.table.tokens.low_water()
+    }
+
+    pub(crate) const fn tokens_left(&self) -> u64 {
+        self.state[CEILING].saturating_sub(self.state[NEXT_TOKEN])
+    }
+
+    /// Adds tokens that are durably reserved. What is left of earlier ones is used first, unless
+    /// there is a gap: another table may have used what is in between, and what is before it.
+    pub(crate) const fn add_tokens(&mut self, block: Range<u64>) {
+        let ceiling = self.state[CEILING];
+        if ceiling > block.start {
+            return;
+        }
+        if ceiling < block.start {
+            self.state[NEXT_TOKEN] = block.start;
+        }
+        self.state[CEILING] = block.end;
     }
 
     #[inline]
     fn put(&mut self, word: usize, value: u64) -> Result<()> {
         #[cfg(test)]
-        self.count_down_to_the_kill()?;
+        self.before_store()?;
         let word = self.words.get(word).ok_or_else(short)?;
         word.store(value, Ordering::Release);
         Ok(())
@@ -230,22 +315,19 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
+    /// Fails if a test wants the process to be killed before its next store.
     #[cfg(test)]
-    fn count_down_to_the_kill(&mut self) -> Result<()> {
-        let left = &self.table.stores_left;
-        if left.load(Ordering::Relaxed) == 0 {
-            self.killed = true;
-            return Err(Fault::new(ErrorKind::Internal, "killed by the test"));
-        }
-        if left.load(Ordering::Relaxed) != usize::MAX {
-            left.fetch_sub(1, Ordering::Relaxed);
-        }
-        Ok(())
+    fn before_store(&mut self) -> Result<()> {
+        let survived = self.table.kill.before_store();
+        self.killed |= survived.is_err();
+        survived
     }
 }
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
+        #[cfg(test)]
+        self.table.kill.count_reads(self.reads.get());
         #[cfg(test)]
         if self.killed {
             return;
@@ -253,6 +335,10 @@ impl Drop for Txn<'_> {
         if self.entries > 0 && self.roll_back().is_err() {
             // The journal stays, and whoever comes next reports the damage.
             tracing::error!(dir = %self.table.dir.display(), "a change could not be undone");
+        }
+        #[cfg(test)]
+        if self.killed || self.before_store().is_err() {
+            return;
         }
         if let Some(gate) = self.table.map.half(GATE) {
             gate::leave(gate);

@@ -1,11 +1,14 @@
 //! What a waiter finds when it looks, and whose death would be news to it.
 
+use std::time::Duration;
+
 use tenure_core::{Answer, Claim, Place};
 
 use crate::fault::Fault;
 use crate::layout::{high, low};
 use crate::members::Member;
 use crate::ops::{granted, now, owner_words, queued};
+use crate::records::Name;
 use crate::store::Inner;
 
 /// Holders' processes a head watches at most; the poll looks after the rest.
@@ -21,7 +24,8 @@ pub(crate) enum Look {
 impl Inner {
     pub(crate) fn look(&self, claim: &Claim, place: &Place) -> Result<Look, (Fault, bool)> {
         let owner = owner_words(claim.owner);
-        self.change(|txn, _| {
+        let mut is_head = false;
+        let mut look = self.change(|txn, _| {
             let now = now();
             let known = txn.claim_at(low(place.mark), high(place.mark))?;
             let Some(known) = known.filter(|known| known.owner == owner && known.ends > now) else {
@@ -33,21 +37,27 @@ impl Inner {
             let lock = txn.lock(known.lock)?;
             let mut watched = Vec::new();
             if known.before == 0 {
+                if lock.room().admits(known.mode) {
+                    // There was no token for it. Asking waits for one.
+                    let place = Place { ask_again_in: Some(Duration::ZERO), ..*place };
+                    return Ok(Look::Answer(Answer::Queued(place)));
+                }
                 if place.ask_again_in.is_none() {
                     // It has become the head, and must know when to ask again.
                     return queued(txn, &lock, &known, now).map(Look::Answer);
                 }
-                txn.walk(&lock, lock.first_holder, |holder| {
-                    if !watched.contains(&holder.member) {
-                        watched.push(holder.member);
-                    }
-                    Ok(watched.len() < WATCHED)
-                })?;
+                is_head = true;
             } else {
                 watched.push(txn.claim_on(&lock, known.before)?.member);
             }
-            watched.retain(|member| *member != self.table.me());
             Ok(Look::Watch(watched))
-        })
+        })?;
+        if let Look::Watch(watched) = &mut look {
+            if is_head {
+                *watched = self.holding_members(&Name::new(claim.name.as_str()), WATCHED)?;
+            }
+            watched.retain(|member| *member != self.table.me());
+        }
+        Ok(look)
     }
 }

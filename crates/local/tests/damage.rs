@@ -11,7 +11,7 @@ use common::*;
 use tenure_core::{Answer, ErrorKind, Mode, Patience, Store};
 use tenure_local::{LocalStore, Setup};
 
-const BOOT: Setup = Setup { boot_id: Some([7; 16]), max_records: None };
+const BOOT: Setup = Setup { boot_id: Some([7; 16]), max_records: None, token_block: None };
 
 /// Not a test of its own: a process with a limit on the size of its files.
 #[test]

@@ -28,6 +28,7 @@ fn child_entry() {
         match role.as_str() {
             "hold" => hold(&store, "a", LONG).await,
             "hold briefly" => hold(&store, "a", Duration::from_millis(300)).await,
+            "hold a permit" => hold_permit(&store).await,
             "wait" => wait(&store).await,
             "hold many" => hold_many(&store).await,
             "wait many" => wait_many(&store).await,
@@ -47,6 +48,14 @@ async fn hold(store: &LocalStore, lock: &str, ttl: Duration) {
         store.release(&claim).await.unwrap();
         say("released");
     }
+}
+
+async fn hold_permit(store: &LocalStore) {
+    let of = std::env::var("TENURE_TEST_PERMITS").unwrap().parse().unwrap();
+    let claim = claim("pool", Mode::Permits { take: 1, of });
+    grant(store.claim(&claim, Patience::None).await.unwrap());
+    say("held");
+    listen();
 }
 
 /// Queues, says so, and says when it is in.
@@ -159,6 +168,47 @@ async fn a_dead_holder_does_not_keep_out_one_who_does_not_wait() {
     assert!(store.inspect(&name("a")).await.unwrap().is_free());
     assert!(store.list("").await.unwrap().is_empty());
     grant(store.claim(&exclusive("a"), Patience::None).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_dead_holders_permit_is_free_for_one_who_does_not_wait_wherever_it_was() {
+    for victim in [0, 4, 9] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LocalStore::open(dir.path()).unwrap();
+        let mut holders: Vec<_> = (0..10).map(|_| Peer::holding_permit(dir.path(), 10)).collect();
+        let permit = |take| claim("pool", Mode::Permits { take, of: 10 });
+        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+        holders[victim].kill();
+        assert_eq!(store.claim(&permit(2), Patience::None).await.unwrap(), Answer::Busy);
+        grant(store.claim(&permit(1), Patience::None).await.unwrap());
+        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+        store.check().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dead_holder_among_ten_thousand_is_found_by_one_who_does_not_wait() {
+    const PERMITS: u32 = 10_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path()).unwrap();
+    let permit = |take| claim("pool", Mode::Permits { take, of: PERMITS });
+    let hold = async |count| {
+        for _ in 0..count {
+            grant(store.claim(&permit(1), Patience::None).await.unwrap());
+        }
+    };
+    hold(4_999).await;
+    let mut middle = Peer::holding_permit(dir.path(), PERMITS);
+    hold(4_999).await;
+    let mut last = Peer::holding_permit(dir.path(), PERMITS);
+    assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+    last.kill();
+    grant(store.claim(&permit(1), Patience::None).await.unwrap());
+    middle.kill();
+    // Whoever waits at the head of the line finds it, too, without anybody's death being told.
+    let waiter = permit(1);
+    grant(store.claim(&waiter, QUEUE).await.unwrap());
+    assert_eq!(store.check().unwrap().holders, PERMITS as usize);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -193,6 +193,44 @@ async fn a_term_that_ended_gives_way_and_comes_back_as_a_new_claim() {
 }
 
 #[tokio::test]
+async fn an_expired_permit_is_free_for_one_who_does_not_wait_wherever_it_was() {
+    let (_dir, store) = open();
+    let permit = |take| claim("a", Mode::Permits { take, of: 600 });
+    let holders: Vec<_> = (0..600).map(|_| permit(1)).collect();
+    for holder in &holders {
+        grant(store.claim(holder, QUEUE).await.unwrap());
+    }
+    for expired in [3, 9, 255, 256, 599] {
+        let mut brief = holders[expired].clone();
+        brief.ttl = Duration::ZERO;
+        grant(store.claim(&brief, QUEUE).await.unwrap());
+        grant(store.claim(&permit(1), Patience::None).await.unwrap());
+        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+    }
+    assert_eq!(store.check().unwrap().holders, 600);
+}
+
+#[tokio::test]
+async fn a_claim_is_found_behind_many_others_by_a_store_that_did_not_make_it() {
+    let (_dir, store) = open();
+    let other = LocalStore::open(store.dir()).unwrap();
+    let permit = |take| claim("a", Mode::Permits { take, of: 600 });
+    let holders: Vec<_> = (0..600).map(|_| permit(1)).collect();
+    let waiters: Vec<_> = (0..600).map(|_| permit(600)).collect();
+    for claim in holders.iter().chain(&waiters) {
+        store.claim(claim, QUEUE).await.unwrap();
+    }
+    for index in [0, 4, 255, 256, 599] {
+        assert_eq!(other.renew(&holders[index]).await.unwrap(), Renewal::Renewed);
+        assert_eq!(other.release(&holders[index]).await.unwrap(), Released::Released);
+        assert_eq!(other.release(&holders[index]).await.unwrap(), Released::NotHeld);
+        assert_eq!(other.release(&waiters[index]).await.unwrap(), Released::NotHeld);
+    }
+    let census = store.check().unwrap();
+    assert_eq!((census.holders, census.waiters), (595, 595));
+}
+
+#[tokio::test]
 async fn an_expired_place_is_skipped() {
     let (_dir, store) = open();
     let (holder, lapsed, next) = (exclusive("a"), exclusive("a"), exclusive("a"));

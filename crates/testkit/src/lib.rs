@@ -16,6 +16,8 @@ mod redis_cluster;
 mod redis_sentinel;
 mod redis_wire;
 mod servant;
+mod signals;
+mod sync;
 mod waiting;
 mod zookeeper;
 
@@ -30,6 +32,8 @@ pub use redis::RedisServer;
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use servant::Servant;
+pub use signals::with_default_signals;
+pub use sync::FalseSync;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::eventually;
 use crate::servant::Servant;
+use crate::{eventually, with_default_signals};
 
 /// A child process with piped standard input and output, read line by line.
 #[derive(Debug)]
@@ -30,11 +30,13 @@ impl Process {
         Self::spawn(command)
     }
 
-    /// Starts a command that was prepared by the caller, with both pipes attached to it.
+    /// Starts a command that was prepared by the caller, with both pipes attached to it and every
+    /// signal at its default.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
+        with_default_signals(&mut command);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let (sender, lines) = mpsc::unbounded_channel();

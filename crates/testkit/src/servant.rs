@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::GENEROUS;
+use crate::{GENEROUS, with_default_signals};
 
 type Order = (Command, io::Result<CpuSet>, Sender<io::Result<Child>>);
 
@@ -38,11 +38,13 @@ static STARTER: LazyLock<Sender<Order>> = LazyLock::new(|| {
 pub struct Servant(Child);
 
 impl Servant {
-    /// Starts a command whose process is killed when this one ends, also by `kill -9`.
+    /// Starts a command whose process is killed when this one ends, also by `kill -9`. Every
+    /// signal is at its default there.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
+        with_default_signals(&mut command);
         let mortal = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: between fork and exec only one system call is made; it allocates nothing and takes
         // no lock.

@@ -1,10 +1,12 @@
 //! A small process that outlives us for a moment: when we die without a word, it kills the
-//! command's process group.
+//! command's process group, and then gives the lock back.
 //!
 //! The kernel kills the command itself (its parent-death signal), but not what the command has
 //! started. The guardian is this same program with a hidden argument. It listens on its standard
-//! input: the command's process writes its id there before it becomes the command, so that no
-//! moment is left unguarded; we write a zero when all is well; and when we die, the line closes.
+//! input, to words of four bytes: the command's process writes its id there before it becomes the
+//! command, so that no moment is left unguarded; before that we hand over the lock, as a negative
+//! length and so many bytes; we write a zero when all is well; and when we die, the line closes.
+//! The lock's store comes with its password, which neither arguments nor environment may show.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -15,9 +17,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::system;
+use super::estate::Estate;
+use super::{LOOK_EVERY, group, system};
+use crate::output::complain;
 
 /// The hidden first argument.
 const ARGUMENT: &str = "__guardian";
@@ -35,8 +40,8 @@ impl Guardian {
         // A socket rather than a pipe: writing to one whose reader died can be had without SIGPIPE.
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("tenure").arg(ARGUMENT).env_clear().current_dir("/");
-        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg0("tenure").arg(ARGUMENT).env_clear();
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         system::prepare_guardian(&mut command);
         let process = command.spawn()?;
         Ok(Self { line, process })
@@ -45,6 +50,16 @@ impl Guardian {
     /// The line, for the command's process to write to.
     pub(crate) fn line(&self) -> io::Result<OwnedFd> {
         Ok(self.line.try_clone()?.into())
+    }
+
+    /// Hands over the lock, to be given back if we die. Must come before the command's process
+    /// writes to the line.
+    pub(crate) fn entrust(&self, estate: &Estate) {
+        let Ok(bytes) = serde_json::to_vec(estate) else { return };
+        let Ok(length) = i32::try_from(bytes.len()) else { return };
+        let message = [&(-length).to_ne_bytes()[..], &bytes].concat();
+        // If it is dead, the lock is free when its TTL has passed.
+        let _ = (&self.line).write_all(&message);
     }
 
     /// Tells it that all is well.
@@ -75,39 +90,100 @@ pub(crate) fn is_guardian() -> bool {
 
 /// A guardian's life.
 pub(crate) fn stand_guard() -> ExitCode {
-    if let Some(group) = abandoned_group(&mut io::stdin().lock()) {
-        // It fails if the group is gone already, which is as well.
-        let _ = kill_process_group(group, Signal::KILL);
+    let left = listen(&mut io::stdin().lock());
+    let limit = Instant::now() + left.estate.as_ref().map_or(Duration::ZERO, Estate::ttl);
+    let gone = left.group.is_none_or(|group| end(group, left.estate.as_ref(), limit));
+    if let Some(estate) = left.estate.filter(|_| gone) {
+        estate.give_back(limit);
     }
     ExitCode::SUCCESS
 }
 
-/// Listens until the line closes. Returns the group that was announced and never called off.
-fn abandoned_group(line: &mut impl Read) -> Option<Pid> {
-    let mut group = None;
+/// Kills a group, and stays until no process of it is left, at most until `limit`. Says whether it
+/// is gone.
+fn end(group: Pid, estate: Option<&Estate>, limit: Instant) -> bool {
+    let mut told = false;
+    loop {
+        // A process may have started another since the last time.
+        let killed = kill_process_group(group, Signal::KILL);
+        if group::is_gone(group) {
+            return true;
+        }
+        if let Err(error) = killed
+            && error != Errno::SRCH
+            && !told
+        {
+            told = true;
+            let lock = estate.map_or_else(|| "its lock".into(), Estate::describe);
+            let group = group::describe(group);
+            complain(&format!(
+                "tenure died, and could not kill {group}: {error}; it may still run without {lock}: \
+                 end it by hand"
+            ));
+        }
+        if Instant::now() >= limit {
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// What was announced to a guardian and never called off.
+#[derive(Debug, Default)]
+struct Left {
+    group: Option<Pid>,
+    estate: Option<Estate>,
+}
+
+/// Listens until the line closes.
+fn listen(line: &mut impl Read) -> Left {
+    let mut left = Left::default();
     let mut word = [0; 4];
     while line.read_exact(&mut word).is_ok() {
-        // Zero is no process id.
-        group = Pid::from_raw(i32::from_ne_bytes(word)).filter(|pid| !pid.is_init());
+        match i32::from_ne_bytes(word) {
+            0 => left = Left::default(),
+            length @ ..0 => {
+                let mut bytes = Vec::new();
+                let length = u64::from(length.unsigned_abs());
+                let read = line.by_ref().take(length).read_to_end(&mut bytes);
+                left.estate = read.ok().and_then(|_| serde_json::from_slice(&bytes).ok());
+            }
+            pid => left.group = Pid::from_raw(pid).filter(|pid| !pid.is_init()),
+        }
     }
-    group
+    left
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn words(words: &[i32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
     #[test]
     fn only_a_group_that_was_never_called_off_is_killed() {
-        let said = |words: &[i32]| {
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            abandoned_group(&mut bytes.as_slice())
-        };
+        let said = |said: &[i32]| listen(&mut words(said).as_slice()).group;
         assert_eq!(said(&[]), None);
         assert_eq!(said(&[7, 0]), None);
         assert_eq!(said(&[7]), Pid::from_raw(7));
         assert_eq!(said(&[1]), None, "killing group 1 would be killing everybody");
         assert_eq!(said(&[0, 7]), Pid::from_raw(7));
-        assert_eq!(abandoned_group(&mut &[7, 0][..]), None, "half a word says nothing");
+        assert_eq!(listen(&mut &[7, 0][..]).group, None, "half a word says nothing");
+    }
+
+    #[test]
+    fn only_a_lock_that_was_never_called_off_is_given_back() {
+        let estate = Estate::sample();
+        let bytes = serde_json::to_vec(&estate).unwrap();
+        let length = -i32::try_from(bytes.len()).unwrap();
+        let handed = [&words(&[length])[..], &bytes].concat();
+        assert_eq!(listen(&mut handed.as_slice()).estate.as_ref(), Some(&estate));
+        let then = |said: &[i32]| listen(&mut [&handed[..], &words(said)].concat().as_slice());
+        let started = then(&[7]);
+        assert_eq!((started.group, started.estate), (Pid::from_raw(7), Some(estate)));
+        assert_eq!(then(&[7, 0]).estate, None);
+        assert_eq!(listen(&mut &handed[..handed.len() - 1]).estate, None, "it was cut off");
     }
 }

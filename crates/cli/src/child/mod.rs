@@ -1,24 +1,27 @@
 //! The command that runs under the lock: started in a process group of its own, in front of the
 //! terminal if we were, guarded against our death, and waited for.
 
+mod estate;
 mod find;
+mod group;
 mod guardian;
 mod system;
 mod terminal;
 
+use std::cell::Cell;
 use std::io;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    self, Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group,
-    test_kill_process_group, waitpgid, waitpid,
+    self, Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
 };
 
 use crate::exit;
 use terminal::Terminal;
 
+pub(crate) use estate::Estate;
 pub(crate) use find::{find, not_started};
 pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
 pub(crate) use system::{die_of, is_ignored};
@@ -29,6 +32,8 @@ pub(crate) struct Job {
     /// The command's process, and by that the id of its group.
     pid: Pid,
     terminal: Option<Terminal>,
+    /// Whether the command was given the terminal, or has asked for it.
+    uses_terminal: Cell<bool>,
     guardian: Guardian,
 }
 
@@ -57,41 +62,45 @@ impl Job {
         let terminal = Terminal::ours();
         let to_give = terminal.as_ref().filter(|terminal| terminal.should_be_given());
         let to_give = to_give.map(Terminal::handle).transpose()?;
+        let uses_terminal = Cell::new(to_give.is_some());
         system::prepare_command(&mut command, guardian.line()?, to_give);
         let child = command.spawn().inspect_err(|_| guardian.call_off())?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { pid, terminal, guardian })
+        Ok(Self { pid, terminal, uses_terminal, guardian })
     }
 
     /// The next thing that happened to the command, if any. To be asked after every SIGCHLD until
-    /// it says `None`.
+    /// it says `None`. Waits for every other child that has ended on the way: the first process of a
+    /// container inherits all that lose their parent.
     pub(crate) fn change(&self) -> io::Result<Option<Change>> {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-        let Some((_, status)) = retry(|| waitpid(Some(self.pid), options))? else {
-            return Ok(None);
-        };
-        Ok(change(status))
+        while let Some((pid, status)) = retry(|| wait(options))? {
+            if pid == self.pid
+                && let Some(change) = change(status)
+            {
+                return Ok(Some(change));
+            }
+        }
+        Ok(None)
     }
 
     /// Hands a signal on that was sent to us. What asks for an end or comes from the terminal goes
     /// to the whole group: it would run on without the lock. The others mean the command alone.
-    pub(crate) fn pass_on(&self, signal: Signal) {
+    pub(crate) fn pass_on(&self, signal: Signal) -> io::Result<()> {
         match signal {
-            Signal::USR1 | Signal::USR2 | Signal::ALARM => self.tell(signal),
+            // The command has not been waited for, so the id is still its own.
+            Signal::USR1 | Signal::USR2 | Signal::ALARM => Ok(kill_process(self.pid, signal)?),
             _ => self.tell_all(signal),
         }
     }
 
-    /// Sends a signal to all processes of the group.
-    pub(crate) fn tell_all(&self, signal: Signal) {
-        // It fails only if nobody is left to be told.
-        let _ = kill_process_group(self.pid, signal);
-    }
-
-    fn tell(&self, signal: Signal) {
-        // The command has not been waited for, so the id is still its own.
-        let _ = kill_process(self.pid, signal);
+    /// Sends a signal to all processes of the group. That there are none is no error.
+    pub(crate) fn tell_all(&self, signal: Signal) -> io::Result<()> {
+        match kill_process_group(self.pid, signal) {
+            Err(Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
+        }
     }
 
     /// Answers a stop of the command: the terminal's stops (^Z, reading in the background) stop us
@@ -106,25 +115,28 @@ impl Job {
         let Some(terminal) = &self.terminal else {
             return false;
         };
+        self.uses_terminal.set(self.uses_terminal.get() || wants_terminal);
         if wants_terminal && terminal.is_ours() && terminal.give_to(self.pid) {
             return true;
         }
         terminal.take_back_from(self.pid);
         if wants_terminal && terminal::is_orphaned() {
             // Nobody would ever continue us. The kernel ends such groups in the same way.
-            self.tell_all(Signal::HUP);
+            let _ = self.tell_all(Signal::HUP);
             return true;
         }
         system::stop_our_group(signal);
         true
     }
 
-    /// Lets a stopped command continue, in front of the terminal if we are there.
+    /// Lets a stopped command continue, in front of the terminal if it uses it and we are there.
     pub(crate) fn resume(&self) {
-        if let Some(terminal) = self.terminal.as_ref().filter(|terminal| terminal.is_ours()) {
+        let ours = |terminal: &&Terminal| self.uses_terminal.get() && terminal.is_ours();
+        if let Some(terminal) = self.terminal.as_ref().filter(ours) {
             terminal.give_to(self.pid);
         }
-        self.tell_all(Signal::CONT);
+        // What cannot be continued could not be told to end either, which has been said.
+        let _ = self.tell_all(Signal::CONT);
     }
 
     /// From now on processes of the group that lose their parent become ours to wait for, so that
@@ -134,10 +146,15 @@ impl Job {
         let _ = process::set_child_subreaper(Some(process::getpid()));
     }
 
-    /// Whether no process of the group is left. For after the command itself has ended.
+    /// Whether no process of the group is left.
     pub(crate) fn is_gone(&self) -> bool {
-        while let Ok(Some(_)) = waitpgid(self.pid, WaitOptions::NOHANG) {}
-        test_kill_process_group(self.pid).is_err()
+        reap();
+        group::is_gone(self.pid)
+    }
+
+    /// The group and its living processes, for a message.
+    pub(crate) fn survivors(&self) -> String {
+        group::describe(self.pid)
     }
 
     /// The command has ended: takes back the terminal and calls off the guardian. A job that is
@@ -156,6 +173,11 @@ impl Job {
         let _ = process::kill_current_process_group(signal);
         Some(signal)
     }
+}
+
+/// Waits for every child that has ended, whichever it is.
+pub(crate) fn reap() {
+    while let Ok(Some(_)) = retry(|| wait(WaitOptions::NOHANG)) {}
 }
 
 fn change(status: WaitStatus) -> Option<Change> {

@@ -10,7 +10,10 @@ use std::process::Command;
 use std::ptr;
 
 use rustix::net::{SendFlags, send};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use rustix::process::{
+    DumpableBehavior, Signal, getpid, getppid, set_dumpable_behavior,
+    set_parent_process_death_signal, setsid,
+};
 use rustix::termios::tcsetpgrp;
 
 /// Whether a signal is ignored by whoever started us (as `nohup` does with SIGHUP). Such a one
@@ -34,9 +37,18 @@ pub(crate) fn blocking<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Sets an environment variable of this process. To be called while there is one thread.
+pub(crate) fn set_variable(name: &str, value: &str) {
+    // SAFETY: no other thread can read the environment meanwhile, because there is none: a guardian
+    // starts its runtime after this.
+    unsafe { std::env::set_var(name, value) };
+}
+
 /// Ends this process by a signal, as if nothing had ever listened to it. Returns only if the signal
-/// is one that ends nobody.
+/// is one that ends nobody, or if we are the first process of a container, which no signal ends.
 pub(crate) fn die_of(signal: i32) {
+    // SIGQUIT would write our memory, and a password in it, to a core file.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     // SAFETY: restoring the default action installs no code, and `raise` takes no memory.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);

@@ -1,11 +1,11 @@
 //! The terminal, and whose turn it is.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, fstat};
-use rustix::process::{Pid, Signal, getpgrp, getppid, getsid};
+use rustix::process::{Pid, Signal, getpgrp, getpid, getppid, getsid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use super::system;
@@ -36,11 +36,21 @@ impl Terminal {
         tcgetpgrp(&self.0).is_ok_and(|front| front == group)
     }
 
-    /// Whether a new command should be put in the foreground at once. In a pipeline
-    /// (`tenure run a -- make | less`) the others of our group may need the terminal more; there
-    /// the command gets it when it asks.
+    /// Whether a new command should be put in the foreground at once, as it would be without us.
+    /// Otherwise it gets the terminal when it asks for it: when SIGTTIN or SIGTTOU stops it.
+    ///
+    /// A shell with job control starts a command in a process group of its own, which we lead: then
+    /// the terminal is ours to give, unless others of a pipeline (`tenure run a -- make | less`)
+    /// need it more. A script shares its group with what it starts, also in the background: if the
+    /// command took the terminal, the script could not read from it. But a background job of a
+    /// script ignores SIGINT, and does not read from the terminal.
     pub(crate) fn should_be_given(&self) -> bool {
-        self.is_ours() && !is_pipe(io::stdin()) && !is_pipe(io::stdout())
+        let leads = getpgrp() == getpid();
+        let in_front_of_script = || io::stdin().is_terminal() && !system::is_ignored(libc::SIGINT);
+        self.is_ours()
+            && !is_pipe(io::stdin())
+            && !is_pipe(io::stdout())
+            && (leads || in_front_of_script())
     }
 
     /// Puts a group in the foreground, and says whether that worked.

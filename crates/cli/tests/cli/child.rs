@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use tenure_testkit::GENEROUS;
 
-use crate::common::{Ran, Store, children, code, line, runs, signal};
+use crate::common::{Ran, Store, children, code, died_of, line, runs, signal};
 
 const SHOW: &str =
     "echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_STORE ${TENURE_PASSWORD-none}";
@@ -88,13 +88,7 @@ async fn signals_sent_to_us_reach_the_command() {
         let shell_line = format!(
             "trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
         );
-        // Whoever runs the tests may ignore some of them, and a shell cannot trap what it ignored
-        // from the start.
-        let mut command = Command::new("env");
-        let tenure = store.tenure(&["run", "a", "-c", &shell_line]);
-        command.arg("--default-signal").arg(tenure.get_program()).args(tenure.get_args());
-        command.env("TENURE_DIR", store.scratch()).env_remove("TENURE_STORE");
-        let mut run = tenure_testkit::Process::spawn(command).unwrap();
+        let mut run = store.start(&["run", "a", "-c", &shell_line]);
         assert_eq!(line(&mut run).await, "ready");
         signal(&run, number);
         assert_eq!(line(&mut run).await, format!("got {name}"));
@@ -102,14 +96,28 @@ async fn signals_sent_to_us_reach_the_command() {
     }
 }
 
+/// systemd takes the code 143 for a failure, and a death of SIGTERM for what it asked for.
 #[tokio::test]
-async fn a_command_that_a_passed_on_signal_ends_gives_128_and_the_signal() {
+async fn a_command_that_a_passed_on_signal_ends_takes_us_with_it() {
     let store = Store::new();
-    let mut run = store.start(&["run", "a", "-c", "echo ready; exec sleep 100"]);
+    for number in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut run = store.start(&["run", "a", "-c", "echo ready; exec sleep 100"]);
+        assert_eq!(line(&mut run).await, "ready");
+        signal(&run, number);
+        assert_eq!(died_of(&mut run).await, Some(number.as_raw()));
+        assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_asks_a_stopped_command_to_end_continues_it() {
+    let store = Store::new();
+    let shell_line = "trap 'echo cleaned; exit 9' TERM; echo ready; kill -STOP $$; sleep 100";
+    let mut run = store.start(&["run", "a", "-c", shell_line]);
     assert_eq!(line(&mut run).await, "ready");
     signal(&run, Signal::TERM);
-    assert_eq!(code(&mut run).await, Some(143));
-    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+    assert_eq!(line(&mut run).await, "cleaned");
+    assert_eq!(code(&mut run).await, Some(9));
 }
 
 #[tokio::test]

@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tenure_testkit::{GENEROUS, Process, TempDir, eventually, temp_dir};
+use tenure_testkit::{GENEROUS, Process, TempDir, eventually, temp_dir, with_default_signals};
 
 /// A store of one's own.
 pub(crate) struct Store(TempDir);
@@ -24,13 +25,14 @@ impl Store {
         scratch
     }
 
-    /// A `tenure` command line on this store.
+    /// A `tenure` command line on this store, with every signal at its default.
     pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments).env("TENURE_DIR", self.0.path().join("store"));
         for variable in ["TENURE_STORE", "TENURE_TOKEN", "TENURE_PASSWORD", "NO_COLOR"] {
             command.env_remove(variable);
         }
+        with_default_signals(&mut command);
         command
     }
 
@@ -115,6 +117,12 @@ pub(crate) fn children(process: &Process) -> Vec<u32> {
     pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// Whether a process is a guardian.
+pub(crate) fn is_guardian(pid: &u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.ends_with(b"\0__guardian\0")
+}
+
 /// Waits until a process no longer runs.
 pub(crate) async fn ends(pid: u32) -> bool {
     eventually(GENEROUS, || async { !runs(pid) }).await
@@ -134,6 +142,11 @@ pub(crate) async fn line(process: &mut Process) -> String {
 /// The exit code of a process that must end by itself.
 pub(crate) async fn code(process: &mut Process) -> Option<i32> {
     process.wait(GENEROUS).await.expect("it ends").code()
+}
+
+/// The signal that a process died of, which must end by itself.
+pub(crate) async fn died_of(process: &mut Process) -> Option<i32> {
+    process.wait(GENEROUS).await.expect("it ends").signal()
 }
 
 /// Long enough for a wrong thing to show, short enough to be paid in every run.

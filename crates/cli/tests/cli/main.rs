@@ -4,10 +4,14 @@
 
 mod child;
 mod common;
+mod container;
 mod death;
 mod doctor;
+mod inheritance;
 mod inspection;
+mod loss;
 mod release;
+mod rights;
 mod terminal;
 mod usage;
 mod waiting;

@@ -6,11 +6,11 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use tenure_testkit::GENEROUS;
+use tenure_testkit::{GENEROUS, with_default_signals};
 
 use crate::common::Store;
 
@@ -51,6 +51,63 @@ fn an_interrupt_ends_a_loop_around_us() {
     session.expect("ready");
     session.type_in("\x03");
     assert_eq!(session.end(), None, "a signal ended the shell");
+}
+
+/// Bash would go on with `echo` if what it ran had exited with 130.
+#[tokio::test]
+async fn an_interrupt_while_we_wait_for_the_lock_ends_the_script_that_called_us() {
+    let store = Store::new();
+    let (_holder, ..) = store.hold(&[], "a").await;
+    let shell_line = "exec bash -c '\"$TENURE\" run a -- true; echo went-on'";
+    let mut session = Session::start(&store, shell_line, "");
+    store.waiters("a", 1).await;
+    session.type_in("\x03");
+    assert_eq!(session.end(), None, "a signal ended the shell");
+}
+
+#[test]
+fn a_background_command_of_a_script_leaves_the_terminal_to_the_script() {
+    let store = Store::new();
+    let shell_line = "\"$TENURE\" run a -- sh -c 'echo start\"\"ed; exec sleep 2' & \
+                      read word; echo got-$word; wait $!; echo code-$?";
+    let mut session = Session::start(&store, shell_line, "");
+    session.expect("started");
+    session.type_in("hello\n");
+    session.expect("got-hello");
+    session.expect("code-0");
+    assert_eq!(session.end(), Some(0));
+}
+
+/// The job of an interactive shell is a script that has a background command of its own.
+#[test]
+fn a_background_command_of_a_script_leaves_the_terminal_alone_when_it_is_continued() {
+    let store = Store::new();
+    let script = "\"$TENURE\" run a -- sh -c 'echo start\"\"ed; exec sleep 3' & \
+                  read word; echo got-$word; wait $!; echo code-$?";
+    let shell_line = "set -m; sh -c \"$SCRIPT\"; echo stopped-$?; read go; fg; echo ended-$?";
+    let mut session = Session::start(&store, shell_line, script);
+    session.expect("started");
+    session.type_in("\x1a");
+    session.expect("stopped-148");
+    // The shell sees only that its script has stopped; we stop when our command has.
+    session.until_stopped(&store.status("a")["holders"][0]["pid"].to_string());
+    session.type_in("go\nhello\n");
+    session.expect("got-hello");
+    session.expect("code-0");
+    session.expect("ended-0");
+    assert_eq!(session.end(), Some(0));
+}
+
+#[test]
+fn a_background_command_of_a_script_gets_the_terminal_when_it_asks() {
+    let store = Store::new();
+    let ask = "read answer </dev/tty; echo got-$answer";
+    let shell_line = "\"$TENURE\" run a -- sh -c \"$SCRIPT\" & wait $!; echo code-$?";
+    let mut session = Session::start(&store, shell_line, ask);
+    session.type_in("yes\n");
+    session.expect("got-yes");
+    session.expect("code-0");
+    assert_eq!(session.end(), Some(0));
 }
 
 #[test]
@@ -102,7 +159,7 @@ fn a_suspension_longer_than_the_ttl_is_a_loss() {
     session.type_in("one\n");
     session.expect("one\r\none");
     session.type_in("\x1a");
-    session.expect("stopping the command");
+    session.expect("killing the command");
     session.expect("ended-76");
     assert_eq!(session.end(), Some(0));
 }
@@ -153,7 +210,7 @@ impl Session {
                 Ok(ioctl_tiocsctty(rustix::stdio::stdin())?)
             });
         }
-        let shell = command.spawn().unwrap();
+        let shell = with_default_signals(&mut command).spawn().unwrap();
         drop((command, terminal));
         let keyboard = File::from(keyboard);
         let mut output = keyboard.try_clone().unwrap();
@@ -184,6 +241,16 @@ impl Session {
                 Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
                 Err(_) => panic!("{text:?} never shows: {:?}", self.seen),
             }
+        }
+    }
+
+    /// Waits until a process is stopped.
+    fn until_stopped(&self, pid: &str) {
+        let limit = Instant::now() + GENEROUS;
+        let status = || std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        while !status().contains("State:\tT") {
+            assert!(Instant::now() < limit, "{pid} never stops: {:?}", self.seen);
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

@@ -1,12 +1,14 @@
 //! Who waits, how long, and with which exit code.
 
 use std::collections::HashSet;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tenure_testkit::eventually;
 
-use crate::common::{A_MOMENT, Store, code, line, signal};
+use crate::common::{A_MOMENT, Store, code, died_of, line, signal};
 
 #[tokio::test]
 async fn a_busy_lock_has_an_exit_code_of_its_own() {
@@ -26,16 +28,19 @@ async fn a_busy_lock_has_an_exit_code_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_is_interrupted_leaves_the_line_and_starts_nothing() {
+async fn a_waiter_that_a_signal_ends_leaves_the_line_and_dies_of_the_signal() {
     let store = Store::new();
     let (_holder, ..) = store.hold(&[], "a").await;
-    for (number, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let mut waiter = store.start(&["run", "a", "--", "echo", "started"]);
-        store.waiters("a", 1).await;
-        signal(&waiter, number);
-        assert_eq!(code(&mut waiter).await, Some(expected));
-        assert_eq!(waiter.line(A_MOMENT).await, None);
-        store.waiters("a", 0).await;
+    let (run, hold) = (["run", "a", "--", "echo", "started"], ["hold", "a"]);
+    for number in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        for arguments in [&run[..], &hold] {
+            let mut waiter = store.start(arguments);
+            store.waiters("a", 1).await;
+            signal(&waiter, number);
+            assert_eq!(died_of(&mut waiter).await, Some(number.as_raw()), "{arguments:?}");
+            assert_eq!(waiter.line(A_MOMENT).await, None);
+            store.waiters("a", 0).await;
+        }
     }
 }
 
@@ -96,6 +101,19 @@ async fn hold_lets_go_when_told_to_and_when_its_input_closes() {
     assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 1);
     holder.close_input();
     assert_eq!(code(&mut holder).await, Some(0));
+    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn hold_does_not_end_well_when_nobody_can_read_that_it_holds() {
+    let store = Store::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = store.tenure(&["hold", "a"]);
+    let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(Signal::PIPE.as_raw()), "{said}");
+    assert!(said.contains("gave the lock \"a\" back"), "{said}");
     assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
 }
 

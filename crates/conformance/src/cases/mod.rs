@@ -13,6 +13,7 @@ pub mod permits;
 pub mod processes;
 pub mod promises;
 pub mod release;
+pub mod runtimes;
 pub mod scale;
 pub mod shared;
 pub mod waiting;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -76,13 +77,39 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// A process that holds one permit of so many on the lock `pool`.
+    pub fn holding_permit(dir: &Path, of: u32) -> Self {
+        let permits = ("TENURE_TEST_PERMITS", of.to_string());
+        let mut peer = Self::start_with("hold a permit", dir, [permits]);
+        assert_eq!(peer.hear(), "held");
+        peer
+    }
+
     pub fn start(role: &str, dir: &Path) -> Self {
-        Self::start_under(&[], role, dir)
+        Self::launch::<&str, &str>(&[], role, dir, [])
     }
 
     /// Starts it by another program, such as `unshare`, which is to run what follows its own
     /// arguments.
     pub fn start_under(program: &[&str], role: &str, dir: &Path) -> Self {
+        Self::launch::<&str, &str>(program, role, dir, [])
+    }
+
+    /// Starts a process with these additional variables in its environment.
+    pub fn start_with<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+        role: &str,
+        dir: &Path,
+        environment: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        Self::launch(&[], role, dir, environment)
+    }
+
+    fn launch<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+        program: &[&str],
+        role: &str,
+        dir: &Path,
+        environment: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
         // A signal that is ignored stays ignored in the program that follows: beyond a limit on
         // the size of files there is then an error, as on a full disk.
         let mut child = Command::new("sh")
@@ -92,6 +119,7 @@ impl Peer {
             .args(["child_entry", "--exact", "--nocapture", "--test-threads=1"])
             .env("TENURE_TEST_ROLE", role)
             .env("TENURE_TEST_DIR", dir)
+            .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

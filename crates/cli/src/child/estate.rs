@@ -1,0 +1,98 @@
+//! A lock that outlives its holder, and is given back by the guardian.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tenure::{Guard, LockName, OwnerId};
+
+use super::system;
+use crate::connection::Connection;
+use crate::exit::Failure;
+use crate::output::complain;
+use crate::release;
+
+/// The environment variable of the store's password.
+const PASSWORD: &str = "TENURE_PASSWORD";
+
+/// All that it takes to give a lock back.
+#[derive(Deserialize, PartialEq, Serialize)]
+pub(crate) struct Estate {
+    store: String,
+    password: Option<String>,
+    lock: String,
+    owner: String,
+    ttl: Duration,
+}
+
+impl Estate {
+    /// The lock that a guard holds in the store behind this URL.
+    pub(crate) fn new(store: &str, guard: &Guard, ttl: Duration) -> Self {
+        Self {
+            store: store.into(),
+            password: std::env::var(PASSWORD).ok(),
+            lock: guard.name().as_str().into(),
+            owner: guard.owner().to_string(),
+            ttl,
+        }
+    }
+
+    /// After this time the lock is free without us.
+    pub(crate) const fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The lock, for a message.
+    pub(crate) fn describe(&self) -> String {
+        format!("the lock {:?}", self.lock)
+    }
+
+    /// Gives the lock back; asks again until the store has answered, at most until `limit`.
+    pub(crate) fn give_back(&self, limit: Instant) {
+        if let Some(password) = &self.password {
+            system::set_variable(PASSWORD, password);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        let given_back = runtime
+            .block_on(async { tokio::time::timeout_at(limit.into(), self.insist()).await.is_ok() });
+        if !given_back {
+            complain(&format!("tenure died; {} was free when its TTL had passed", self.describe()));
+        }
+        runtime.shutdown_background();
+    }
+
+    async fn insist(&self) {
+        let mut pause = Duration::from_millis(100);
+        while self.release().await.is_err() {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(Duration::from_secs(10));
+        }
+    }
+
+    async fn release(&self) -> Result<(), Failure> {
+        let (name, owner) = (LockName::new(&self.lock)?, self.owner.parse::<OwnerId>()?);
+        let connection = Connection::open(&self.store).await?;
+        let released = release::release_of(&connection, name, owner).await;
+        connection.client.close().await;
+        released?;
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        Self {
+            store: "redis://:secret@127.0.0.1".into(),
+            password: None,
+            lock: "a".into(),
+            owner: "0".repeat(32),
+            ttl: Duration::from_secs(30),
+        }
+    }
+}
+
+impl fmt::Debug for Estate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Estate").field("lock", &self.lock).finish_non_exhaustive()
+    }
+}

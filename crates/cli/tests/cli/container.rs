@@ -1,0 +1,96 @@
+//! As the first process of a container: orphans are ours, and signals need a handler.
+
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure_testkit::{GENEROUS, Process, eventually, skip, with_default_signals};
+
+use crate::common::{Store, children, code, line};
+
+/// `tenure` as the first process of a new pid namespace. `None` where there can be none.
+fn first_process(store: &Store, arguments: &[&str]) -> Option<Process> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+        with_default_signals(&mut command);
+        command
+    };
+    if !unshare().arg("true").output().is_ok_and(|output| output.status.success()) {
+        skip("tenure as the first process of a container", "no right to unshare namespaces");
+        return None;
+    }
+    let tenure = store.tenure(arguments);
+    let mut command = unshare();
+    command.arg(tenure.get_program()).args(tenure.get_args());
+    for (name, value) in tenure.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Some(Process::spawn(command).unwrap())
+}
+
+/// Sends a signal to the first process of the namespace that `unshare` has made.
+fn signal(unshare: &Process, signal: Signal) {
+    let pid = children(unshare)[0];
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Starts five processes that lose their parent and end; says how many are left unwaited for.
+const ORPHANS: &str = "\
+    for i in 1 2 3 4 5; do (setsid true &); done
+    zombies() { cat /proc/[0-9]*/stat 2>/dev/null | grep -c '^[0-9]* (true) Z'; }
+    for i in $(seq 100); do test $(zombies) = 0 && break; sleep 0.05; done
+    echo zombies-$(zombies)";
+
+#[tokio::test]
+async fn the_first_process_waits_for_orphans_while_its_command_runs() {
+    let store = Store::new();
+    let Some(mut run) = first_process(&store, &["run", "a", "-c", ORPHANS]) else { return };
+    assert_eq!(line(&mut run).await, "zombies-0");
+    assert_eq!(code(&mut run).await, Some(0));
+}
+
+#[tokio::test]
+async fn the_first_process_waits_for_orphans_while_it_waits_for_the_lock_or_holds_it() {
+    let store = Store::new();
+    let Some(mut holder) = first_process(&store, &["hold", "a"]) else { return };
+    line(&mut holder).await;
+    let Some(waiter) = first_process(&store, &["run", "a", "--", "true"]) else { return };
+    store.waiters("a", 1).await;
+    for unshare in [&holder, &waiter] {
+        let pid = children(unshare)[0].to_string();
+        let mut enter = Command::new("nsenter");
+        enter.args(["--target", &pid, "--pid", "--mount", "sh", "-c", ORPHANS]);
+        let output = enter.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "zombies-0\n", "{output:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_process_passes_signals_on_to_its_command() {
+    let store = Store::new();
+    let shell_line = "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+    let Some(mut run) = first_process(&store, &["run", "a", "-c", shell_line]) else { return };
+    assert_eq!(line(&mut run).await, "ready");
+    signal(&run, Signal::TERM);
+    assert_eq!(line(&mut run).await, "got");
+    assert_eq!(code(&mut run).await, Some(9));
+}
+
+#[tokio::test]
+async fn the_first_process_ends_when_it_is_told_to_while_it_waits_or_holds() {
+    let store = Store::new();
+    let Some(mut holder) = first_process(&store, &["hold", "a"]) else { return };
+    line(&mut holder).await;
+    let Some(mut waiter) = first_process(&store, &["run", "a", "--", "true"]) else { return };
+    store.waiters("a", 1).await;
+    signal(&waiter, Signal::TERM);
+    // No signal can end a first process, so it exits with the code that a shell would show.
+    assert_eq!(code(&mut waiter).await, Some(143));
+    signal(&holder, Signal::TERM);
+    assert_eq!(code(&mut holder).await, Some(0));
+    let free = || async { store.status("a")["holders"].as_array().unwrap().is_empty() };
+    assert!(eventually(GENEROUS, free).await);
+}
