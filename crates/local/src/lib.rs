@@ -2,7 +2,7 @@
 //!
 //! Code here may map files, take turns at a table with other processes and wake them. It may not
 //! decide who is admitted (that is `tenure-proto`'s), nor retry or keep a lease alive (that is
-//! `tenure-core`'s). `unsafe` is allowed in `mapping`, `ofd` and `readiness` only.
+//! `tenure-core`'s). `unsafe` is allowed in `mapping`, `ofd`, `readiness` and `sigbus` only.
 //!
 //! # The directory
 //! Private to one user (0700, files 0600), on a local disk. Network file systems, FUSE and what
@@ -34,8 +34,10 @@
 //!   holder lets the next one in at once. The truth about a death is the lock on its byte.
 //! - Everything read from the table is checked: links against the table's bounds and the kind of
 //!   record they lead to, records against their checksums. Damage is an error with a remedy.
-//! - The file grows by blocks that are allocated before they are used: a full disk is an error,
-//!   never a SIGBUS.
+//! - The file grows by blocks that are allocated before they are used, and is written in place: a
+//!   full disk is an error. A page that cannot be had all the same (the file was truncated, the disk
+//!   failed, a snapshot on btrfs makes the next write a copy) is an error, too, and not a SIGBUS
+//!   (module `sigbus`).
 //! - A table of an earlier boot, of another version, or of a clock with another offset (a time
 //!   namespace) is replaced by an empty one, unless a process still uses it: then it is refused.
 //!   Tokens go on from their ceiling, which was synced before any token below it was handed out.
@@ -43,7 +45,7 @@
 //! # Assumptions
 //! - All processes see the same directory and the same clock, on one kernel. In different pid namespaces a death is
 //!   noticed by the lock on the byte, when somebody asks (core's poll), not at once.
-//! - Nobody truncates the files or edits the table while it is in use.
+//! - Nobody edits the table while it is in use.
 //! - The store is not used in a child after `fork` without `exec`: the child would share its
 //!   parent's place among the members, and keep it alive.
 //! - A claim is renewed and repeated through the store (or a clone of it) that made it; it can be
@@ -75,6 +77,7 @@ mod readiness;
 mod records;
 mod reserve;
 mod seats;
+mod sigbus;
 mod state;
 mod store;
 mod stretch;

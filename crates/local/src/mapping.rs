@@ -2,7 +2,8 @@
 //!
 //! The address range is reserved once at the size the file may ever have; the file grows into it.
 //! No reference to shared memory leaves this module but to atomics, and none to a word that the
-//! file does not back with blocks on the disk: such a word would end the process with SIGBUS.
+//! file did not back with blocks on the disk when it was last looked at. A word that is gone all the
+//! same reads as zero and breaks the mapping (module `sigbus`).
 
 #![allow(unsafe_code)]
 
@@ -12,15 +13,20 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::fault::{Fault, Result};
+use crate::sigbus::Guarded;
 
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<AtomicU64>,
     limit: usize,
     backed: AtomicUsize,
+    /// Until the mapping is undone.
+    faults: Option<Guarded>,
     file: File,
 }
 
@@ -44,10 +50,23 @@ impl Mapping {
                 0,
             )
         }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Self { base, limit: words, backed: AtomicUsize::new(0), file };
+        let base: NonNull<AtomicU64> =
+            NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let faults = Some(Guarded::new(base.as_ptr().cast(), length)?);
+        let mapping = Self { base, limit: words, backed: AtomicUsize::new(0), faults, file };
         mapping.refresh()?;
         Ok(mapping)
+    }
+
+    /// Fails if part of the file was not there when it was read or written: what this process saw
+    /// since then is not what others see.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.faults.as_ref().is_some_and(Guarded::is_broken) {
+            false => Ok(()),
+            true => Err(Fault::damaged(
+                "the file was truncated, or the disk failed or is full, while it was in use",
+            )),
+        }
     }
 
     /// All words that the file backs, as last seen.
@@ -56,7 +75,8 @@ impl Mapping {
         let backed = self.backed.load(Ordering::Relaxed);
         // SAFETY: `backed` never exceeds `limit`, so the slice stays inside the mapping, which
         // outlives the reference; pages are aligned, so words are too; every bit pattern is a
-        // u64; and all who share the memory use atomics. The file never shrinks while in use.
+        // u64; and all who share the memory use atomics. Where the file shrinks, zeros take its
+        // place.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), backed) }
     }
 
@@ -104,10 +124,23 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First, as the addresses may soon be another mapping's.
+        self.faults.take();
         // SAFETY: the range is the one mapped in `new`; no reference into it outlives `self`.
         // A failure leaves the range mapped, which harms nobody.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.limit * 8) };
     }
+}
+
+/// Makes a new, empty file be written in place, where the file system would copy what is written
+/// (btrfs): else a page that has its block may need another one at each later write, and get none
+/// on a full disk.
+pub(crate) fn write_in_place(file: &File) {
+    let Ok(flags) = ioctl_getflags(file) else {
+        return;
+    };
+    // File systems that do not copy do not know the flag.
+    let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
 }
 
 /// As [`allocate`], for use while others may do the same: false where the file system cannot.

@@ -136,11 +136,15 @@ impl Inner {
         work: impl FnOnce(&mut Txn<'_>, &mut Vec<Wake>) -> fault::Result<T>,
     ) -> Result<T, (Fault, bool)> {
         let mut wakes = Vec::new();
-        let mut txn = Txn::begin(&self.table).map_err(|fault| (fault, false))?;
+        // A table that is broken does not add up; then this is why.
+        let broken = |fault| (self.table.map.check().err().unwrap_or(fault), false);
+        let mut txn = Txn::begin(&self.table).map_err(broken)?;
         let done = work(&mut txn, &mut wakes).and_then(|value| txn.commit().map(|()| value));
         let committed = txn.has_committed();
         let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
+        // What was changed in a page that is gone was changed for this process alone.
+        self.table.map.check().map_err(|fault| (fault, true))?;
         if is_low {
             self.reserve_ahead();
         }

@@ -16,7 +16,7 @@ use crate::fault::{Fault, Result};
 use crate::files;
 use crate::header::Header;
 use crate::layout::*;
-use crate::mapping::{Mapping, allocate};
+use crate::mapping::{Mapping, allocate, write_in_place};
 use crate::members::{self, Member, Roster};
 use crate::tokens::{BLOCK, Tokens};
 
@@ -172,6 +172,7 @@ fn create(dir: &Path, header: Header, tokens: Range<u64>) -> Result<()> {
     let draft = dir.join("table.new");
     let failed = |error| Fault::io("writing", &draft, error);
     let file = files::draft(dir, "table.new")?;
+    write_in_place(&file);
     let capacity = CHUNK.min(header.limit);
     allocate(&file, words_for(capacity) as u64 * 8).map_err(failed)?;
 

@@ -155,6 +155,18 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
+    /// Waits for its end, within reason.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
+        let started = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(started.elapsed() < tenure_testkit::GENEROUS, "the child goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
