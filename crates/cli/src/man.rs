@@ -69,8 +69,8 @@ server. Processes of the same user can read it in /proc. \\fBtenure run \\-\\-wi
 passes on neither this nor \\fBTENURE_PASSWORD\\fR.
 .TP
 \\fBTENURE_DIR\\fR
-The directory of the store \\fBlocal\\fR. Without it: \\fBtenure\\fR in
-\\fB$XDG_STATE_HOME\\fR or \\fB$STATE_DIRECTORY\\fR, or \\fB~/.local/state/tenure\\fR.
+The directory of the store \\fBlocal\\fR. Without it: \\fB$XDG_STATE_HOME/tenure\\fR, else
+\\fB~/.local/state/tenure\\fR; without \\fB$HOME\\fR, \\fB$STATE_DIRECTORY/tenure\\fR.
 .TP
 \\fBTENURE_LOCK\\fR, \\fBTENURE_TOKEN\\fR, \\fBTENURE_OWNER\\fR
 In the environment of a command: the lock it runs under, its fencing token (absent where the store

@@ -95,7 +95,8 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
 
     // However a loss is found, it is counted once: by the clock alone, as after a freeze; by the
     // keeper and the clock; or by the release.
-    let ways: [(&str, fn(Guard, &Client)); 3] = [
+    type Way = (&'static str, fn(Guard, &Client));
+    let ways: [Way; 3] = [
         ("by the clock", |guard, _| {
             std::thread::sleep(TTL);
             assert!(!guard.is_valid() && !guard.is_valid());

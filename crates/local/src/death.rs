@@ -81,23 +81,25 @@ impl Inner {
     /// watched: then the poll must do.
     pub(crate) fn watch(this: &Arc<Self>, member: Member) -> Option<Watching<'_>> {
         let mut watches = this.watches.0.lock();
-        if let Some(watch) = watches.get_mut(&member) {
+        // One that has ended did so with its runtime.
+        let running = watches.get_mut(&member).filter(|watch| !watch.task.is_finished());
+        if let Some(watch) = running {
             watch.waiters += 1;
             return Some(Watching { watches: &this.watches, member });
         }
         if watches.len() >= MOST && !end_longest_idle(&mut watches) {
             return None;
         }
-        let _inside = this.runtime.enter();
         let Some(pidfd) = pidfd(this, member) else {
             // Dead, or out of sight (another pid namespace).
             drop(watches);
             this.bury(member);
             return None;
         };
-        let task = this.runtime.spawn(keep_watch(pidfd, member, Arc::downgrade(this)));
+        let task = tokio::spawn(keep_watch(pidfd, member, Arc::downgrade(this)));
+        let waiters = 1 + watches.get(&member).map_or(0, |ended| ended.waiters);
         let task = task.abort_handle();
-        watches.insert(member, Watch { task, waiters: 1, idle_since: 0 });
+        watches.insert(member, Watch { task, waiters, idle_since: 0 });
         Some(Watching { watches: &this.watches, member })
     }
 

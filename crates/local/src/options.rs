@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use tenure_core::{Error, ErrorKind, Result};
-use tokio::runtime::Handle;
+use tenure_core::Result;
 
 use crate::access::Access;
 use crate::store::LocalStore;
@@ -71,25 +70,18 @@ impl LocalOptions {
 
     /// Opens the directory, and creates it if it is missing.
     ///
-    /// Call it inside a tokio runtime with its IO driver on: wake-ups from other processes are
-    /// received by a task there.
-    ///
     /// # Errors
-    /// [`Denied`](ErrorKind::Denied) for a directory that this user may not write to or that
-    /// belongs to another user, [`Invalid`](ErrorKind::Invalid) for a path that is no directory,
-    /// [`Unsupported`](ErrorKind::Unsupported) for a file system that may reach another machine
+    /// [`Denied`](tenure_core::ErrorKind::Denied) for a directory that this user may not write to or that
+    /// belongs to another user, [`Invalid`](tenure_core::ErrorKind::Invalid) for a path that is no directory,
+    /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for a file system that may reach another machine
     /// and for a table that processes of another version, boot id or clock use,
-    /// [`Damaged`](ErrorKind::Damaged), [`Full`](ErrorKind::Full).
+    /// [`Damaged`](tenure_core::ErrorKind::Damaged), [`Full`](tenure_core::ErrorKind::Full).
     pub fn open(&self, dir: impl AsRef<Path>) -> Result<LocalStore> {
         let operation = "open the local store";
         // The working directory may change later.
         let dir = &std::path::absolute(&dir).unwrap_or_else(|_| dir.as_ref().to_owned());
-        let runtime = Handle::try_current().map_err(|error| {
-            let why = "there is no tokio runtime here: call it inside one";
-            Error::new(ErrorKind::Invalid, operation, why).caused_by(error)
-        })?;
         Access::new(self.group.as_deref(), self.any_owner, self.any_file_system)
-            .and_then(|access| LocalStore::start(dir, access, self.setup, runtime))
+            .and_then(|access| LocalStore::start(dir, access, self.setup))
             .map_err(|fault| fault.during(operation, dir))
     }
 }

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tenure_core::{
     Answer, Capabilities, Claim, Eviction, Fencing, Finding, LockName, LockState, Patience, Place,
     Released, Renewal, Result, Store,
 };
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use crate::access::Access;
@@ -52,20 +52,17 @@ pub(crate) struct Inner {
     pub(crate) table: Table,
     pub(crate) seats: Arc<Seats>,
     pub(crate) watches: Watches,
-    pub(crate) runtime: Handle,
     pub(crate) reserver: Arc<Reserver>,
     /// Itself, for a thread that may outlive it.
     pub(crate) this: Weak<Self>,
     bells: Bells,
-    listener: OnceLock<AbortHandle>,
+    /// The task that hears what other processes tell, on the runtime of some waiter.
+    listener: Mutex<Option<AbortHandle>>,
 }
 
 impl LocalStore {
     /// Opens a directory that is private to this user and on a local disk, and creates it if it is
     /// missing. [`LocalOptions`] opens others.
-    ///
-    /// Call it inside a tokio runtime with its IO driver on: wake-ups from other processes are
-    /// received by a task there.
     ///
     /// # Errors
     /// Those of [`LocalOptions::open`].
@@ -87,18 +84,11 @@ impl LocalStore {
         &self.inner.table.dir
     }
 
-    pub(crate) fn start(
-        dir: &Path,
-        access: Access,
-        setup: Setup,
-        runtime: Handle,
-    ) -> fault::Result<Self> {
+    pub(crate) fn start(dir: &Path, access: Access, setup: Setup) -> fault::Result<Self> {
         let table = Table::open(dir, access, setup)?;
         let bells = Bells::new(dir);
-        let fifo = bells.own(table.me())?;
-        let _inside = runtime.enter();
-        let fifo =
-            readiness::readable(fifo).map_err(|error| Fault::io("listening in", dir, error))?;
+        // Listening starts with the first wait; that it can is found out now.
+        drop(bells.own(table.me())?);
         let inner = Arc::new_cyclic(|this| Inner {
             table,
             seats: Arc::default(),
@@ -106,12 +96,9 @@ impl LocalStore {
             reserver: Arc::default(),
             this: this.clone(),
             bells,
-            listener: OnceLock::new(),
-            runtime: runtime.clone(),
+            listener: Mutex::default(),
         });
         inner.move_in()?;
-        let listening = runtime.spawn(listen(fifo, Arc::downgrade(&inner)));
-        inner.listener.get_or_init(|| listening.abort_handle());
         Ok(Self { inner })
     }
 
@@ -180,6 +167,26 @@ impl Inner {
         Ok(())
     }
 
+    /// Has a task hear what other processes tell, if none does: the runtime that it was on may have
+    /// ended. What was told meanwhile is seen in the table.
+    fn listen_here(self: &Arc<Self>) {
+        let mut listener = self.listener.lock();
+        if listener.as_ref().is_some_and(|listener| !listener.is_finished()) {
+            return;
+        }
+        let fifo = self.bells.own(self.table.me()).and_then(|fifo| {
+            let readable = readiness::readable(fifo);
+            readable.map_err(|error| Fault::io("listening in", &self.table.dir, error))
+        });
+        match fifo {
+            Ok(fifo) => {
+                let listening = tokio::spawn(listen(fifo, Arc::downgrade(self)));
+                *listener = Some(listening.abort_handle());
+            }
+            Err(fault) => tracing::warn!(?fault, "wake-ups are not heard; waiters poll instead"),
+        }
+    }
+
     fn heard(&self, bytes: &[u8]) {
         match wake::parse(bytes) {
             Some(records) => records.for_each(|index| self.seats.notify(index)),
@@ -197,7 +204,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.get() {
+        if let Some(listener) = self.listener.get_mut() {
             listener.abort();
         }
         let me = self.table.me();
@@ -257,6 +264,7 @@ impl Store for LocalStore {
     }
 
     async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.inner.listen_here();
         let subscription = self.inner.seats.subscribe(place.mark as u32);
         let mut _watching = Vec::new();
         loop {

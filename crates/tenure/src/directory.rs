@@ -5,9 +5,12 @@ use std::path::PathBuf;
 
 use tenure_core::{Error, ErrorKind, Result};
 
-/// `$TENURE_DIR`, else `tenure` in the first of `$XDG_STATE_HOME` and `$STATE_DIRECTORY` (which
-/// systemd sets for a service), else `.local/state/tenure` in `$HOME`, or in the user's home
-/// directory by the user database.
+/// `$TENURE_DIR`, else `$XDG_STATE_HOME/tenure`, else `$HOME/.local/state/tenure`; without `$HOME`,
+/// `$STATE_DIRECTORY/tenure` (which systemd sets for a service), else `.local/state/tenure` in the
+/// home directory that the user database names.
+///
+/// `$HOME` comes before `$STATE_DIRECTORY`, so that a service and a cron job of one user exclude each
+/// other.
 pub(crate) fn default_directory() -> Result<PathBuf> {
     // Consults the user database where `$HOME` is not set or empty.
     directory_in(|name| std::env::var_os(name), std::env::home_dir)
@@ -27,13 +30,15 @@ fn directory_in(
         };
     }
     let absolute = |path: Option<PathBuf>| path.filter(|path| path.is_absolute());
+    let below = |home: PathBuf| home.join(".local/state");
     absolute(path("XDG_STATE_HOME"))
+        .or_else(|| absolute(path("HOME")).map(below))
         .or_else(|| absolute(first(&variable("STATE_DIRECTORY")?)))
-        .or_else(|| Some(absolute(home())?.join(".local/state")))
+        .or_else(|| absolute(home()).map(below))
         .map(|state| state.join("tenure"))
         .ok_or_else(|| {
             invalid(
-                "none of TENURE_DIR, XDG_STATE_HOME, STATE_DIRECTORY and HOME has an absolute \
+                "none of TENURE_DIR, XDG_STATE_HOME, HOME and STATE_DIRECTORY has an absolute \
                  path, and the user database has no home directory for this user: set \
                  TENURE_DIR, or use local:/dir",
             )
@@ -60,8 +65,10 @@ mod tests {
     fn the_first_variable_that_says_where_decides() {
         let (ours, xdg) = (("TENURE_DIR", "/t"), ("XDG_STATE_HOME", "/s"));
         let (service, home) = (("STATE_DIRECTORY", "/var/lib/a:/var/lib/b"), Some("/h"));
-        assert_eq!(found(&[ours, xdg, service], home).unwrap(), "/t");
-        assert_eq!(found(&[xdg, service], home).unwrap(), "/s/tenure");
+        let own = ("HOME", "/u");
+        assert_eq!(found(&[ours, xdg, own, service], home).unwrap(), "/t");
+        assert_eq!(found(&[xdg, own, service], home).unwrap(), "/s/tenure");
+        assert_eq!(found(&[own, service], home).unwrap(), "/u/.local/state/tenure");
         assert_eq!(found(&[service], home).unwrap(), "/var/lib/a/tenure");
         assert_eq!(found(&[], home).unwrap(), "/h/.local/state/tenure");
         let odd = [("TENURE_DIR", ""), ("XDG_STATE_HOME", "here"), ("STATE_DIRECTORY", "a:/b")];

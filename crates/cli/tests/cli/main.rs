@@ -9,6 +9,7 @@ mod death;
 mod doctor;
 mod inheritance;
 mod inspection;
+mod limits;
 mod loss;
 mod nested;
 mod release;
