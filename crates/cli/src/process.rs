@@ -1,7 +1,8 @@
 //! Other processes: which are above this one, and when they end.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
@@ -89,11 +90,12 @@ impl Tree {
 
     /// Whether this is the standard error of the process that started this one.
     pub(crate) fn has_stderr(&self, file: BorrowedFd<'_>) -> bool {
-        let theirs =
-            File::options().write(true).open(format!("/proc/{}/fd/2", self.members[0].pid));
-        let identity = |file: BorrowedFd<'_>| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
-        theirs
-            .is_ok_and(|theirs| identity(theirs.as_fd()).is_ok_and(|one| Ok(one) == identity(file)))
+        let caller = &self.members[0];
+        // Not opened: to open a FIFO for writing waits for a reader.
+        let theirs = fs::metadata(format!("/proc/{}/fd/2", caller.pid));
+        theirs.is_ok_and(|theirs| {
+            fstat(file).is_ok_and(|ours| (ours.st_dev, ours.st_ino) == (theirs.dev(), theirs.ino()))
+        }) && !caller.has_ended()
     }
 }
 

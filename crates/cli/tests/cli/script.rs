@@ -162,6 +162,21 @@ async fn a_script_can_clean_up_on_loss_or_go_on() {
 }
 
 #[tokio::test]
+async fn a_script_whose_stderr_is_a_fifo_without_a_reader_releases_the_lock() {
+    let store = Store::new();
+    let fifo = store.scratch().join("fifo");
+    let text = format!(
+        "mkfifo {fifo}; head -n 1 {fifo} & exec 2>{fifo}; echo read >&2; wait; \
+         exec 9>/dev/null; \"$TENURE\" hold --fd 9 a || exit; exec 9>&-; read word",
+        fifo = fifo.display()
+    );
+    let mut script = start(&store, "sh", &text);
+    assert_eq!(line(&mut script).await, "read", "the reader ends");
+    assert!(line(&mut script).await.starts_with("a "));
+    assert!(is_freed(&store).await, "the process in the background does not see the end");
+}
+
+#[tokio::test]
 async fn two_locks_of_one_script_are_let_go_one_by_one() {
     let store = Store::new();
     let text = "exec 8>/dev/null; \"$TENURE\" hold --fd 8 a; exec 9>/dev/null; \"$TENURE\" hold --fd 9 b; \
