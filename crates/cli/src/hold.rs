@@ -29,24 +29,28 @@ pub(crate) async fn execute(
     };
     let taking = lock::take(&connection, &arguments.lock, "tenure hold");
     let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => {
-            if let Some(script) = &script {
-                script.settle()?;
-            }
-            let told = tell(&guard, &connection, output);
-            match told {
-                Ok(()) => match script {
-                    Some(script) => script.hold(guard, signals, arguments).await,
-                    None => hold(guard, signals, arguments.stdin).await,
-                },
-                Err(closed) => not_told(guard, closed).await,
-            }
-        }
+        Ok(Ok(guard)) => held(guard, &connection, output, script, signals, arguments).await,
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(exit::die_of(signal)),
     };
     connection.close(&outcome).await;
     outcome
+}
+
+async fn held(
+    guard: Held,
+    connection: &Connection,
+    output: &Output,
+    script: Option<Script>,
+    signals: Signals,
+    arguments: &args::Hold,
+) -> Outcome {
+    let background = script.map(Script::settle).transpose()?;
+    match (tell(&guard, connection, output), background) {
+        (Err(closed), _) => not_told(guard, closed).await,
+        (Ok(()), Some(background)) => background.hold(guard, signals, arguments).await,
+        (Ok(()), None) => hold(guard, signals, arguments.stdin).await,
+    }
 }
 
 /// Nobody can know that the lock is held: gives it back.

@@ -19,7 +19,7 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr};
 use tenure::{LossReason, OwnerId};
-use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use crate::args::{self, OnLost};
@@ -41,6 +41,17 @@ pub(crate) struct Script {
     byte: i64,
     /// The process that called us, and what it started.
     caller: Option<Tree>,
+    /// `/dev/null`, opened before the lock is taken: later there may be no descriptor left.
+    null: File,
+}
+
+/// A script that does not wait for this process any more.
+#[derive(Debug)]
+pub(crate) struct Background {
+    /// Ends when the script's descriptor is closed everywhere.
+    closed: JoinHandle<()>,
+    caller: Option<Tree>,
+    null: File,
 }
 
 /// Makes the process in the background, which does `hold`. Returns when the lock is held, or the
@@ -109,24 +120,34 @@ impl Script {
         let byte = i64::from_be_bytes(half) & (i64::MAX >> 1);
         child::lock_byte(fd, byte)
             .map_err(|error| unusable(&format!("cannot be locked ({error})")))?;
-        Ok(Self { file, byte, caller: Tree::of_parent() })
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| Failure::system("open /dev/null", &error))?;
+        Ok(Self { file, byte, caller: Tree::of_parent(), null })
     }
 
     /// The descriptors that must stay open.
     fn kept(&self) -> Vec<BorrowedFd<'_>> {
         let caller = self.caller.as_ref().map(AsFd::as_fd);
-        std::iter::once(self.file.as_fd()).chain(caller).collect()
+        [self.file.as_fd(), self.null.as_fd()].into_iter().chain(caller).collect()
     }
 
-    /// The lock is held: from now on we live without the one in front, and out of its terminal.
-    pub(crate) fn settle(&self) -> Result<(), Failure> {
+    /// The lock is held: from now on this process does not end with the foreground process, and has
+    /// left its terminal. To be called before the script is told: it does all that can fail.
+    pub(crate) fn settle(self) -> Result<Background, Failure> {
         let fault =
             |errno: rustix::io::Errno| Failure::system("go to the background", &errno.into());
         set_parent_process_death_signal(None).map_err(fault)?;
         setsid().map_err(fault)?;
-        Ok(())
+        let Self { file, byte, caller, null } = self;
+        let closed = spawn_blocking(move || {
+            // An error would mean that the file cannot be locked, which it could when we began.
+            let _ = child::wait_for_byte(file, byte);
+        });
+        Ok(Background { closed, caller, null })
     }
+}
 
+impl Background {
     /// Holds the lock until the descriptor is closed or the lock is lost.
     pub(crate) async fn hold(
         self,
@@ -135,13 +156,12 @@ impl Script {
         arguments: &args::Hold,
     ) -> Outcome {
         self.let_go_of_output().map_err(|error| Failure::system("go to the background", &error))?;
-        let closed = closed(self.file, self.byte);
-        tokio::pin!(closed);
+        let mut closed = self.closed;
         let ttl = guard.ttl().unwrap_or(arguments.lock.ttl);
         let schedule = Schedule { ttl, grace: arguments.grace };
         let (why, grace) = tokio::select! {
             biased;
-            () = &mut closed => {
+            _ = &mut closed => {
                 guard.release().await?;
                 return Ok(exit::OK);
             }
@@ -186,10 +206,9 @@ impl Script {
     /// Standard output is no longer of use, and would keep whoever reads it waiting; so would
     /// standard error, unless it is the script's own.
     fn let_go_of_output(&self) -> io::Result<()> {
-        let null = File::options().read(true).write(true).open("/dev/null")?;
-        dup2_stdout(&null)?;
+        dup2_stdout(&self.null)?;
         if !self.caller.as_ref().is_some_and(|caller| caller.has_stderr(stderr())) {
-            dup2_stderr(&null)?;
+            dup2_stderr(&self.null)?;
         }
         Ok(())
     }
@@ -212,16 +231,4 @@ async fn in_danger(guard: &Held, schedule: Schedule, on_lost: OnLost) -> Duratio
             wait => sleep(wait).await,
         }
     }
-}
-
-/// Resolves when the script's descriptor is closed everywhere.
-async fn closed(file: OwnedFd, byte: i64) {
-    let (sender, receiver) = oneshot::channel::<()>();
-    std::thread::spawn(move || {
-        // An error would mean that the file cannot be locked, which it could when we began.
-        let _ = child::wait_for_byte(file, byte);
-        drop(sender);
-    });
-    // The sender is dropped, never used: the error is the news.
-    let _ = receiver.await;
 }

@@ -177,6 +177,31 @@ async fn a_script_whose_stderr_is_a_fifo_without_a_reader_releases_the_lock() {
 }
 
 #[tokio::test]
+async fn with_too_few_descriptors_a_script_is_refused_or_holds_the_lock() {
+    let store = Store::new();
+    let (mut refused, mut held) = (0, 0);
+    for files in 10..60 {
+        let text = format!(
+            "exec 9>/dev/null; ulimit -n {files}; \"$TENURE\" hold --fd 9 a 2>/dev/null || exit; read word"
+        );
+        let mut script = start(&store, "sh", &text);
+        let Some(_says_that_it_holds) = script.line(GENEROUS).await else {
+            refused += 1;
+            continue;
+        };
+        held += 1;
+        store.run(&["run", "-w", "300ms", "a", "--", "true"]).failed(75);
+        script.close_input();
+        script.wait(GENEROUS).await.unwrap();
+        assert!(is_freed(&store).await);
+        if held == 3 {
+            break;
+        }
+    }
+    assert!(refused > 0 && held == 3, "{refused} refused, {held} held");
+}
+
+#[tokio::test]
 async fn two_locks_of_one_script_are_let_go_one_by_one() {
     let store = Store::new();
     let text = "exec 8>/dev/null; \"$TENURE\" hold --fd 8 a; exec 9>/dev/null; \"$TENURE\" hold --fd 9 b; \
