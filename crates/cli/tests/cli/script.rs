@@ -12,12 +12,7 @@ const SHELLS: [&str; 2] = ["dash", "bash"];
 fn script(store: &Store, shell: &str, text: &str) -> Command {
     let mut command = Command::new(shell);
     command.args(["-c", text]).env("TENURE", env!("CARGO_BIN_EXE_tenure"));
-    for (name, value) in store.tenure::<&str>(&[]).get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    store.set_environment(&mut command);
     command
 }
 

@@ -234,12 +234,7 @@ impl Session {
         let terminal = File::options().read(true).write(true).open(name).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", shell_line]).env("SCRIPT", script);
-        for (name, value) in store.tenure::<&str>(&[]).get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        store.set_environment(&mut command);
         command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
         let stdio = || Stdio::from(terminal.try_clone().unwrap());
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
