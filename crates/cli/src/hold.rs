@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use rustix::process::Signal;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
@@ -122,15 +122,12 @@ async fn end_of_stdin(asked: bool) {
     if !asked {
         return std::future::pending().await;
     }
-    let (sender, receiver) = oneshot::channel::<()>();
     // A thread, because not everything that can be standard input can be polled; it is left behind
     // when something else ends the hold.
-    std::thread::spawn(move || {
+    let ended = spawn_blocking(|| {
         let mut input = io::stdin().lock();
         let mut buffer = [0; 4096];
         while input.read(&mut buffer).is_ok_and(|read| read > 0) {}
-        drop(sender);
     });
-    // The sender is dropped, never used: the error is the news.
-    let _ = receiver.await;
+    let _ = ended.await;
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
-use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 /// A handle on a process that is above this one; `None` if it is not, or cannot be seen from here.
 pub(crate) fn ancestor(pid: u32) -> Option<OwnedFd> {
@@ -15,7 +15,8 @@ pub(crate) fn ancestor(pid: u32) -> Option<OwnedFd> {
     // Looked for only now: an ancestor cannot have ended and left its id to another before that.
     let handle = pidfd_open(raw, PidfdFlags::empty()).ok()?;
     let mut above = std::process::id();
-    while let Some(parent) = parent(above) {
+    // The parent of the first process is 0, which `/proc` does not show.
+    while let Some(Stat { parent, .. }) = Stat::of(above) {
         if parent == pid {
             return Some(handle);
         }
@@ -24,11 +25,35 @@ pub(crate) fn ancestor(pid: u32) -> Option<OwnedFd> {
     None
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent != 0)
+/// What `/proc/PID/stat` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// False for a dead process that its parent has not waited for.
+    pub(crate) lives: bool,
+    pub(crate) parent: u32,
+    pub(crate) group: i32,
+}
+
+impl Stat {
+    fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The name before the state is in parentheses, and may hold anything.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut words = rest.split_whitespace();
+        let (state, parent, group) = (words.next()?, words.next()?, words.next()?);
+        let lives = !matches!(state, "Z" | "X");
+        Some(Self { lives, parent: parent.parse().ok()?, group: group.parse().ok()? })
+    }
+}
+
+/// All processes, dead or alive, as far as `/proc` shows them.
+pub(crate) fn all() -> impl Iterator<Item = (u32, Stat)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid| Some((pid, Stat::of(pid)?)))
 }
 
 /// Resolves when the process ends; never without one.
@@ -36,15 +61,12 @@ pub(crate) async fn end_of(process: Option<OwnedFd>) {
     let Some(process) = process else {
         return std::future::pending().await;
     };
-    let (sender, receiver) = oneshot::channel::<()>();
     // The thread stays behind when the answer is no longer of interest.
-    std::thread::spawn(move || {
+    let ended = spawn_blocking(move || {
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         while poll(&mut ended, None).is_err() {}
-        drop(sender);
     });
-    // The sender is dropped, never used: the error is the news.
-    let _ = receiver.await;
+    let _ = ended.await;
 }
 
 /// The process that started this one, and everything that it has started.
@@ -75,12 +97,12 @@ impl Tree {
 
     fn find_descendants(&mut self) {
         let ours = std::process::id();
-        let pairs = children_and_parents();
+        let all: Vec<_> = all().collect();
         let mut next = 0;
         while let Some(above) = self.members.get(next) {
             let is_known =
                 |pid| self.members.iter().any(|member| member.pid == pid && !member.has_ended());
-            let below = pairs.iter().filter(|(_, parent)| *parent == above.pid);
+            let below = all.iter().filter(|(_, stat)| stat.parent == above.pid);
             let unknown = below.filter(|(pid, _)| *pid != ours && !is_known(*pid));
             let new: Vec<_> = unknown.filter_map(|(pid, _)| above.child(*pid)).collect();
             self.members.extend(new);
@@ -121,7 +143,7 @@ impl Process {
     /// A process that was seen as a child of this one; `None` if it no longer is.
     fn child(&self, pid: u32) -> Option<Self> {
         let child = Self::open(pid)?;
-        let is_child = parent(pid) == Some(self.pid);
+        let is_child = Stat::of(pid).is_some_and(|stat| stat.parent == self.pid);
         // Both are looked at last: as long as they have not ended, the ids are their own.
         (is_child && !child.has_ended() && !self.has_ended()).then_some(child)
     }
@@ -130,13 +152,6 @@ impl Process {
         let mut ended = [PollFd::new(&self.handle, PollFlags::IN)];
         poll(&mut ended, Some(&Timespec::default())) != Ok(0)
     }
-}
-
-/// All processes that can be seen from here, each with its parent.
-fn children_and_parents() -> Vec<(u32, u32)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
 #[cfg(test)]
@@ -171,6 +186,15 @@ mod tests {
             let _ = self.process.kill();
             let _ = self.process.wait();
         }
+    }
+
+    #[test]
+    fn a_dead_process_that_its_parent_has_not_waited_for_does_not_live() {
+        let stat = |lives, parent, group| Some(Stat { lives, parent, group });
+        assert_eq!(Stat::parse("7 (a) S) S 1 42 42 0"), stat(true, 1, 42));
+        assert_eq!(Stat::parse("7 (a) S) Z 1 42 42 0"), stat(false, 1, 42));
+        assert_eq!(Stat::parse("7 (sleep) T 3 41 42 0"), stat(true, 3, 41));
+        assert_eq!(Stat::parse(""), None);
     }
 
     fn tree_of(pid: u32) -> Tree {
@@ -230,7 +254,7 @@ mod tests {
 
     #[test]
     fn only_processes_above_this_one_are_ancestors() {
-        let parent = parent(std::process::id()).unwrap();
+        let parent = Stat::of(std::process::id()).unwrap().parent;
         assert!(ancestor(parent).is_some());
         assert!(ancestor(std::process::id()).is_none());
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
