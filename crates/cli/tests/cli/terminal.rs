@@ -200,12 +200,13 @@ async fn a_wait_is_told_on_the_terminal_and_a_busy_lock_too() {
 }
 
 #[tokio::test]
-async fn a_wait_is_not_told_when_quiet() {
+async fn a_wait_and_a_busy_lock_are_not_told_when_quiet() {
     let store = Store::new();
     let (holder, ..) = store.hold(&[], "a").await;
-    let shell_line =
-        "\"$TENURE\" -q run a -- echo started; \"$TENURE\" -q run -n a -- true; read w";
+    let shell_line = "\"$TENURE\" -q run -n a -- true; echo code-$?; \
+                      \"$TENURE\" -q run a -- echo started; read word";
     let mut session = Session::start(&store, shell_line, "");
+    session.expect("code-75");
     store.waiters("a", 1).await;
     // Past the moment at which it would have been told.
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
