@@ -5,7 +5,7 @@
 //! that it starts. A byte of the file behind it is locked in the name of all who share it, and the
 //! copy, which has the file open by itself, waits for that byte: the kernel grants it when the last of
 //! them has closed the descriptor or has ended, by whatever signal. The byte's number is random, so
-//! any file will do, and many scripts can use the same, as `/dev/null`.
+//! many scripts can use the same file; but a user who can open it can lock all of its bytes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -103,7 +103,8 @@ impl Script {
     fn of(fd: i32) -> Result<Self, Failure> {
         let unusable = |why: &str| {
             let why = format!(
-                "descriptor {fd} {why}: open it for writing first, as with `exec {fd}>/dev/null`"
+                "descriptor {fd} {why}: open a private file for writing first, as with \
+                 `exec {fd}>\"$(mktemp)\"`"
             );
             Failure::new(exit::USAGE, why)
         };
