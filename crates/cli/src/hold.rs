@@ -53,14 +53,16 @@ async fn held(
     }
 }
 
-/// Nobody can know that the lock is held: gives it back.
+/// Standard output is closed, so the token could not be printed: releases the lock.
 async fn not_told(guard: Held, closed: Closed) -> Outcome {
     let name = guard.name().clone();
     let released = guard.release().await;
     // A reader that left before it has read anything has not seen enough, as it may have elsewhere.
     closed.outcome()?;
     released?;
-    complain(&format!("standard output is closed, so nobody knows: gave the lock {name:?} back"));
+    complain(&format!(
+        "standard output is closed, so the token could not be printed: released the lock {name:?}"
+    ));
     Ok(exit::die_of(Signal::PIPE))
 }
 

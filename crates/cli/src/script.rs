@@ -82,7 +82,7 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Script) -> Outcome) -> Outcome 
         }
         Fork::Child => {
             drop(reader);
-            // Whoever ends the one in front means both, until the lock is held.
+            // Until the lock is held, a signal that ends the foreground process ends this one too.
             set_parent_process_death_signal(Some(Signal::TERM))
                 .and_then(|()| match getppid() {
                     Some(parent) if parent == ours => Ok(()),
@@ -91,7 +91,7 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Script) -> Outcome) -> Outcome 
                 .map_err(|errno| fault(errno.into()))?;
             let kept = script.kept();
             child::close_all_but(&[&kept[..], &[writer.as_fd()]].concat()).map_err(fault)?;
-            // What `hold` prints goes to the one in front.
+            // What `hold` prints goes to the foreground process.
             dup2_stdout(&writer).map_err(|errno| fault(errno.into()))?;
             drop(writer);
             hold(script)
@@ -204,8 +204,8 @@ impl Background {
         Ok(exit::LOST)
     }
 
-    /// Standard output is no longer of use, and would keep whoever reads it waiting; so would
-    /// standard error, unless it is the script's own.
+    /// Redirects standard output to `/dev/null`, and standard error unless it is the script's own: a
+    /// reader of stdout or stderr would wait for this process to exit.
     fn let_go_of_output(&self) -> io::Result<()> {
         dup2_stdout(&self.null)?;
         if !self.caller.as_ref().is_some_and(|caller| caller.has_stderr(stderr())) {
