@@ -5,9 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Chaos, Client, ErrorKind, Faults, Guard, LossReason, MemoryStore, Options, Store,
-};
+use tenure_core::{Client, ErrorKind, Guard, LossReason, MemoryStore, Options, Store};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_millis(400);
