@@ -68,6 +68,8 @@ mod header;
 mod killed;
 mod layout;
 mod line;
+#[cfg(test)]
+mod lost_page;
 mod mapping;
 mod members;
 mod ofd;

@@ -130,7 +130,7 @@ impl Inner {
         let committed = txn.has_committed();
         let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
-        // What was changed in a page that is gone was changed for this process alone.
+        // A page that is gone may have been read as zeros.
         self.table.map.check().map_err(|fault| (fault, true))?;
         if is_low {
             self.reserve_ahead();
@@ -164,7 +164,7 @@ impl Inner {
             self.reap_slot(me.slot, |member| member != me)?;
         }
         flags.store(IN_USE, Ordering::Release);
-        Ok(())
+        self.table.map.check()
     }
 
     /// Has a task hear what other processes tell, if none does: the runtime that it was on may have
@@ -208,7 +208,8 @@ impl Drop for Inner {
             listener.abort();
         }
         let me = self.table.me();
-        // Best effort: whatever stays behind is cleared up by others, who see us gone.
+        // Best effort: other processes clear up what stays behind, also where the table is broken
+        // for this one.
         if self.reap_slot(me.slot, |member| member == me).is_ok()
             && let Some(flags) = self.table.map.word(me.flags_at())
         {
