@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
 
 use crate::fault::Result;
@@ -35,14 +36,17 @@ pub(crate) struct Watches(Mutex<Register>);
 
 #[derive(Debug, Default)]
 struct Register {
-    watches: HashMap<Member, Watch>,
+    watches: HashMap<Watched, Watch>,
     /// Grows with each watch that starts, and each that a waiter stops needing.
     ticks: u64,
 }
 
+/// Who is watched, and on which runtime: a runtime that lives but is not polled notices no death.
+type Watched = (Member, runtime::Id);
+
 #[derive(Debug)]
 struct Watch {
-    /// The tick at which it started: another watch of the same member has another one.
+    /// The tick at which it started: the watch that replaces this one has another id.
     id: u64,
     task: AbortHandle,
     /// Waiters that need it.
@@ -55,7 +59,7 @@ struct Watch {
 #[derive(Debug)]
 pub(crate) struct Watching<'a> {
     watches: &'a Watches,
-    member: Member,
+    watched: Watched,
     id: u64,
 }
 
@@ -64,7 +68,7 @@ impl Drop for Watching<'_> {
         let mut register = self.watches.0.lock();
         let now = register.tick();
         // The watch may have ended, and another one started.
-        if let Some(watch) = register.get(self.member, self.id) {
+        if let Some(watch) = register.get(self.watched, self.id) {
             watch.waiters -= 1;
             watch.idle_since = now;
         }
@@ -80,17 +84,17 @@ impl Register {
         self.ticks
     }
 
-    fn get(&mut self, member: Member, id: u64) -> Option<&mut Watch> {
-        self.watches.get_mut(&member).filter(|watch| watch.id == id)
+    fn get(&mut self, watched: Watched, id: u64) -> Option<&mut Watch> {
+        self.watches.get_mut(&watched).filter(|watch| watch.id == id)
     }
 
     /// False if all are needed.
     fn end_longest_idle(&mut self) -> bool {
         let idle = self.watches.iter().filter(|(_, watch)| watch.waiters == 0);
-        let Some((&member, _)) = idle.min_by_key(|(_, watch)| watch.idle_since) else {
+        let Some((&watched, _)) = idle.min_by_key(|(_, watch)| watch.idle_since) else {
             return false;
         };
-        if let Some(watch) = self.watches.remove(&member) {
+        if let Some(watch) = self.watches.remove(&watched) {
             watch.task.abort();
         }
         true
@@ -101,13 +105,13 @@ impl Inner {
     /// Watches a member until it dies or no waiter needs that any more. `None` if it cannot be
     /// watched: then the poll must do.
     pub(crate) fn watch(this: &Arc<Self>, member: Member) -> Option<Watching<'_>> {
-        let watches = &this.watches;
+        let (watches, watched) = (&this.watches, (member, Handle::current().id()));
         let mut register = watches.0.lock();
         // One that has ended did so with its runtime.
-        let running = register.watches.get_mut(&member).filter(|watch| !watch.task.is_finished());
+        let running = register.watches.get_mut(&watched).filter(|watch| !watch.task.is_finished());
         if let Some(watch) = running {
             watch.waiters += 1;
-            return Some(Watching { watches, member, id: watch.id });
+            return Some(Watching { watches, watched, id: watch.id });
         }
         if register.watches.len() >= MOST && !register.end_longest_idle() {
             return None;
@@ -119,10 +123,10 @@ impl Inner {
             return None;
         };
         let id = register.tick();
-        let task = tokio::spawn(keep_watch(pidfd, member, id, Arc::downgrade(this)));
+        let task = tokio::spawn(keep_watch(pidfd, watched, id, Arc::downgrade(this)));
         let task = task.abort_handle();
-        register.watches.insert(member, Watch { id, task, waiters: 1, idle_since: 0 });
-        Some(Watching { watches, member, id })
+        register.watches.insert(watched, Watch { id, task, waiters: 1, idle_since: 0 });
+        Some(Watching { watches, watched, id })
     }
 
     /// Clears up after a member if it is dead.
@@ -185,18 +189,18 @@ fn pidfd(inner: &Inner, member: Member) -> Option<AsyncFd<OwnedFd>> {
     readiness::readable(pidfd).ok()
 }
 
-async fn keep_watch(pidfd: AsyncFd<OwnedFd>, member: Member, id: u64, inner: Weak<Inner>) {
+async fn keep_watch(pidfd: AsyncFd<OwnedFd>, watched: Watched, id: u64, inner: Weak<Inner>) {
     let died = pidfd.readable().await;
     let Some(inner) = inner.upgrade() else {
         return;
     };
     let mut register = inner.watches.0.lock();
-    if register.get(member, id).is_some() {
-        register.watches.remove(&member);
+    if register.get(watched, id).is_some() {
+        register.watches.remove(&watched);
     }
     drop(register);
     if died.is_ok() {
-        inner.bury(member);
+        inner.bury(watched.0);
     }
     // Those who wait choose anew whom to watch.
     inner.seats.notify_all();

@@ -23,7 +23,8 @@ use crate::members::Member;
 /// Only the few that messages were last sent to stay open: descriptors are the host program's, and
 /// there may be thousands of members. A writer is opened for reading as well, so that there is a
 /// reader even where the member has died: a write without one would raise SIGPIPE, which ends
-/// programs that do not ignore it. The slot's next member throws away what it finds.
+/// programs that do not ignore it. What the slot's next member finds there wakes some of its
+/// waiters for nothing.
 #[derive(Debug)]
 pub(crate) struct Bells {
     dir: PathBuf,
@@ -39,7 +40,8 @@ impl Bells {
         Self { dir: dir.join("wake"), open: Mutex::default() }
     }
 
-    /// Our own reading end, empty. Read and write, so that it never reports an end of file.
+    /// Our own reading end. Read and write, so that it never reports an end of file. Not emptied:
+    /// what is in it may be for a waiter of another runtime.
     pub(crate) fn own(&self, me: Member) -> Result<OwnedFd> {
         let path = self.path(me.slot);
         let made = mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
@@ -56,10 +58,7 @@ impl Bells {
             let why = format!("{} is not a FIFO: delete it", path.display());
             return Err(Fault::new(ErrorKind::Invalid, why));
         }
-        let fifo = OwnedFd::from(file);
-        let mut rest = [0; 4096];
-        while matches!(rustix::io::read(&fifo, &mut rest), Ok(read) if read > 0) {}
-        Ok(fifo)
+        Ok(file.into())
     }
 
     /// Sends a message. False if the reader is behind, and must be told to look at everything.
@@ -116,13 +115,13 @@ mod tests {
         let wake = Wake { member, index: 42, generation: 7 };
         assert!(bells.ring(wake), "without a FIFO there is nothing to do");
         drop(bells.own(member).unwrap());
-        assert!(bells.ring(wake), "without a reader the message is dropped");
+        assert!(bells.ring(wake), "without a reader the message is kept");
         let fifo = bells.own(member).unwrap();
         assert!(bells.ring(wake));
         let mut bytes = [0; 64];
         let read = rustix::io::read(&fifo, &mut bytes).unwrap();
         let records: Vec<u32> = parse(&bytes[..read]).unwrap().collect();
-        assert_eq!(records, [42]);
+        assert_eq!(records, [42, 42]);
         let mut sent = 0;
         while bells.ring(wake) {
             sent += 1;
