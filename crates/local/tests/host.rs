@@ -34,10 +34,7 @@ fn child_entry() {
         let store = LocalStore::open(&dir).unwrap();
         match role {
             "leave" => leave(&store).await,
-            "queue" => {
-                queue(&store).await;
-                listen();
-            }
+            "wait" => wait(&store).await,
             "idle" => {
                 say("idle");
                 listen();
@@ -219,19 +216,28 @@ fn a_sigbus_that_another_process_sends_ends_the_host_as_ever() {
     assert_eq!(host.ended().signal(), Some(libc::SIGBUS));
 }
 
-async fn queue(store: &LocalStore) -> [tenure_core::Claim; 2] {
-    let claims = [exclusive("x"), exclusive("y")];
-    for claim in &claims {
-        place(store.claim(claim, QUEUE).await.unwrap());
+/// Waits in two lines, and so has its FIFO open for reading.
+async fn wait(store: &LocalStore) {
+    for lock in ["x", "y"] {
+        let store = store.clone();
+        tokio::spawn(async move { acquire(&store, &exclusive(lock)).await });
     }
-    say("queued");
-    claims
+    let fifos = format!("{}/wake/", store.dir().display());
+    let waits = || async { store.check().unwrap().waiters == 4 && open_files(&fifos) > 0 };
+    assert!(eventually(GENEROUS, waits).await);
+    say("waiting");
+    listen();
 }
 
 /// Leaves two lines, one after the other, as a program that dies of a write to a closed pipe.
 async fn leave(store: &LocalStore) {
     restore_sigpipe();
-    for claim in queue(store).await {
+    let claims = [exclusive("x"), exclusive("y")];
+    for claim in &claims {
+        place(store.claim(claim, QUEUE).await.unwrap());
+    }
+    say("queued");
+    for claim in claims {
         listen();
         store.release(&claim).await.unwrap();
         say("left");
@@ -254,9 +260,9 @@ async fn a_wake_up_for_a_process_that_died_does_not_kill_its_sender() {
     }
     let mut sender = Peer::start("leave", dir.path());
     assert_eq!(sender.hear(), "queued");
-    let mut behind = Peer::start("queue", dir.path());
-    assert_eq!(behind.hear(), "queued");
-    // Leaving a line wakes the next in it.
+    let mut behind = Peer::start("wait", dir.path());
+    assert_eq!(behind.hear(), "waiting");
+    // Leaving a line wakes the next in it; the sender keeps the FIFO open for the next time.
     sender.tell("leave x");
     assert_eq!(sender.hear(), "left");
     behind.kill();
