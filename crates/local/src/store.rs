@@ -87,8 +87,8 @@ impl LocalStore {
     }
 
     pub(crate) fn start(dir: &Path, access: Access, setup: Setup) -> fault::Result<Self> {
+        let bells = Bells::new(dir, access.clone());
         let table = Table::open(dir, access, setup)?;
-        let bells = Bells::new(dir);
         // Listening starts with the first wait; that it can is found out now.
         drop(bells.own(table.me())?);
         let inner = Arc::new_cyclic(|this| Inner {
