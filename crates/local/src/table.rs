@@ -29,7 +29,7 @@ pub(crate) struct Table {
     pub(crate) access: Access,
     /// The most records this table may ever have.
     pub(crate) limit: u32,
-    /// When somebody last made sure that the table is the one others find, on the store's clock.
+    /// When somebody last made sure that the table is the one others find, on the monotonic clock.
     looked: AtomicU64,
     #[cfg(test)]
     pub(crate) kill: crate::killed::Kill,

@@ -226,8 +226,8 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
-    /// The next fencing token; `None` if all that are reserved are used up. The disk is not asked
-    /// here: whoever holds up the gate holds up everybody.
+    /// The next fencing token; `None` if all that are reserved are used up. No more are
+    /// reserved here: waiting for the disk here would block every process.
     #[inline]
     pub(crate) fn mint(&mut self) -> Option<Token> {
         let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
