@@ -111,7 +111,7 @@ pub(crate) struct Run {
 ///
 /// With --fd, for a part of a script, it returns when the lock is held, and a process in the
 /// background holds it until the descriptor is closed, also by the end of the script:
-/// `exec 9>/dev/null; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`.
+/// `exec 9>"$(mktemp)"; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`.
 /// Every process that the script starts meanwhile has the descriptor, too, and the lock is held until
 /// the last of them has closed it. When the lock is lost, --on-lost says what happens to the script.
 #[derive(Args, Debug)]
@@ -123,7 +123,7 @@ pub(crate) struct Hold {
     #[arg(long)]
     pub(crate) stdin: bool,
     /// Hold the lock in the background, as long as this descriptor of the caller is open; it must be
-    /// open for writing, and may lead anywhere
+    /// open for writing, to a file that other users cannot open
     #[arg(long, value_name = "N", conflicts_with = "stdin")]
     #[arg(value_parser = clap::value_parser!(i32).range(3..))]
     pub(crate) fd: Option<i32>,

@@ -34,7 +34,8 @@ Exit codes:
    69  the store is unavailable: unreachable, too slow, full or damaged
    70  a fault of tenure's own
    75  busy, or not free in time (run and hold; -E chooses another code)
-   76  the lock was lost while it was needed, or the command was stopped before it could be
+   76  the lock was lost while it was needed, or the command was stopped because the lock was
+       about to be lost
    77  the store does not allow it: permissions or credentials
   126  the command cannot be executed
   127  the command is not found

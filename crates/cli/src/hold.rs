@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use rustix::process::Signal;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
@@ -29,19 +29,7 @@ pub(crate) async fn execute(
     };
     let taking = lock::take(&connection, &arguments.lock, "tenure hold");
     let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => {
-            if let Some(script) = &script {
-                script.settle()?;
-            }
-            let told = tell(&guard, &connection, output);
-            match told {
-                Ok(()) => match script {
-                    Some(script) => script.hold(guard, signals, arguments).await,
-                    None => hold(guard, signals, arguments.stdin).await,
-                },
-                Err(closed) => not_told(guard, closed).await,
-            }
-        }
+        Ok(Ok(guard)) => held(guard, &connection, output, script, signals, arguments).await,
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(exit::die_of(signal)),
     };
@@ -49,14 +37,32 @@ pub(crate) async fn execute(
     outcome
 }
 
-/// Nobody can know that the lock is held: gives it back.
+async fn held(
+    guard: Held,
+    connection: &Connection,
+    output: &Output,
+    script: Option<Script>,
+    signals: Signals,
+    arguments: &args::Hold,
+) -> Outcome {
+    let background = script.map(Script::settle).transpose()?;
+    match (tell(&guard, connection, output), background) {
+        (Err(closed), _) => not_told(guard, closed).await,
+        (Ok(()), Some(background)) => background.hold(guard, signals, arguments).await,
+        (Ok(()), None) => hold(guard, signals, arguments.stdin).await,
+    }
+}
+
+/// Standard output is closed, so the token could not be printed: releases the lock.
 async fn not_told(guard: Held, closed: Closed) -> Outcome {
     let name = guard.name().clone();
     let released = guard.release().await;
     // A reader that left before it has read anything has not seen enough, as it may have elsewhere.
     closed.outcome()?;
     released?;
-    complain(&format!("standard output is closed, so nobody knows: gave the lock {name:?} back"));
+    complain(&format!(
+        "standard output is closed, so the token could not be printed: released the lock {name:?}"
+    ));
     Ok(exit::die_of(Signal::PIPE))
 }
 
@@ -118,15 +124,12 @@ async fn end_of_stdin(asked: bool) {
     if !asked {
         return std::future::pending().await;
     }
-    let (sender, receiver) = oneshot::channel::<()>();
     // A thread, because not everything that can be standard input can be polled; it is left behind
     // when something else ends the hold.
-    std::thread::spawn(move || {
+    let ended = spawn_blocking(|| {
         let mut input = io::stdin().lock();
         let mut buffer = [0; 4096];
         while input.read(&mut buffer).is_ok_and(|read| read > 0) {}
-        drop(sender);
     });
-    // The sender is dropped, never used: the error is the news.
-    let _ = receiver.await;
+    let _ = ended.await;
 }

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use tenure::ErrorKind;
 
 use crate::args;
-use crate::child::{Estate, Guardian, Job, find, not_started};
+use crate::child::{Guardian, Job, PendingRelease, find, not_started};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
 use crate::held::Held;
@@ -56,11 +56,11 @@ async fn under_lock(
     let line = command_line(arguments);
     let mut command = prepare(&line, &guard, connection, arguments);
     command.env(nested::VARIABLE, nested::list(&guard, connection, arguments.lock.ttl)?);
-    // What was entered is for the one around us to give back.
+    // A re-entered lock is released by the outer `tenure run`.
     if let Held::Own(guard) = &guard
         && !connection.client.store().capabilities().detects_death
     {
-        guardian.entrust(&Estate::new(&connection.url, guard, arguments.lock.ttl));
+        guardian.hand_over(&PendingRelease::new(&connection.url, guard, arguments.lock.ttl));
     }
     let job = match Job::start(command, guardian) {
         Ok(job) => job,

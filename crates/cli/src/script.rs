@@ -5,7 +5,7 @@
 //! that it starts. A byte of the file behind it is locked in the name of all who share it, and the
 //! copy, which has the file open by itself, waits for that byte: the kernel grants it when the last of
 //! them has closed the descriptor or has ended, by whatever signal. The byte's number is random, so
-//! any file will do, and many scripts can use the same, as `/dev/null`.
+//! many scripts can use the same file; but a user who can open it can lock all of its bytes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,7 +19,7 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr};
 use tenure::{LossReason, OwnerId};
-use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use crate::args::{self, OnLost};
@@ -41,6 +41,17 @@ pub(crate) struct Script {
     byte: i64,
     /// The process that called us, and what it started.
     caller: Option<Tree>,
+    /// `/dev/null`, opened before the lock is taken: later there may be no descriptor left.
+    null: File,
+}
+
+/// A script that does not wait for this process any more.
+#[derive(Debug)]
+pub(crate) struct Background {
+    /// Ends when the script's descriptor is closed everywhere.
+    closed: JoinHandle<()>,
+    caller: Option<Tree>,
+    null: File,
 }
 
 /// Makes the process in the background, which does `hold`. Returns when the lock is held, or the
@@ -71,7 +82,7 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Script) -> Outcome) -> Outcome 
         }
         Fork::Child => {
             drop(reader);
-            // Whoever ends the one in front means both, until the lock is held.
+            // Until the lock is held, a signal that ends the foreground process ends this one too.
             set_parent_process_death_signal(Some(Signal::TERM))
                 .and_then(|()| match getppid() {
                     Some(parent) if parent == ours => Ok(()),
@@ -80,7 +91,7 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Script) -> Outcome) -> Outcome 
                 .map_err(|errno| fault(errno.into()))?;
             let kept = script.kept();
             child::close_all_but(&[&kept[..], &[writer.as_fd()]].concat()).map_err(fault)?;
-            // What `hold` prints goes to the one in front.
+            // What `hold` prints goes to the foreground process.
             dup2_stdout(&writer).map_err(|errno| fault(errno.into()))?;
             drop(writer);
             hold(script)
@@ -92,7 +103,8 @@ impl Script {
     fn of(fd: i32) -> Result<Self, Failure> {
         let unusable = |why: &str| {
             let why = format!(
-                "descriptor {fd} {why}: open it for writing first, as with `exec {fd}>/dev/null`"
+                "descriptor {fd} {why}: open a private file for writing first, as with \
+                 `exec {fd}>\"$(mktemp)\"`"
             );
             Failure::new(exit::USAGE, why)
         };
@@ -109,24 +121,34 @@ impl Script {
         let byte = i64::from_be_bytes(half) & (i64::MAX >> 1);
         child::lock_byte(fd, byte)
             .map_err(|error| unusable(&format!("cannot be locked ({error})")))?;
-        Ok(Self { file, byte, caller: Tree::of_parent() })
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| Failure::system("open /dev/null", &error))?;
+        Ok(Self { file, byte, caller: Tree::of_parent(), null })
     }
 
     /// The descriptors that must stay open.
     fn kept(&self) -> Vec<BorrowedFd<'_>> {
         let caller = self.caller.as_ref().map(AsFd::as_fd);
-        std::iter::once(self.file.as_fd()).chain(caller).collect()
+        [self.file.as_fd(), self.null.as_fd()].into_iter().chain(caller).collect()
     }
 
-    /// The lock is held: from now on we live without the one in front, and out of its terminal.
-    pub(crate) fn settle(&self) -> Result<(), Failure> {
+    /// The lock is held: from now on this process does not end with the foreground process, and has
+    /// left its terminal. To be called before the script is told: it does all that can fail.
+    pub(crate) fn settle(self) -> Result<Background, Failure> {
         let fault =
             |errno: rustix::io::Errno| Failure::system("go to the background", &errno.into());
         set_parent_process_death_signal(None).map_err(fault)?;
         setsid().map_err(fault)?;
-        Ok(())
+        let Self { file, byte, caller, null } = self;
+        let closed = spawn_blocking(move || {
+            // An error would mean that the file cannot be locked, which it could when we began.
+            let _ = child::wait_for_byte(file, byte);
+        });
+        Ok(Background { closed, caller, null })
     }
+}
 
+impl Background {
     /// Holds the lock until the descriptor is closed or the lock is lost.
     pub(crate) async fn hold(
         self,
@@ -135,13 +157,12 @@ impl Script {
         arguments: &args::Hold,
     ) -> Outcome {
         self.let_go_of_output().map_err(|error| Failure::system("go to the background", &error))?;
-        let closed = closed(self.file, self.byte);
-        tokio::pin!(closed);
+        let mut closed = self.closed;
         let ttl = guard.ttl().unwrap_or(arguments.lock.ttl);
         let schedule = Schedule { ttl, grace: arguments.grace };
         let (why, grace) = tokio::select! {
             biased;
-            () = &mut closed => {
+            _ = &mut closed => {
                 guard.release().await?;
                 return Ok(exit::OK);
             }
@@ -183,13 +204,12 @@ impl Script {
         Ok(exit::LOST)
     }
 
-    /// Standard output is no longer of use, and would keep whoever reads it waiting; so would
-    /// standard error, unless it is the script's own.
+    /// Redirects standard output to `/dev/null`, and standard error unless it is the script's own: a
+    /// reader of stdout or stderr would wait for this process to exit.
     fn let_go_of_output(&self) -> io::Result<()> {
-        let null = File::options().read(true).write(true).open("/dev/null")?;
-        dup2_stdout(&null)?;
+        dup2_stdout(&self.null)?;
         if !self.caller.as_ref().is_some_and(|caller| caller.has_stderr(stderr())) {
-            dup2_stderr(&null)?;
+            dup2_stderr(&self.null)?;
         }
         Ok(())
     }
@@ -212,16 +232,4 @@ async fn in_danger(guard: &Held, schedule: Schedule, on_lost: OnLost) -> Duratio
             wait => sleep(wait).await,
         }
     }
-}
-
-/// Resolves when the script's descriptor is closed everywhere.
-async fn closed(file: OwnedFd, byte: i64) {
-    let (sender, receiver) = oneshot::channel::<()>();
-    std::thread::spawn(move || {
-        // An error would mean that the file cannot be locked, which it could when we began.
-        let _ = child::wait_for_byte(file, byte);
-        drop(sender);
-    });
-    // The sender is dropped, never used: the error is the news.
-    let _ = receiver.await;
 }

@@ -27,10 +27,10 @@ impl Signals {
         Ok(listening)
     }
 
-    /// Listens to these, too. One that our starter had us ignore stays ignored.
+    /// Listens to these, too. One that the parent process ignored stays ignored.
     pub(crate) fn also(&self, signals: &[Signal]) -> Result<(), Failure> {
         for &one in signals {
-            // To wait for a command takes SIGCHLD, whoever does not want to hear of it.
+            // SIGCHLD is needed to wait for the command, even if the parent ignored it.
             if one != Signal::CHILD && is_ignored(one.as_raw()) {
                 continue;
             }

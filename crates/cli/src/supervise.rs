@@ -219,7 +219,7 @@ impl<'a> Watch<'a> {
         Job::adopt_orphans();
         let gone_by = match self.job.tell_all(Signal::KILL) {
             Ok(()) => Instant::now() + GONE_WITHIN,
-            // Then waiting helps nobody.
+            // The kill was refused, so do not wait.
             Err(_) => Instant::now(),
         };
         self.state = State::Killed(gone_by);

@@ -159,8 +159,7 @@ impl<'a> Attempt<'a> {
                 }
                 Err(error) => {
                     self.said = Said::Trouble(error.clone());
-                    // Who does not wait for the lock does not wait for the store either: one call's
-                    // time is all there is. Anybody else can afford a lost reply.
+                    // `try_acquire` has the time of one call. Waiting callers can afford a lost reply.
                     let began =
                         if let Limit::Try = self.limit { sent } else { self.inner.clock.now() };
                     trouble.pause(error, began, &self.undo.claim).await?;

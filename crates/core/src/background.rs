@@ -1,9 +1,10 @@
 //! A thread for work that must go on whatever becomes of the user's runtime.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
 use crate::{Error, ErrorKind, Result};
@@ -26,22 +27,29 @@ impl Background {
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread or no file descriptors left.
     pub fn start(name: &str) -> Result<Self> {
-        let failed = |error: std::io::Error| {
+        let failed = |error: io::Error| {
             let why =
                 format!("the thread {name:?} could not be started ({error}): raise the limit");
             Error::new(ErrorKind::Internal, "start a background thread", why).caused_by(error)
         };
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let handle = runtime.handle().clone();
         let (running, ended) = oneshot::channel();
+        let (sender, made) = mpsc::channel();
+        // The runtime is made, and dropped, on the thread: in an async context neither is allowed.
         let serve = move || {
+            let runtime = match build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(sender.send(Err(error))),
+            };
+            let _ = sender.send(Ok(runtime.handle().clone()));
             // Resolves when the sender is dropped: nothing is ever sent.
             let _ = runtime.block_on(ended);
             runtime.shutdown_background();
         };
         let builder = thread::Builder::new().name(name.to_owned());
         signals::blocked(|| builder.spawn(serve)).map_err(failed)?;
-        Ok(Self { runtime: handle, _running: Arc::new(running) })
+        let gone = |_| io::Error::other("it ended at once");
+        let runtime = made.recv().map_err(gone).flatten().map_err(failed)?;
+        Ok(Self { runtime, _running: Arc::new(running) })
     }
 
     /// The runtime on that thread.
@@ -77,6 +85,17 @@ impl Background {
     }
 }
 
+/// Tokio panics where its signal driver finds no descriptors, so they are looked for first.
+fn build() -> io::Result<Runtime> {
+    #[cfg(unix)]
+    {
+        const PAIRS: usize = 4;
+        let spare: rustix::io::Result<Vec<_>> = (0..PAIRS).map(|_| rustix::pipe::pipe()).collect();
+        drop(spare?);
+    }
+    Builder::new_current_thread().enable_all().build()
+}
+
 #[cfg(unix)]
 mod signals {
     #![allow(unsafe_code)]
@@ -95,18 +114,25 @@ mod signals {
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: `sigfillset` makes a valid set of the memory before anything reads it, the old
         // mask is written to memory of the right size, and a set of zeroes is a valid one.
-        let before = unsafe {
+        let _before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for signal in OWN {
                 libc::sigdelset(all.as_mut_ptr(), signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
-            before.assume_init()
+            Mask(before.assume_init())
         };
-        let done = start();
-        // SAFETY: the mask is the one that was read above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
-        done
+        start()
+    }
+
+    /// The thread's mask, put back when this is dropped.
+    struct Mask(libc::sigset_t);
+
+    impl Drop for Mask {
+        fn drop(&mut self) {
+            // SAFETY: the mask is one that was read from this thread.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
+        }
     }
 }
 

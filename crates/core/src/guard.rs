@@ -27,14 +27,24 @@ use crate::{
 pub struct Guard {
     inner: Arc<Inner>,
     lease: Arc<Lease>,
-    held: bool,
+    release: Release,
+}
+
+/// How far the release of a guard has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// None was sent.
+    Due,
+    /// One was sent, and its answer is not known.
+    Sent,
+    Done,
 }
 
 impl Guard {
     pub(crate) fn new(inner: Arc<Inner>, lease: Arc<Lease>, watchdog: Watchdog) -> Self {
         inner.keeper.watch(Arc::clone(&lease), watchdog);
         tracing::debug!(lock = %lease.claim.name, token = ?lease.token, "acquired");
-        Self { inner, lease, held: true }
+        Self { inner, lease, release: Release::Due }
     }
 
     /// The lock's name.
@@ -132,15 +142,14 @@ impl Guard {
         self.inner.keeper.forget(self.owner());
         // Whatever works under the lock elsewhere must stop before another can hold it.
         self.lease.give_up();
+        self.release = Release::Sent;
         let release = self.inner.store.release(&self.lease.claim);
         let outcome = self.inner.call("release", release).await;
-        match outcome.map_err(|error| error.about(self.name()))? {
-            Released::Released => {
-                self.held = false;
-                Ok(())
-            }
+        let released = outcome.map_err(|error| error.about(self.name()))?;
+        self.release = Release::Done;
+        match released {
+            Released::Released => Ok(()),
             Released::NotHeld => {
-                self.held = false;
                 self.lease.lose(LossReason::NotHeld);
                 let why = "it was no longer held: the work done under it may have overlapped with \
                            another holder's, so check what it did";
@@ -156,8 +165,10 @@ impl Drop for Guard {
         self.lease.give_up();
         metric::given_up(self.lease.now().since(self.lease.acquired));
         tracing::debug!(lock = %self.lease.claim.name, "given up");
-        if self.held {
-            self.inner.janitor.release_later(self.lease.claim.clone());
+        match self.release {
+            Release::Due => self.inner.janitor.release_dropped(Arc::clone(&self.lease)),
+            Release::Sent => self.inner.janitor.release_later(self.lease.claim.clone()),
+            Release::Done => {}
         }
     }
 }

@@ -7,15 +7,25 @@ use std::time::Duration;
 use tenure_proto::Backoff;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use crate::{Background, Claim, Store, metric, now};
+use crate::lease::Lease;
+use crate::{Background, Claim, LossReason, Released, Store, metric, now};
 
 /// Releases claims in the background, each until the store confirmed it or its TTL has passed.
 ///
 /// Bounded: beyond [`QUEUE`](Janitor::QUEUE) claims, further ones are left to their TTL.
 #[derive(Debug)]
 pub(crate) struct Janitor {
-    claims: mpsc::Sender<(Claim, Done)>,
+    orders: mpsc::Sender<Order>,
     pending: Arc<Pending>,
+}
+
+/// A release that is to be made.
+#[derive(Debug)]
+struct Order {
+    claim: Claim,
+    /// The guard's lease, where this is its first release: if nothing is held, it was lost.
+    lease: Option<Arc<Lease>>,
+    _done: Done,
 }
 
 #[derive(Debug, Default)]
@@ -37,18 +47,27 @@ impl Janitor {
         call_timeout: Duration,
         background: &Background,
     ) -> Self {
-        let (claims, received) = mpsc::channel(Self::QUEUE);
+        let (orders, received) = mpsc::channel(Self::QUEUE);
         let pending = Arc::new(Pending::default());
         background.runtime().spawn(sweep(store, call_timeout, received, background.clone()));
-        Self { claims, pending }
+        Self { orders, pending }
     }
 
     /// Takes over the release of a claim. Never blocks.
     pub(crate) fn release_later(&self, claim: Claim) {
+        self.take_over(claim, None);
+    }
+
+    /// Takes over the first release of a dropped guard. Never blocks.
+    pub(crate) fn release_dropped(&self, lease: Arc<Lease>) {
+        self.take_over(lease.claim.clone(), Some(lease));
+    }
+
+    fn take_over(&self, claim: Claim, lease: Option<Arc<Lease>>) {
         self.pending.count.fetch_add(1, Ordering::AcqRel);
-        let done = Done(Arc::clone(&self.pending));
-        if let Err(refused) = self.claims.try_send((claim, done)) {
-            let lock = refused.into_inner().0.name;
+        let _done = Done(Arc::clone(&self.pending));
+        if let Err(refused) = self.orders.try_send(Order { claim, lease, _done }) {
+            let lock = refused.into_inner().claim.name;
             tracing::warn!(%lock, "too many releases pending: this one is left to its TTL");
             metric::release_abandoned();
         }
@@ -81,29 +100,38 @@ impl Drop for Done {
 async fn sweep(
     store: Arc<dyn Store>,
     call_timeout: Duration,
-    mut claims: mpsc::Receiver<(Claim, Done)>,
+    mut orders: mpsc::Receiver<Order>,
     background: Background,
 ) {
     let slots = Arc::new(Semaphore::new(Janitor::AT_ONCE));
-    while let Some((claim, done)) = claims.recv().await {
+    while let Some(order) = orders.recv().await {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
             return;
         };
         let (store, background) = (Arc::clone(&store), background.clone());
         tokio::spawn(async move {
-            release(&*store, call_timeout, &claim).await;
-            drop((slot, done, background));
+            release(&*store, call_timeout, &order).await;
+            drop((slot, order, background));
         });
     }
 }
 
-async fn release(store: &dyn Store, call_timeout: Duration, claim: &Claim) {
+async fn release(store: &dyn Store, call_timeout: Duration, order: &Order) {
+    let claim = &order.claim;
+    // A release that failed may have had its effect: then a second one finds nothing.
+    let mut lease = order.lease.as_ref();
     // Later than this the TTL has done the work.
     let give_up = now() + claim.ttl;
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
     loop {
         match tokio::time::timeout(call_timeout, store.release(claim)).await {
-            Ok(Ok(_)) => return,
+            Ok(Ok(Released::Released)) => return,
+            Ok(Ok(Released::NotHeld)) => {
+                if let Some(lease) = lease {
+                    lease.lose(LossReason::NotHeld);
+                }
+                return;
+            }
             Ok(Err(error)) if !error.is_transient() => {
                 tracing::warn!(lock = %claim.name, %error, "release failed: left to its TTL");
                 metric::release_abandoned();
@@ -115,6 +143,7 @@ async fn release(store: &dyn Store, call_timeout: Duration, claim: &Claim) {
                 return;
             }
             Ok(Err(_)) | Err(_) => {
+                lease = None;
                 tokio::time::sleep(backoff.next(claim.owner.chance(now()))).await;
             }
         }

@@ -115,8 +115,9 @@ impl Ward {
     /// The store says that its term began anew.
     fn renewed(&mut self, since: Moment) {
         self.watchdog.handle_renewed(since);
-        if !self.watchdog.is_in_danger() {
-            self.lease.extend(self.watchdog.deadline());
+        if !self.watchdog.is_in_danger() && !self.lease.extend(self.watchdog.deadline()) {
+            // The guard has found it lost by the clock: it must not be renewed any longer.
+            self.watchdog.handle_not_held();
         }
         self.backoff = backoff(&self.watchdog);
     }
@@ -268,7 +269,7 @@ async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedRece
         }
         tokio::select! {
             () = round.earlier.notified() => {}
-            // A store that never tells has dropped the other end.
+            // A store without loss notifications has dropped its sender.
             Some(told) = news.recv() => {
                 let mut book = round.book.lock();
                 book.hear(told);
@@ -379,6 +380,18 @@ mod tests {
         assert!(lease.remaining() > short);
         let (alarm, _) = *book.alarms.first().unwrap();
         assert_eq!(alarm, began + ttl / 3);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_its_guard_found_lost_is_not_renewed_any_longer() {
+        let mut book = Book::default();
+        let lease = granted(None, now());
+        let owner = lease.claim.owner;
+        book.add(Arc::clone(&lease), Watchdog::new(now(), Duration::from_secs(30), None));
+        assert!(!lease.is_valid(), "by the clock, before the keeper has looked");
+        // The reply to a renewal arrives late.
+        book.settle(owner, now(), Some(Renewal::Renewed));
+        assert_eq!(book.alarms.first(), Some(&(NEVER, owner)));
     }
 
     #[tokio::test]

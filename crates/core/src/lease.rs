@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::{Claim, Clock, Error, ErrorKind, LossReason, Moment, Token, metric};
 /// One grant, as the guard and the keeper share it.
 ///
 /// The guard reads the deadline off the clock; the keeper moves it. So a guard knows that it is not
-/// valid even where the keeper gets no chance to run. Whoever of the two finds a loss first records
-/// it, once and for good: a confirmation that comes later does not revive the lease.
+/// valid even where the keeper gets no chance to run. The guard or the keeper, whichever detects a
+/// loss first, records it, once and for good: a later confirmation does not revive the lease.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) claim: Claim,
@@ -121,11 +121,12 @@ impl Lease {
         Moment::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// A renewal was confirmed.
-    pub(crate) fn extend(&self, deadline: Moment) {
+    /// A renewal was confirmed. False if the lease is over: then it need not be renewed again.
+    pub(crate) fn extend(&self, deadline: Moment) -> bool {
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
         self.turn([DANGER], SOUND);
         self.renewal_failure.lock().take();
+        self.recorded().is_none()
     }
 
     /// A renewal failed, or got no reply in time.
@@ -171,6 +172,8 @@ impl Lease {
 
     fn announce_end(&self) {
         self.changed.notify_waiters();
+        // Either this sees the token, or its maker sees the end.
+        fence(Ordering::SeqCst);
         if let Some(token) = self.cancellation.get() {
             token.cancel();
         }
@@ -179,6 +182,7 @@ impl Lease {
     /// A token that is cancelled when the lease is over.
     pub(crate) fn cancellation_token(&self) -> CancellationToken {
         let token = self.cancellation.get_or_init(CancellationToken::new);
+        fence(Ordering::SeqCst);
         if self.loss().is_some() {
             token.cancel();
         }
@@ -210,6 +214,9 @@ impl Lease {
                 return seen;
             }
             tokio::select! {
+                // In this order: a sleep on the client's own runtime cannot be polled when both
+                // have ended, and that is a change.
+                biased;
                 () = changed => {}
                 () = self.sleep(self.remaining()) => {}
             }

@@ -96,7 +96,7 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
     // However a loss is found, it is counted once: by the clock alone, as after a freeze; by the
     // keeper and the clock; or by the release.
     type Way = (&'static str, fn(Guard, &Client));
-    let ways: [Way; 3] = [
+    let ways: [Way; 4] = [
         ("by the clock", |guard, _| {
             std::thread::sleep(TTL);
             assert!(!guard.is_valid() && !guard.is_valid());
@@ -105,6 +105,14 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
         ("when it is dropped", |guard, _| {
             std::thread::sleep(TTL);
             drop(guard);
+        }),
+        ("by the release in the background", |guard, client| {
+            block_on(async {
+                let eviction = Eviction::new(guard.name().clone(), guard.owner(), "test");
+                client.store().evict(&eviction).await.unwrap();
+                drop(guard);
+                client.close().await;
+            });
         }),
         ("by the release", |guard, client| {
             block_on(async {
@@ -123,7 +131,7 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
         assert_eq!(sums.get("tenure_losses_total"), f64::from(number), "{way}");
     }
     std::thread::sleep(TTL * 2);
-    assert_eq!(sums.get("tenure_losses_total"), 4.0, "the keeper counts none again");
+    assert_eq!(sums.get("tenure_losses_total"), 5.0, "the keeper counts none again");
 }
 
 const TTL: Duration = Duration::from_millis(400);

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Client, ErrorKind, Guard, LossReason, MemoryStore, Options, Store};
+use tenure_core::{
+    Chaos, Client, ErrorKind, Faults, Guard, LossReason, MemoryStore, Options, Store,
+};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_millis(400);
@@ -148,4 +150,17 @@ fn a_call_timeout_of_any_length_works_and_zero_is_refused() {
         let error = client(&store).with_call_timeout(Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     });
+}
+
+#[test]
+fn waiting_outside_tokio_ends_when_guard_and_client_are_dropped() {
+    for _ in 0..40 {
+        let client = client(&MemoryStore::new());
+        let guard = runtime().block_on(hold(&client));
+        let validity = guard.validity();
+        let waiting = std::thread::spawn(move || futures_executor::block_on(validity.lost()));
+        std::thread::sleep(Duration::from_millis(1));
+        drop((guard, client));
+        assert_eq!(waiting.join().unwrap(), LossReason::GivenUp);
+    }
 }

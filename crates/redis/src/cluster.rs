@@ -133,6 +133,26 @@ impl Cluster {
         done
     }
 
+    /// The same Cluster, as it is known here, over connections of its own, which are made when they
+    /// are needed.
+    pub(crate) fn beside(&self) -> Self {
+        Self {
+            config: self.config.clone(),
+            hearer: None,
+            seeds: self.seeds.clone(),
+            map: RwLock::new(self.map.read().clone()),
+            links: Mutex::default(),
+            learning: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether there is a connection to the server that has this slot.
+    pub(crate) fn is_connected(&self, slot: u16) -> bool {
+        let link = self.known(slot).and_then(|address| self.links.lock().get(&address).cloned());
+        link.is_some_and(|link| link.is_connected())
+    }
+
     /// Where the slot is served, as far as is known at the moment.
     pub(crate) fn known(&self, slot: u16) -> Option<Address> {
         let map = self.map.read();

@@ -80,6 +80,18 @@ impl Link {
         }
     }
 
+    /// The same server, over a connection of its own, which is made when it is needed.
+    pub(crate) fn beside(&self) -> Self {
+        let Inner { config, tls, .. } = &*self.0;
+        let (config, tls, state) = (config.clone(), tls.clone(), Mutex::default());
+        Self(Arc::new(Inner { config, tls, hearer: None, state }))
+    }
+
+    /// Whether there is a connection that answers.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.state.lock().at_hand(self.0.config.timeout).is_some()
+    }
+
     /// Where it leads to.
     pub(crate) fn name(&self) -> String {
         self.0.config.topology.servers()

@@ -34,6 +34,22 @@ impl Servers {
         Ok(Self::One(link))
     }
 
+    /// The same servers, over connections of their own, which are made when they are needed.
+    pub(crate) fn beside(&self) -> Self {
+        match self {
+            Self::One(link) => Self::One(link.beside()),
+            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.beside())),
+        }
+    }
+
+    /// Whether there is a connection to the server that has this slot.
+    pub(crate) fn is_connected(&self, slot: u16) -> bool {
+        match self {
+            Self::One(link) => link.is_connected(),
+            Self::Cluster(cluster) => cluster.is_connected(slot),
+        }
+    }
+
     /// Sends a command to the server that has this slot, wherever that is by now.
     pub(crate) async fn send(
         &self,

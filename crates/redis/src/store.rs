@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::select_ok;
 use tenure_core::{
     Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
     LockName, LockState, Mode, Moment, Patience, Place, Released, Renewal, Result, Store, Token,
     now,
 };
-use tokio::sync::OnceCell;
 
 use crate::config::{RedisConfig, Topology};
 use crate::examine;
@@ -31,7 +32,7 @@ pub struct RedisStore {
     /// Connections for renewals only, made by the first of them and served by the runtime it is on:
     /// the client's keeper has one of its own, so renewals go on while the program's is blocked or
     /// has ended. They are not held up by `WAIT` either.
-    renewals: OnceCell<Servers>,
+    renewals: Servers,
     keyring: Keyring,
     scripts: Arc<Scripts>,
     inbox: Inbox,
@@ -59,7 +60,8 @@ impl RedisStore {
         let scripts = Arc::new(Scripts::load(&servers, cluster).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        Ok(Self { config, servers, renewals: OnceCell::new(), keyring, scripts, inbox })
+        let renewals = servers.beside();
+        Ok(Self { config, servers, renewals, keyring, scripts, inbox })
     }
 
     /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
@@ -269,16 +271,23 @@ impl Store for RedisStore {
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.keyring.keys(&claim.name);
         let [holder, _, _, pool, ends, _] = keys.all();
-        let call = Call {
-            operation: "renew",
-            slot: keys.slot,
-            keys: &[holder, pool, ends],
-            arguments: &[claim.owner.into(), millis(claim.ttl).into()],
+        let (keys_used, arguments) =
+            ([holder, pool, ends], [claim.owner.into(), millis(claim.ttl).into()]);
+        let over = |servers| {
+            let (slot, keys, arguments) = (keys.slot, &keys_used[..], &arguments[..]);
+            let call = Call { operation: "renew", slot, keys, arguments };
+            self.scripts.renew.run_or(&self.scripts.alone, servers, call)
         };
-        let own = self.renewals.get_or_try_init(|| Servers::connect(&self.config, None)).await;
-        // A server that has no connection to spare may still serve the one there is.
-        let servers = own.unwrap_or(&self.servers);
-        match self.scripts.renew.run_or(&self.scripts.alone, servers, call).await? {
+        let renewed = match self.renewals.is_connected(keys.slot) {
+            true => over(&self.renewals).await,
+            // While it is made, and where a server has none to spare, the other one may do. It does
+            // no harm to renew twice.
+            false => {
+                let both = [over(&self.renewals).boxed(), over(&self.servers).boxed()];
+                select_ok(both).await.map(|(value, _)| value)
+            }
+        };
+        match renewed? {
             Value::Integer(1) => Ok(Renewal::Renewed),
             Value::Integer(0) => Ok(Renewal::Lost),
             _ => Err(nonsense("renew")),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::estate::Estate;
+use super::pending_release::PendingRelease;
 use super::{LOOK_EVERY, group, system};
 use crate::output::complain;
 
@@ -54,8 +54,8 @@ impl Guardian {
 
     /// Hands over the lock, to be given back if we die. Must come before the command's process
     /// writes to the line.
-    pub(crate) fn entrust(&self, estate: &Estate) {
-        let Ok(bytes) = serde_json::to_vec(estate) else { return };
+    pub(crate) fn hand_over(&self, pending: &PendingRelease) {
+        let Ok(bytes) = serde_json::to_vec(pending) else { return };
         let Ok(length) = i32::try_from(bytes.len()) else { return };
         let message = [&(-length).to_ne_bytes()[..], &bytes].concat();
         // If it is dead, the lock is free when its TTL has passed.
@@ -91,17 +91,17 @@ pub(crate) fn is_guardian() -> bool {
 /// A guardian's life.
 pub(crate) fn stand_guard() -> ExitCode {
     let left = listen(&mut io::stdin().lock());
-    let limit = Instant::now() + left.estate.as_ref().map_or(Duration::ZERO, Estate::ttl);
-    let gone = left.group.is_none_or(|group| end(group, left.estate.as_ref(), limit));
-    if let Some(estate) = left.estate.filter(|_| gone) {
-        estate.give_back(limit);
+    let limit = Instant::now() + left.pending.as_ref().map_or(Duration::ZERO, PendingRelease::ttl);
+    let gone = left.group.is_none_or(|group| end(group, left.pending.as_ref(), limit));
+    if let Some(pending) = left.pending.filter(|_| gone) {
+        pending.give_back(limit);
     }
     ExitCode::SUCCESS
 }
 
 /// Kills a group, and stays until no process of it is left, at most until `limit`. Says whether it
 /// is gone.
-fn end(group: Pid, estate: Option<&Estate>, limit: Instant) -> bool {
+fn end(group: Pid, pending: Option<&PendingRelease>, limit: Instant) -> bool {
     let mut told = false;
     loop {
         // A process may have started another since the last time.
@@ -114,7 +114,7 @@ fn end(group: Pid, estate: Option<&Estate>, limit: Instant) -> bool {
             && !told
         {
             told = true;
-            let lock = estate.map_or_else(|| "its lock".into(), Estate::describe);
+            let lock = pending.map_or_else(|| "its lock".into(), PendingRelease::describe);
             let group = group::describe(group);
             complain(&format!(
                 "tenure died, and could not kill {group}: {error}; it may still run without {lock}: \
@@ -132,7 +132,7 @@ fn end(group: Pid, estate: Option<&Estate>, limit: Instant) -> bool {
 #[derive(Debug, Default)]
 struct Left {
     group: Option<Pid>,
-    estate: Option<Estate>,
+    pending: Option<PendingRelease>,
 }
 
 /// Listens until the line closes.
@@ -146,7 +146,7 @@ fn listen(line: &mut impl Read) -> Left {
                 let mut bytes = Vec::new();
                 let length = u64::from(length.unsigned_abs());
                 let read = line.by_ref().take(length).read_to_end(&mut bytes);
-                left.estate = read.ok().and_then(|_| serde_json::from_slice(&bytes).ok());
+                left.pending = read.ok().and_then(|_| serde_json::from_slice(&bytes).ok());
             }
             pid => left.group = Pid::from_raw(pid).filter(|pid| !pid.is_init()),
         }
@@ -175,15 +175,15 @@ mod tests {
 
     #[test]
     fn only_a_lock_that_was_never_called_off_is_given_back() {
-        let estate = Estate::sample();
-        let bytes = serde_json::to_vec(&estate).unwrap();
+        let pending = PendingRelease::sample();
+        let bytes = serde_json::to_vec(&pending).unwrap();
         let length = -i32::try_from(bytes.len()).unwrap();
         let handed = [&words(&[length])[..], &bytes].concat();
-        assert_eq!(listen(&mut handed.as_slice()).estate.as_ref(), Some(&estate));
+        assert_eq!(listen(&mut handed.as_slice()).pending.as_ref(), Some(&pending));
         let then = |said: &[i32]| listen(&mut [&handed[..], &words(said)].concat().as_slice());
         let started = then(&[7]);
-        assert_eq!((started.group, started.estate), (Pid::from_raw(7), Some(estate)));
-        assert_eq!(then(&[7, 0]).estate, None);
-        assert_eq!(listen(&mut &handed[..handed.len() - 1]).estate, None, "it was cut off");
+        assert_eq!((started.group, started.pending), (Pid::from_raw(7), Some(pending)));
+        assert_eq!(then(&[7, 0]).pending, None);
+        assert_eq!(listen(&mut &handed[..handed.len() - 1]).pending, None, "it was cut off");
     }
 }

@@ -1,10 +1,10 @@
 //! The command that runs under the lock: started in a process group of its own, in front of the
 //! terminal if we were, guarded against our death, and waited for.
 
-mod estate;
 mod find;
 mod group;
 mod guardian;
+mod pending_release;
 mod system;
 mod terminal;
 
@@ -21,9 +21,9 @@ use rustix::process::{
 use crate::exit;
 use terminal::Terminal;
 
-pub(crate) use estate::Estate;
 pub(crate) use find::{find, not_started};
 pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
+pub(crate) use pending_release::PendingRelease;
 pub(crate) use system::{Fork, close_all_but, die_of, fork, is_ignored, lock_byte, wait_for_byte};
 
 /// A running command, and every process of its group.
@@ -121,7 +121,7 @@ impl Job {
         }
         terminal.take_back_from(self.pid);
         if wants_terminal && terminal::is_orphaned() {
-            // Nobody would ever continue us. The kernel ends such groups in the same way.
+            // An orphaned process group is never continued. The kernel ends such groups in the same way.
             let _ = self.tell_all(Signal::HUP);
             return true;
         }

@@ -17,7 +17,7 @@ use rustix::process::{
 };
 use rustix::termios::tcsetpgrp;
 
-/// Whether a signal is ignored by whoever started us (as `nohup` does with SIGHUP). Such a one
+/// Whether a signal is ignored by the parent process (as `nohup` does with SIGHUP). Such a one
 /// stays ignored, for us and for the command.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
@@ -45,8 +45,9 @@ pub(crate) fn set_variable(name: &str, value: &str) {
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Ends this process by a signal, as if nothing had ever listened to it. Returns only if the signal
-/// is one that ends nobody, or if we are the first process of a container, which no signal ends.
+/// Ends this process by a signal, as if nothing had ever listened to it. Returns only for a signal
+/// whose default action does not terminate, or if we are the first process of a container, which no
+/// signal ends.
 pub(crate) fn die_of(signal: i32) {
     // SIGQUIT would write our memory, and a password in it, to a core file.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);

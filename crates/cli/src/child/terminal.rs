@@ -55,7 +55,7 @@ impl Terminal {
 
     /// Puts a group in the foreground, and says whether that worked.
     pub(crate) fn give_to(&self, group: Pid) -> bool {
-        // Whoever is in the background when it asks would be stopped for it.
+        // A background process that asks for the terminal would be stopped by SIGTTOU.
         system::blocking(Signal::TTOU, || tcsetpgrp(&self.0, group)).is_ok()
     }
 

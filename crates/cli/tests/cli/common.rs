@@ -28,15 +28,21 @@ impl Store {
     /// A `tenure` command line on this store, with every signal at its default.
     pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-        command.args(arguments).env("TENURE_DIR", self.0.path().join("store"));
+        command.args(arguments);
+        self.set_environment(&mut command);
+        with_default_signals(&mut command);
+        command
+    }
+
+    /// Makes this store the one of the `tenure` commands that a command starts.
+    pub(crate) fn set_environment(&self, command: &mut Command) {
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
-            if name == "NO_COLOR" || (name.starts_with("TENURE_") && name != "TENURE_DIR") {
+            if name == "NO_COLOR" || name.starts_with("TENURE_") {
                 command.env_remove(variable);
             }
         }
-        with_default_signals(&mut command);
-        command
+        command.env("TENURE_DIR", self.0.path().join("store"));
     }
 
     /// Runs it to its end.

@@ -22,12 +22,7 @@ fn first_process(store: &Store, arguments: &[&str]) -> Option<Process> {
     let tenure = store.tenure(arguments);
     let mut command = unshare();
     command.arg(tenure.get_program()).args(tenure.get_args());
-    for (name, value) in tenure.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    store.set_environment(&mut command);
     Some(Process::spawn(command).unwrap())
 }
 

@@ -13,12 +13,7 @@ fn limited(store: &Store, files: usize, arguments: &[&str]) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
     shell.arg(tenure.get_program()).args(tenure.get_args());
-    for (name, value) in tenure.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
+    store.set_environment(&mut shell);
     with_default_signals(&mut shell);
     shell.process_group(0);
     shell

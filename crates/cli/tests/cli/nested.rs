@@ -1,9 +1,9 @@
 //! `tenure` under `tenure run`: a lock that is already held around it is entered.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tenure_testkit::{Process, RedisServer, lacks};
 
-use crate::common::{Ran, Store, code, ends, line, signal};
+use crate::common::{Ran, Store, children_of, code, ends, is_guardian, line, signal};
 
 const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 const SHOW: &str = "echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER";
@@ -179,15 +179,21 @@ async fn a_store_that_does_not_answer_ends_a_command_that_entered_the_lock() {
     assert_eq!(code(&mut run).await, Some(76));
 }
 
-#[test]
-fn the_death_of_the_inner_one_leaves_the_lock_to_the_outer_one() {
+#[tokio::test]
+async fn the_death_of_the_inner_one_leaves_the_lock_to_the_outer_one() {
     if lacks("redis-server", "the_death_of_the_inner_one_leaves_the_lock_to_the_outer_one") {
         return;
     }
     let (store, server) = (Store::new(), RedisServer::start(&[]).unwrap());
     let url = format!("redis://127.0.0.1:{}", server.port());
-    // Time for the guardian of the inner one to do what it must not.
-    let shell_line = format!("{TENURE} run a -c 'kill -9 $PPID'; sleep 0.3; {TENURE} status a");
-    let status = store.run(&["--store", &url, "run", "a", "-c", &shell_line]).ok();
+    let shell_line = format!("{TENURE} run a -c 'echo $PPID; exec sleep 100'; read word");
+    let mut run = store.start(&["--store", &url, "run", "a", "-c", &shell_line]);
+    let inner: u32 = line(&mut run).await.parse().unwrap();
+    let guardian = children_of(inner).into_iter().find(is_guardian).expect("it has a guardian");
+    kill_process(Pid::from_raw(inner.try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
+    assert!(ends(guardian).await, "it has done what it does");
+    let status = store.run(&["--store", &url, "status", "a"]).ok();
     assert!(status.contains("exclusive"), "{status}");
+    run.send("go on").unwrap();
+    assert_eq!(code(&mut run).await, Some(0));
 }

@@ -12,12 +12,7 @@ const SHELLS: [&str; 2] = ["dash", "bash"];
 fn script(store: &Store, shell: &str, text: &str) -> Command {
     let mut command = Command::new(shell);
     command.args(["-c", text]).env("TENURE", env!("CARGO_BIN_EXE_tenure"));
-    for (name, value) in store.tenure::<&str>(&[]).get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    store.set_environment(&mut command);
     command
 }
 
@@ -43,7 +38,8 @@ async fn a_part_of_a_script_is_under_the_lock_until_it_closes_the_descriptor() {
     for shell in shells("a_part_of_a_script_is_under_the_lock_until_it_closes_the_descriptor") {
         let store = Store::new();
         // Captured with both outputs: neither may be kept open by what stays in the background.
-        let text = "exec 9>/dev/null; said=$(\"$TENURE\" hold --fd 9 a 2>&1) || exit; echo $said; \
+        let text = "file=$(mktemp) && exec 9>\"$file\" && rm \"$file\" || exit; \
+                    said=$(\"$TENURE\" hold --fd 9 a 2>&1) || exit; echo $said; \
                     read word; exec 9>&-; echo closed; read word; exit 5";
         let mut script = start(&store, shell, text);
         let said = line(&mut script).await;
@@ -103,7 +99,7 @@ async fn a_script_does_not_go_on_without_the_lock() {
     run(late).failed(75);
     for unusable in ["", "exec 9</dev/null; "] {
         let said = run(&format!("{unusable}\"$TENURE\" hold --fd 9 b || exit; echo on")).failed(64);
-        assert!(said.contains("exec 9>/dev/null"), "{said}");
+        assert!(said.contains("exec 9>\"$(mktemp)\""), "{said}");
     }
     let nowhere = "\"$TENURE\" --store redis://127.0.0.1:1?timeout=100ms hold --fd 9 a";
     run(&format!("exec 9>/dev/null; {nowhere} || exit; echo on")).failed(69);
@@ -159,6 +155,46 @@ async fn a_script_can_clean_up_on_loss_or_go_on() {
     assert!(is_freed(&store).await);
     script.send("went-on").unwrap();
     assert_eq!(line(&mut script).await, "went-on");
+}
+
+#[tokio::test]
+async fn a_script_whose_stderr_is_a_fifo_without_a_reader_releases_the_lock() {
+    let store = Store::new();
+    let fifo = store.scratch().join("fifo");
+    let text = format!(
+        "mkfifo {fifo}; head -n 1 {fifo} & exec 2>{fifo}; echo read >&2; wait; \
+         exec 9>/dev/null; \"$TENURE\" hold --fd 9 a || exit; exec 9>&-; read word",
+        fifo = fifo.display()
+    );
+    let mut script = start(&store, "sh", &text);
+    assert_eq!(line(&mut script).await, "read", "the reader ends");
+    assert!(line(&mut script).await.starts_with("a "));
+    assert!(is_freed(&store).await, "the process in the background does not see the end");
+}
+
+#[tokio::test]
+async fn with_too_few_descriptors_a_script_is_refused_or_holds_the_lock() {
+    let store = Store::new();
+    let (mut refused, mut held) = (0, 0);
+    for files in 10..60 {
+        let text = format!(
+            "exec 9>/dev/null; ulimit -n {files}; \"$TENURE\" hold --fd 9 a 2>/dev/null || exit; read word"
+        );
+        let mut script = start(&store, "sh", &text);
+        let Some(_says_that_it_holds) = script.line(GENEROUS).await else {
+            refused += 1;
+            continue;
+        };
+        held += 1;
+        store.run(&["run", "-w", "300ms", "a", "--", "true"]).failed(75);
+        script.close_input();
+        script.wait(GENEROUS).await.unwrap();
+        assert!(is_freed(&store).await);
+        if held == 3 {
+            break;
+        }
+    }
+    assert!(refused > 0 && held == 3, "{refused} refused, {held} held");
 }
 
 #[tokio::test]

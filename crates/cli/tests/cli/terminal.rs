@@ -200,12 +200,13 @@ async fn a_wait_is_told_on_the_terminal_and_a_busy_lock_too() {
 }
 
 #[tokio::test]
-async fn a_wait_is_not_told_when_quiet() {
+async fn a_wait_and_a_busy_lock_are_not_told_when_quiet() {
     let store = Store::new();
     let (holder, ..) = store.hold(&[], "a").await;
-    let shell_line =
-        "\"$TENURE\" -q run a -- echo started; \"$TENURE\" -q run -n a -- true; read w";
+    let shell_line = "\"$TENURE\" -q run -n a -- true; echo code-$?; \
+                      \"$TENURE\" -q run a -- echo started; read word";
     let mut session = Session::start(&store, shell_line, "");
+    session.expect("code-75");
     store.waiters("a", 1).await;
     // Past the moment at which it would have been told.
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
@@ -234,12 +235,7 @@ impl Session {
         let terminal = File::options().read(true).write(true).open(name).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", shell_line]).env("SCRIPT", script);
-        for (name, value) in store.tenure::<&str>(&[]).get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        store.set_environment(&mut command);
         command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
         let stdio = || Stdio::from(terminal.try_clone().unwrap());
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::Fixture;
 use crate::disturbance::undisturbed;
-use crate::fixture::{client, name, raw};
+use crate::fixture::{client, let_go, name, raw};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -66,15 +66,13 @@ pub async fn a_client_serves_one_runtime_after_another(fixture: &dyn Fixture) {
     let other = client(fixture).await;
     let ours = beside(|| runtime().block_on(client(fixture)));
     for _ in 0..2 {
-        beside(|| {
-            runtime().block_on(async { drop(hold(&ours, &name, ttl).await.release().await) })
-        });
+        beside(|| runtime().block_on(async { let_go(hold(&ours, &name, ttl).await).await }));
         let held = hold(&other, &name, ttl).await;
         let waits = async {
             let waiting = hold(&ours, &name, ttl);
             let release = async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                drop(held.release().await);
+                let_go(held).await;
             };
             tokio::join!(waiting, release).0
         };

@@ -1,4 +1,4 @@
-//! A lock that outlives its holder, and is given back by the guardian.
+//! The release of a lock whose `tenure run` has died, done by the guardian.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::release;
 /// The environment variable of the store's password.
 const PASSWORD: &str = "TENURE_PASSWORD";
 
-/// All that it takes to give a lock back.
+/// All that it takes to release a lock.
 #[derive(Deserialize, PartialEq, Serialize)]
-pub(crate) struct Estate {
+pub(crate) struct PendingRelease {
     store: String,
     password: Option<String>,
     lock: String,
@@ -25,7 +25,7 @@ pub(crate) struct Estate {
     ttl: Duration,
 }
 
-impl Estate {
+impl PendingRelease {
     /// The lock that a guard holds in the store behind this URL, which has been resolved.
     pub(crate) fn new(url: &StoreUrl, guard: &Guard, ttl: Duration) -> Self {
         Self {
@@ -57,7 +57,10 @@ impl Estate {
         let given_back = runtime
             .block_on(async { tokio::time::timeout_at(limit.into(), self.insist()).await.is_ok() });
         if !given_back {
-            complain(&format!("tenure died; {} was free when its TTL had passed", self.describe()));
+            complain(&format!(
+                "could not release {} after tenure died; it becomes free at the end of its TTL",
+                self.describe()
+            ));
         }
         runtime.shutdown_background();
     }
@@ -91,8 +94,8 @@ impl Estate {
     }
 }
 
-impl fmt::Debug for Estate {
+impl fmt::Debug for PendingRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Estate").field("lock", &self.lock).finish_non_exhaustive()
+        f.debug_struct("PendingRelease").field("lock", &self.lock).finish_non_exhaustive()
     }
 }
