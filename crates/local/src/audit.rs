@@ -9,11 +9,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tenure_core::Eviction;
 
+use crate::access::Access;
 use crate::fault::{Fault, Result};
 use crate::files;
 
 pub(crate) fn record(
     dir: &Path,
+    access: &Access,
     eviction: &Eviction,
     pid: Option<u32>,
     token: Option<u64>,
@@ -22,7 +24,7 @@ pub(crate) fn record(
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let clock_ms = since.map_or(0, |span| span.as_millis());
     let line = line(clock_ms, eviction, pid, token);
-    let mut file = files::open_or_create(dir, "audit.log")?;
+    let mut file = files::open_or_create(dir, "audit.log", access)?;
     // One write at the end of the file, so that lines of several processes do not mix.
     append(&file)
         .and_then(|()| file.write_all(line.as_bytes()))

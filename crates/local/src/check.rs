@@ -32,7 +32,10 @@ impl LocalStore {
     /// [`Damaged`](tenure_core::ErrorKind::Damaged) says what does not.
     #[doc(hidden)]
     pub fn check(&self) -> Result<Census> {
-        let checked = Txn::begin(&self.inner.table).and_then(|txn| check(&txn));
+        let checked = Txn::begin(&self.inner.table).and_then(|txn| {
+            let census = check(&txn);
+            self.inner.table.map.check().and(census)
+        });
         checked.map_err(|fault| fault.during("check the table", self.dir()))
     }
 }

@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
 
 use crate::fault::Result;
@@ -31,14 +32,26 @@ const IDLE: usize = 16;
 
 /// The members watched now.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(Mutex<HashMap<Member, Watch>>);
+pub(crate) struct Watches(Mutex<Register>);
+
+#[derive(Debug, Default)]
+struct Register {
+    watches: HashMap<Watched, Watch>,
+    /// Grows with each watch that starts, and each that a waiter stops needing.
+    ticks: u64,
+}
+
+/// Who is watched, and on which runtime: a runtime that lives but is not polled notices no death.
+type Watched = (Member, runtime::Id);
 
 #[derive(Debug)]
 struct Watch {
+    /// The tick at which it started: the watch that replaces this one has another id.
+    id: u64,
     task: AbortHandle,
     /// Waiters that need it.
     waiters: usize,
-    /// When the last of them stopped needing it, as a number that grows.
+    /// The tick at which the last of them stopped needing it.
     idle_since: u64,
 }
 
@@ -46,61 +59,74 @@ struct Watch {
 #[derive(Debug)]
 pub(crate) struct Watching<'a> {
     watches: &'a Watches,
-    member: Member,
+    watched: Watched,
+    id: u64,
 }
 
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
-        let mut watches = self.watches.0.lock();
-        let latest = watches.values().map(|watch| watch.idle_since).max().unwrap_or(0);
-        // Gone if the member has died.
-        if let Some(watch) = watches.get_mut(&self.member) {
+        let mut register = self.watches.0.lock();
+        let now = register.tick();
+        // The watch may have ended, and another one started.
+        if let Some(watch) = register.get(self.watched, self.id) {
             watch.waiters -= 1;
-            watch.idle_since = latest + 1;
+            watch.idle_since = now;
         }
-        if watches.values().filter(|watch| watch.waiters == 0).count() > IDLE {
-            end_longest_idle(&mut watches);
+        if register.watches.values().filter(|watch| watch.waiters == 0).count() > IDLE {
+            register.end_longest_idle();
         }
     }
 }
 
-/// False if all are needed.
-fn end_longest_idle(watches: &mut HashMap<Member, Watch>) -> bool {
-    let idle = watches.iter().filter(|(_, watch)| watch.waiters == 0);
-    let Some((&member, _)) = idle.min_by_key(|(_, watch)| watch.idle_since) else {
-        return false;
-    };
-    if let Some(watch) = watches.remove(&member) {
-        watch.task.abort();
+impl Register {
+    const fn tick(&mut self) -> u64 {
+        self.ticks += 1;
+        self.ticks
     }
-    true
+
+    fn get(&mut self, watched: Watched, id: u64) -> Option<&mut Watch> {
+        self.watches.get_mut(&watched).filter(|watch| watch.id == id)
+    }
+
+    /// False if all are needed.
+    fn end_longest_idle(&mut self) -> bool {
+        let idle = self.watches.iter().filter(|(_, watch)| watch.waiters == 0);
+        let Some((&watched, _)) = idle.min_by_key(|(_, watch)| watch.idle_since) else {
+            return false;
+        };
+        if let Some(watch) = self.watches.remove(&watched) {
+            watch.task.abort();
+        }
+        true
+    }
 }
 
 impl Inner {
     /// Watches a member until it dies or no waiter needs that any more. `None` if it cannot be
     /// watched: then the poll must do.
     pub(crate) fn watch(this: &Arc<Self>, member: Member) -> Option<Watching<'_>> {
-        let mut watches = this.watches.0.lock();
+        let (watches, watched) = (&this.watches, (member, Handle::current().id()));
+        let mut register = watches.0.lock();
         // One that has ended did so with its runtime.
-        let running = watches.get_mut(&member).filter(|watch| !watch.task.is_finished());
+        let running = register.watches.get_mut(&watched).filter(|watch| !watch.task.is_finished());
         if let Some(watch) = running {
             watch.waiters += 1;
-            return Some(Watching { watches: &this.watches, member });
+            return Some(Watching { watches, watched, id: watch.id });
         }
-        if watches.len() >= MOST && !end_longest_idle(&mut watches) {
+        if register.watches.len() >= MOST && !register.end_longest_idle() {
             return None;
         }
         let Some(pidfd) = pidfd(this, member) else {
             // Dead, or out of sight (another pid namespace).
-            drop(watches);
+            drop(register);
             this.bury(member);
             return None;
         };
-        let task = tokio::spawn(keep_watch(pidfd, member, Arc::downgrade(this)));
-        let waiters = 1 + watches.get(&member).map_or(0, |ended| ended.waiters);
+        let id = register.tick();
+        let task = tokio::spawn(keep_watch(pidfd, watched, id, Arc::downgrade(this)));
         let task = task.abort_handle();
-        watches.insert(member, Watch { task, waiters, idle_since: 0 });
-        Some(Watching { watches: &this.watches, member })
+        register.watches.insert(watched, Watch { id, task, waiters: 1, idle_since: 0 });
+        Some(Watching { watches, watched, id })
     }
 
     /// Clears up after a member if it is dead.
@@ -163,15 +189,43 @@ fn pidfd(inner: &Inner, member: Member) -> Option<AsyncFd<OwnedFd>> {
     readiness::readable(pidfd).ok()
 }
 
-async fn keep_watch(pidfd: AsyncFd<OwnedFd>, member: Member, inner: Weak<Inner>) {
+async fn keep_watch(pidfd: AsyncFd<OwnedFd>, watched: Watched, id: u64, inner: Weak<Inner>) {
     let died = pidfd.readable().await;
     let Some(inner) = inner.upgrade() else {
         return;
     };
-    inner.watches.0.lock().remove(&member);
+    let mut register = inner.watches.0.lock();
+    if register.get(watched, id).is_some() {
+        register.watches.remove(&watched);
+    }
+    drop(register);
     if died.is_ok() {
-        inner.bury(member);
+        inner.bury(watched.0);
     }
     // Those who wait choose anew whom to watch.
     inner.seats.notify_all();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LocalStore;
+
+    #[tokio::test]
+    async fn a_waiter_of_an_ended_watch_does_not_count_for_the_next_watch() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LocalStore::open(dir.path()).unwrap();
+        let other = LocalStore::open(dir.path()).unwrap();
+        let (inner, member) = (&store.inner, other.inner.table.me());
+        let register = || inner.watches.0.lock();
+        let waiters = || register().watches.values().map(|watch| watch.waiters).sum::<usize>();
+        let first = Inner::watch(inner, member).unwrap();
+        // As the task does where it can no longer wait for the process.
+        register().watches.clear();
+        let second = Inner::watch(inner, member).unwrap();
+        drop(first);
+        assert_eq!(waiters(), 1, "the second still needs it");
+        drop(second);
+        assert_eq!(waiters(), 0);
+    }
 }

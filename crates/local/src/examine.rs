@@ -121,6 +121,7 @@ fn usage(inner: &Inner) -> Result<Usage> {
         used -= 1;
         left -= 1;
     }
+    inner.table.map.check()?;
     Ok(Usage { used, capacity: txn.capacity() })
 }
 

@@ -15,9 +15,6 @@ use crate::fault::{Fault, Result};
 /// How long to wait for another process that is just opening the same directory.
 const OPENING_TAKES: Duration = Duration::from_secs(5);
 
-/// What lies in the directory and must not belong to a stranger.
-const FILES: [&str; 6] = ["wake", "table", "tokens", "members", "init", "audit.log"];
-
 /// Creates the directory if it is missing, and refuses one that cannot serve.
 pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
     if make_dir(dir, access)? {
@@ -46,7 +43,8 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
         let made = File::open(&wake).map_err(|error| looked(&wake, error))?;
         share(dir, &made, &wake)?;
     }
-    for path in FILES.map(|name| dir.join(name)) {
+    // The other files are opened, and checked then.
+    for path in [wake, dir.join("audit.log")] {
         match std::fs::symlink_metadata(&path) {
             Ok(metadata) => access.check_owner(&metadata, &path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -56,15 +54,27 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Opens for reading and writing, for the directory's users, not inherited by other programs.
-pub(crate) fn open_or_create(dir: &Path, name: &str) -> Result<File> {
+/// Opens for reading and writing, and refuses what belongs to another user. The file that was
+/// opened is checked, not its path, which may lead to another file by then.
+pub(crate) fn open(path: &Path, access: &Access) -> Result<Option<File>> {
+    let failed = |error| Fault::io("opening", path, error);
+    match private().open(path) {
+        Ok(file) => {
+            access.check_owner(&file.metadata().map_err(failed)?, path)?;
+            Ok(Some(file))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// As [`open`], and creates what is missing for the directory's users.
+pub(crate) fn open_or_create(dir: &Path, name: &str, access: &Access) -> Result<File> {
     let path = dir.join(name);
     let failed = |error| Fault::io("opening", &path, error);
     for _ in 0..2 {
-        match private().open(&path) {
-            Ok(file) => return Ok(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
+        if let Some(file) = open(&path, access)? {
+            return Ok(file);
         }
         match private().create_new(true).open(&path) {
             Ok(file) => return share(dir, &file, &path).map(|()| file),
@@ -88,7 +98,7 @@ pub(crate) fn draft(dir: &Path, name: &str) -> Result<File> {
     Ok(file)
 }
 
-pub(crate) fn private() -> OpenOptions {
+fn private() -> OpenOptions {
     let mut options = File::options();
     options.read(true).write(true).mode(0o600);
     options.custom_flags(libc::O_NOFOLLOW);
@@ -96,15 +106,15 @@ pub(crate) fn private() -> OpenOptions {
 }
 
 /// Keeps others from creating or replacing the table until the file is dropped.
-pub(crate) fn hold_init(dir: &Path) -> Result<File> {
+pub(crate) fn hold_init(dir: &Path, access: &Access) -> Result<File> {
     let path = dir.join("init");
-    let mut file = open_or_create(dir, "init")?;
+    let mut file = open_or_create(dir, "init", access)?;
     let started = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if is_linked(&file, &path)? => return Ok(file),
             // Deleted meanwhile: other processes lock another file.
-            Ok(()) => file = open_or_create(dir, "init")?,
+            Ok(()) => file = open_or_create(dir, "init", access)?,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
                 if started.elapsed() < OPENING_TAKES =>
             {
@@ -123,7 +133,7 @@ pub(crate) fn hold_init(dir: &Path) -> Result<File> {
     }
 }
 
-/// Whether who opens the path now gets this very file.
+/// Whether `path` still names this file.
 pub(crate) fn is_linked(file: &File, path: &Path) -> Result<bool> {
     let ours = file.metadata().map_err(|error| Fault::io("looking at", path, error))?;
     let named = std::fs::symlink_metadata(path);

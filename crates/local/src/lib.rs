@@ -20,8 +20,8 @@
 //!
 //! # How it works
 //! - A claim is a few dozen stores to shared memory, under a *gate*: a futex word that names the
-//!   member inside. Whoever finds a dead member inside takes its place; one that lives and does
-//!   not come out within two seconds is named in an error.
+//!   member inside. A process that finds the member inside dead takes over the gate; a member that
+//!   lives and does not come out within two seconds is named in an error.
 //! - Every change is journaled word by word before it is made, and so is undone if the process
 //!   is killed in the middle (module `txn`). Work on many claims is many small changes, with the
 //!   gate left in between where the claims are many (module `stretch`).
@@ -68,6 +68,8 @@ mod header;
 mod killed;
 mod layout;
 mod line;
+#[cfg(test)]
+mod lost_page;
 mod mapping;
 mod members;
 mod ofd;

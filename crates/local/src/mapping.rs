@@ -58,10 +58,17 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Fails if part of the file was not there when it was read or written: what this process saw
+    /// Whether part of the file was not there when it was read or written: what this process saw
     /// since then is not what others see.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.faults.as_ref().is_some_and(Guarded::is_broken)
+    }
+
+    /// Fails if the mapping [is broken](Self::is_broken).
+    #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        match self.faults.as_ref().is_some_and(Guarded::is_broken) {
+        match self.is_broken() {
             false => Ok(()),
             true => Err(Fault::damaged(
                 "the file was truncated, or the disk failed or is full, while it was in use",
@@ -119,6 +126,19 @@ impl Mapping {
     /// The file itself.
     pub(crate) const fn file(&self) -> &File {
         &self.file
+    }
+
+    /// For tests: the next access of this process to the word's page faults, as on a failing disk.
+    #[cfg(test)]
+    pub(crate) fn lose_page(&self, word: usize) -> io::Result<()> {
+        let page = rustix::param::page_size();
+        let empty = tempfile::tempfile()?;
+        let at = self.base.as_ptr().wrapping_byte_add(word * 8 / page * page);
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        assert!(word < self.backed());
+        // SAFETY: replaces one page of our own mapping, which is reached through atomics only.
+        unsafe { mmap(at.cast(), page, access, flags | MapFlags::FIXED, &empty, 0) }?;
+        Ok(())
     }
 }
 

@@ -89,6 +89,8 @@ impl Roster {
             return Err(Fault::damaged("a claim of a process that cannot be"));
         }
         let identity = identity(map, member)?;
+        // Where the page is gone, all its members look dead.
+        map.check()?;
         if identity.map(|(generation, _)| generation) != Some(member.generation) {
             return Ok(false);
         }

@@ -92,7 +92,8 @@ impl Inner {
         };
         let pid = self.pid(&found).map_err(|fault| (fault, false))?;
         let token = found.holds.then_some(found.token);
-        audit::record(&self.table.dir, eviction, pid, token).map_err(|fault| (fault, false))?;
+        audit::record(&self.table.dir, &self.table.access, eviction, pid, token)
+            .map_err(|fault| (fault, false))?;
         let evict = |txn: &mut Txn<'_>, wakes: &mut Vec<Wake>| {
             let Some(mut lock) = txn.find_lock(&name)? else {
                 return Ok(Released::NotHeld);

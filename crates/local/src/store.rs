@@ -12,6 +12,7 @@ use tenure_core::{
     Released, Renewal, Result, Store,
 };
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
 
 use crate::access::Access;
@@ -56,8 +57,9 @@ pub(crate) struct Inner {
     /// Itself, for a thread that may outlive it.
     pub(crate) this: Weak<Self>,
     bells: Bells,
-    /// The task that hears what other processes tell, on the runtime of some waiter.
-    listener: Mutex<Option<AbortHandle>>,
+    /// The tasks that hear what other processes tell, one on each runtime with a waiter: a runtime
+    /// that lives but is not polled hears nothing.
+    listeners: Mutex<Vec<(runtime::Id, AbortHandle)>>,
 }
 
 impl LocalStore {
@@ -85,8 +87,8 @@ impl LocalStore {
     }
 
     pub(crate) fn start(dir: &Path, access: Access, setup: Setup) -> fault::Result<Self> {
+        let bells = Bells::new(dir, access.clone());
         let table = Table::open(dir, access, setup)?;
-        let bells = Bells::new(dir);
         // Listening starts with the first wait; that it can is found out now.
         drop(bells.own(table.me())?);
         let inner = Arc::new_cyclic(|this| Inner {
@@ -96,7 +98,7 @@ impl LocalStore {
             reserver: Arc::default(),
             this: this.clone(),
             bells,
-            listener: Mutex::default(),
+            listeners: Mutex::default(),
         });
         inner.move_in()?;
         Ok(Self { inner })
@@ -130,7 +132,7 @@ impl Inner {
         let committed = txn.has_committed();
         let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
-        // What was changed in a page that is gone was changed for this process alone.
+        // A page that is gone may have been read as zeros.
         self.table.map.check().map_err(|fault| (fault, true))?;
         if is_low {
             self.reserve_ahead();
@@ -164,14 +166,17 @@ impl Inner {
             self.reap_slot(me.slot, |member| member != me)?;
         }
         flags.store(IN_USE, Ordering::Release);
-        Ok(())
+        self.table.map.check()
     }
 
-    /// Has a task hear what other processes tell, if none does: the runtime that it was on may have
-    /// ended. What was told meanwhile is seen in the table.
+    /// Starts a task on this runtime that hears what other processes tell, if there is none. Each
+    /// wake-up is read by one such task, and reaches the waiters of all runtimes.
     fn listen_here(self: &Arc<Self>) {
-        let mut listener = self.listener.lock();
-        if listener.as_ref().is_some_and(|listener| !listener.is_finished()) {
+        let here = Handle::current().id();
+        let mut listeners = self.listeners.lock();
+        // Those of runtimes that have ended, of which this one may have got the id.
+        listeners.retain(|(_, listener)| !listener.is_finished());
+        if listeners.iter().any(|(runtime, _)| *runtime == here) {
             return;
         }
         let fifo = self.bells.own(self.table.me()).and_then(|fifo| {
@@ -181,7 +186,7 @@ impl Inner {
         match fifo {
             Ok(fifo) => {
                 let listening = tokio::spawn(listen(fifo, Arc::downgrade(self)));
-                *listener = Some(listening.abort_handle());
+                listeners.push((here, listening.abort_handle()));
             }
             Err(fault) => tracing::warn!(?fault, "wake-ups are not heard; waiters poll instead"),
         }
@@ -204,11 +209,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.get_mut() {
+        for (_, listener) in self.listeners.get_mut() {
             listener.abort();
         }
         let me = self.table.me();
-        // Best effort: whatever stays behind is cleared up by others, who see us gone.
+        // Best effort: other processes clear up what stays behind, also where the table is broken
+        // for this one.
         if self.reap_slot(me.slot, |member| member == me).is_ok()
             && let Some(flags) = self.table.map.word(me.flags_at())
         {

@@ -1,7 +1,6 @@
 //! The table's file: created, opened, and replaced after a reboot.
 
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -30,7 +29,7 @@ pub(crate) struct Table {
     pub(crate) access: Access,
     /// The most records this table may ever have.
     pub(crate) limit: u32,
-    /// When somebody last made sure that the table is the one others find, on the boot clock.
+    /// When somebody last made sure that the table is the one others find, on the monotonic clock.
     looked: AtomicU64,
     #[cfg(test)]
     pub(crate) kill: crate::killed::Kill,
@@ -55,14 +54,14 @@ impl Table {
     pub(crate) fn open(dir: &Path, access: Access, setup: Setup) -> Result<Self> {
         files::prepare(dir, &access)?;
         let epoch = Epoch::here(setup.boot_id)?;
-        let opening = files::hold_init(dir)?;
+        let opening = files::hold_init(dir, &access)?;
         let path = dir.join("table");
-        let members = files::open_or_create(dir, "members")?;
+        let members = files::open_or_create(dir, "members", &access)?;
         let block = setup.token_block.unwrap_or(BLOCK).max(2);
-        let (map, limit) = match open_existing(&path, epoch, &members)? {
+        let (map, limit) = match open_existing(&path, &access, epoch, &members)? {
             Some(open) => open,
             None => {
-                let tokens = Tokens::open(dir, 0, block)?;
+                let tokens = Tokens::open(dir, &access, 0, block)?;
                 let turn = tokens.turn()?;
                 let reserved = tokens.write(0)?;
                 tokens.sync()?;
@@ -70,13 +69,13 @@ impl Table {
                 let limit = setup.max_records.unwrap_or(MAX_RECORDS).clamp(2, MAX_RECORDS);
                 let members_inode = inode(&members, &path)?;
                 create(dir, Header { epoch, limit, members: members_inode }, reserved)?;
-                open_existing(&path, epoch, &members)?
+                open_existing(&path, &access, epoch, &members)?
                     .ok_or_else(|| Fault::damaged("it vanished while it was made"))?
             }
         };
         // Somebody may have deleted the tokens and left the table.
         let known = map.word(STATE + 3).map_or(0, load);
-        let tokens = Tokens::open(dir, known, block)?;
+        let tokens = Tokens::open(dir, &access, known, block)?;
         tokens.ceiling()?;
         let roster = Roster::join(members, dir, &map)?;
         drop(opening);
@@ -134,11 +133,14 @@ pub(crate) fn load(word: &std::sync::atomic::AtomicU64) -> u64 {
 }
 
 /// `None`: there is no table, or only one that is obsolete and that no process uses.
-fn open_existing(path: &Path, here: Epoch, members: &File) -> Result<Option<(Mapping, u32)>> {
-    let file = match files::private().open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Fault::io("opening", path, error)),
+fn open_existing(
+    path: &Path,
+    access: &Access,
+    here: Epoch,
+    members: &File,
+) -> Result<Option<(Mapping, u32)>> {
+    let Some(file) = files::open(path, access)? else {
+        return Ok(None);
     };
     let header = match Header::read(&file, path, here)? {
         Ok(header) => header,

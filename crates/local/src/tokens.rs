@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use tenure_core::ErrorKind;
 use tenure_proto::Token;
 
+use crate::access::Access;
 use crate::fault::{Fault, Result};
 use crate::files;
 use crate::layout::mix;
@@ -51,12 +52,10 @@ impl Tokens {
     /// Opens the file, or creates it with a ceiling of at least `floor` and of the clock: so that
     /// tokens do not go back when somebody deletes the directory, as long as the clock does not.
     /// So many are reserved at a time.
-    pub(crate) fn open(dir: &Path, floor: u64, block: u64) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, access: &Access, floor: u64, block: u64) -> Result<Self> {
         let path = dir.join("tokens");
-        match files::private().open(&path) {
-            Ok(file) => return Ok(Self::new(file, path, block)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Fault::io("opening", &path, error)),
+        if let Some(file) = files::open(&path, access)? {
+            return Ok(Self::new(file, path, block));
         }
         let draft = dir.join("tokens.new");
         let failed = |error| Fault::io("writing", &draft, error);
@@ -180,7 +179,7 @@ mod tests {
     #[test]
     fn one_spoiled_record_costs_nothing_but_the_last_block() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path(), 0, BLOCK).unwrap();
+        let tokens = Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap();
         let first = tokens.ceiling().unwrap();
         assert_eq!(tokens.write(0).unwrap(), first..first + BLOCK);
         assert_eq!(tokens.write(0).unwrap(), first + BLOCK..first + 2 * BLOCK);
@@ -195,7 +194,7 @@ mod tests {
     #[test]
     fn a_block_is_above_the_file_and_above_the_table() {
         let dir = tempfile::tempdir().unwrap();
-        let tokens = Tokens::open(dir.path(), 0, BLOCK).unwrap();
+        let tokens = Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap();
         let durable = tokens.ceiling().unwrap();
         assert_eq!(tokens.write(5).unwrap().start, durable);
         assert_eq!(tokens.write(durable + 3 * BLOCK).unwrap().start, durable + 3 * BLOCK);
@@ -205,7 +204,8 @@ mod tests {
     #[test]
     fn reservations_take_turns() {
         let dir = tempfile::tempdir().unwrap();
-        let [ours, theirs] = [(); 2].map(|()| Tokens::open(dir.path(), 0, BLOCK).unwrap());
+        let [ours, theirs] =
+            [(); 2].map(|()| Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap());
         let turn = ours.turn().unwrap();
         let ask = || flock(&theirs.file, FlockOperation::NonBlockingLockExclusive);
         assert_eq!(ask(), Err(rustix::io::Errno::AGAIN));
@@ -216,11 +216,18 @@ mod tests {
     #[test]
     fn a_new_file_starts_at_the_clock_or_above_the_floor() {
         let dir = tempfile::tempdir().unwrap();
-        let ceiling = Tokens::open(dir.path(), 0, BLOCK).unwrap().ceiling().unwrap();
+        let ceiling =
+            Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap().ceiling().unwrap();
         assert!(ceiling > 1_700_000_000_000 * 1024);
         let dir = tempfile::tempdir().unwrap();
         let floor = 1 << 60;
-        assert_eq!(Tokens::open(dir.path(), floor, BLOCK).unwrap().ceiling().unwrap(), floor);
-        assert_eq!(Tokens::open(dir.path(), 0, BLOCK).unwrap().ceiling().unwrap(), floor);
+        assert_eq!(
+            Tokens::open(dir.path(), &Access::default(), floor, BLOCK).unwrap().ceiling().unwrap(),
+            floor
+        );
+        assert_eq!(
+            Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap().ceiling().unwrap(),
+            floor
+        );
     }
 }

@@ -10,6 +10,9 @@
 //! the free list means nothing while it is in use. So it matters whether a record is still what it
 //! was at the last commit: once a change has given a record back, the next one it takes may be that
 //! one, and once it has taken one, the next one it gives back may be that one.
+//!
+//! A process that loses a page of the table (module `sigbus`) counts as killed from then on: it
+//! begins no change, stores no further word, and leaves the journal for the next process to undo.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +55,7 @@ const CEILING: usize = 3;
 impl<'t> Txn<'t> {
     /// Passes the gate, and undoes what somebody who died inside left half done.
     pub(crate) fn begin(table: &'t Table) -> Result<Self> {
+        table.map.check()?;
         let gate = table.map.half(GATE).ok_or_else(short)?;
         let is_dead = |inside| table.lives(Member::from_gate(inside)).map(|lives| !lives);
         if let Passed::Blocked(inside) = gate::enter(gate, table.me().at_gate(), is_dead)? {
@@ -138,8 +142,7 @@ impl<'t> Txn<'t> {
             self.state_before = self.state;
         }
         if self.entries > 0 {
-            self.put(JOURNAL_LENGTH, 0)?;
-            self.entries = 0;
+            self.clear_journal()?;
             self.commits += 1;
         }
         (self.has_taken, self.has_freed) = (false, false);
@@ -223,8 +226,8 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
-    /// The next fencing token; `None` if all that are reserved are used up. The disk is not asked
-    /// here: whoever holds up the gate holds up everybody.
+    /// The next fencing token; `None` if all that are reserved are used up. No more are
+    /// reserved here: waiting for the disk here would block every process.
     #[inline]
     pub(crate) fn mint(&mut self) -> Option<Token> {
         let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
@@ -268,13 +271,15 @@ impl<'t> Txn<'t> {
         self.state[CEILING] = block.end;
     }
 
+    /// Stores a word. Fails if its page is gone, so that no word is changed whose old value did not
+    /// get into the journal.
     #[inline]
     fn put(&mut self, word: usize, value: u64) -> Result<()> {
         #[cfg(test)]
         self.before_store()?;
         let word = self.words.get(word).ok_or_else(short)?;
         word.store(value, Ordering::Release);
-        Ok(())
+        self.table.map.check()
     }
 
     fn load_state(&mut self) -> Result<()> {
@@ -323,6 +328,12 @@ impl<'t> Txn<'t> {
             }
             self.put(word, old)?;
         }
+        self.clear_journal()
+    }
+
+    fn clear_journal(&mut self) -> Result<()> {
+        // What was read from a lost page was zeros, and what was stored there was lost.
+        self.table.map.check()?;
         self.put(JOURNAL_LENGTH, 0)?;
         self.entries = 0;
         Ok(())
@@ -345,8 +356,9 @@ impl Drop for Txn<'_> {
         if self.killed {
             return;
         }
-        if self.entries > 0 && self.roll_back().is_err() {
-            // The journal stays, and whoever comes next reports the damage.
+        let is_broken = self.table.map.is_broken();
+        if self.entries > 0 && !is_broken && self.roll_back().is_err() {
+            // The journal stays, and the next process undoes the change or reports the damage.
             tracing::error!(dir = %self.table.dir.display(), "a change could not be undone");
         }
         #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::*;
-use tenure_core::{ErrorKind, Patience, Store};
+use tenure_core::{Answer, ErrorKind, Patience, Store};
 use tenure_local::LocalStore;
 use tenure_testkit::{GENEROUS, eventually};
 
@@ -34,10 +34,7 @@ fn child_entry() {
         let store = LocalStore::open(&dir).unwrap();
         match role {
             "leave" => leave(&store).await,
-            "queue" => {
-                queue(&store).await;
-                listen();
-            }
+            "wait" => wait(&store).await,
             "idle" => {
                 say("idle");
                 listen();
@@ -115,20 +112,43 @@ fn on_sigbus(action: libc::sighandler_t) {
     unsafe { libc::signal(libc::SIGBUS, action) };
 }
 
+/// Where the table's records begin.
+const RECORDS: u64 = 8 * 25_600;
+
+/// Other processes never get the lock that is held: neither one that comes after the table was
+/// truncated, nor one that had it open already.
+fn others_find(idle: &LocalStore, length: u64) {
+    let claim = |store: &LocalStore| {
+        runtime()
+            .block_on(store.claim(&exclusive("a"), Patience::None))
+            .map_err(|error| error.kind())
+    };
+    let late = LocalStore::open(idle.dir()).map_err(|error| error.kind());
+    assert_eq!(late.and_then(|late| claim(&late)), Err(ErrorKind::Damaged), "{length}");
+    // The records that are left are still shared by those who had the table open.
+    let left = if length > RECORDS { Ok(Answer::Busy) } else { Err(ErrorKind::Damaged) };
+    assert_eq!(claim(idle), left, "{length}");
+}
+
 #[test]
 fn a_truncated_table_is_an_error_and_not_a_signal() {
     // Nothing left; the header alone; up to the middle of the buckets; the records but not all.
-    for length in [0, 128, 8 * 12_000, 8 * 25_600, 8 * 25_600 + 8192] {
+    for length in [0, 128, 8 * 12_000, RECORDS, RECORDS + 8192] {
         let dir = tempfile::tempdir().unwrap();
         let mut holder = Peer::start("go on", dir.path());
         assert_eq!(holder.hear(), "held");
+        let idle = LocalStore::open(dir.path()).unwrap();
         let table = std::fs::File::options().write(true).open(dir.path().join("table")).unwrap();
         table.set_len(length).unwrap();
+        others_find(&idle, length);
         holder.tell("go on");
         let said = holder.hear();
-        if length <= 8 * 25_600 {
+        if length <= RECORDS {
             assert_eq!(said, format!("{:?}", [Err::<(), _>(ErrorKind::Damaged); 6]), "{length}");
+            others_find(&idle, length);
         }
+        drop(idle);
+        assert_eq!(table.metadata().unwrap().len(), length, "nothing is written to it any more");
     }
 }
 
@@ -219,19 +239,28 @@ fn a_sigbus_that_another_process_sends_ends_the_host_as_ever() {
     assert_eq!(host.ended().signal(), Some(libc::SIGBUS));
 }
 
-async fn queue(store: &LocalStore) -> [tenure_core::Claim; 2] {
-    let claims = [exclusive("x"), exclusive("y")];
-    for claim in &claims {
-        place(store.claim(claim, QUEUE).await.unwrap());
+/// Waits in two lines, and so has its FIFO open for reading.
+async fn wait(store: &LocalStore) {
+    for lock in ["x", "y"] {
+        let store = store.clone();
+        tokio::spawn(async move { acquire(&store, &exclusive(lock)).await });
     }
-    say("queued");
-    claims
+    let fifos = format!("{}/wake/", store.dir().display());
+    let waits = || async { store.check().unwrap().waiters == 4 && open_files(&fifos) > 0 };
+    assert!(eventually(GENEROUS, waits).await);
+    say("waiting");
+    listen();
 }
 
 /// Leaves two lines, one after the other, as a program that dies of a write to a closed pipe.
 async fn leave(store: &LocalStore) {
     restore_sigpipe();
-    for claim in queue(store).await {
+    let claims = [exclusive("x"), exclusive("y")];
+    for claim in &claims {
+        place(store.claim(claim, QUEUE).await.unwrap());
+    }
+    say("queued");
+    for claim in claims {
         listen();
         store.release(&claim).await.unwrap();
         say("left");
@@ -254,9 +283,9 @@ async fn a_wake_up_for_a_process_that_died_does_not_kill_its_sender() {
     }
     let mut sender = Peer::start("leave", dir.path());
     assert_eq!(sender.hear(), "queued");
-    let mut behind = Peer::start("queue", dir.path());
-    assert_eq!(behind.hear(), "queued");
-    // Leaving a line wakes the next in it.
+    let mut behind = Peer::start("wait", dir.path());
+    assert_eq!(behind.hear(), "waiting");
+    // Leaving a line wakes the next in it; the sender keeps the FIFO open for the next time.
     sender.tell("leave x");
     assert_eq!(sender.hear(), "left");
     behind.kill();

@@ -382,33 +382,3 @@ async fn a_damaged_file_of_tokens_names_one_remedy() {
     let error = LocalStore::open(&dir).unwrap_err().to_string();
     assert!(error.contains("tokens") && !error.contains("table"), "{error}");
 }
-
-#[test]
-fn a_waiter_is_woken_after_the_runtime_of_an_earlier_wait_has_ended() {
-    let (_dir, store) = open();
-    let ours = LocalStore::open(store.dir()).unwrap();
-    let holder = exclusive("a");
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime().block_on(store.claim(&holder, QUEUE)).unwrap();
-    let waiting = exclusive("a");
-    for release in [false, true] {
-        runtime().block_on(async {
-            let Answer::Queued(place) = ours.claim(&waiting, QUEUE).await.unwrap() else {
-                panic!("it must wait");
-            };
-            let wait = ours.wait(&waiting, &place);
-            if !release {
-                // Listening starts on this runtime, and ends with it.
-                let _waited = tokio::time::timeout(Duration::from_millis(20), wait).await;
-                return;
-            }
-            let handed_over = async {
-                tokio::task::yield_now().await;
-                store.release(&holder).await.unwrap();
-            };
-            let both = async { tokio::join!(wait, handed_over).0 };
-            let answer = tokio::time::timeout(Duration::from_secs(20), both).await;
-            grant(answer.expect("it is woken").unwrap());
-        });
-    }
-}

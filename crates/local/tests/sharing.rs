@@ -90,7 +90,7 @@ async fn what_belongs_to_another_user_is_refused() {
     if !is_root() {
         return;
     }
-    let names = ["", "table", "tokens", "members", "init", "wake", "audit.log"];
+    let names = ["", "table", "tokens", "members", "init", "wake", "wake/0", "audit.log"];
     for name in names {
         let (_above, dir) = public();
         drop(LocalStore::open(&dir).unwrap());
@@ -101,6 +101,23 @@ async fn what_belongs_to_another_user_is_refused() {
         chown(&path, Some(0), None).unwrap();
         LocalStore::open(&dir).unwrap();
     }
+}
+
+#[tokio::test]
+async fn an_audit_log_that_another_user_has_put_there_meanwhile_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let (_above, dir) = public();
+    let store = LocalStore::open(&dir).unwrap();
+    let held = exclusive("a");
+    grant(store.claim(&held, QUEUE).await.unwrap());
+    std::fs::write(dir.join("audit.log"), "").unwrap();
+    chown(dir.join("audit.log"), Some(12345), None).unwrap();
+    let eviction = Eviction::new(name("a"), held.owner, "a test");
+    let error = store.evict(&eviction).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(store.check().unwrap().holders, 1);
 }
 
 #[tokio::test]

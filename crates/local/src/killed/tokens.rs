@@ -7,6 +7,7 @@ use tenure_core::{Answer, Mode, Released, Store};
 
 use super::{QUEUE, Scene, claim, identity};
 use crate::LocalStore;
+use crate::access::Access;
 use crate::layout::STATE;
 use crate::reserve::reserve;
 use crate::tokens::Tokens;
@@ -102,7 +103,7 @@ async fn a_kill_in_a_hand_over_without_a_token_leaves_a_sound_table() {
     scene.bystander(Mode::Exclusive).await;
     leave_tokens(&scene.survivor, 0);
     // Nobody reserves any as long as another does.
-    let kept = Tokens::open(scene.dir.path(), 0, 64).unwrap();
+    let kept = Tokens::open(scene.dir.path(), &Access::default(), 0, 64).unwrap();
     let turn = kept.turn().unwrap();
     let before = scene.snapshot();
     for step in 0..100 {
@@ -137,7 +138,7 @@ async fn a_waiter_for_which_there_was_no_token_is_woken_to_ask_for_itself() {
         panic!("not queued");
     };
     leave_tokens(&scene.survivor, 0);
-    let kept = Tokens::open(scene.dir.path(), 0, 64).unwrap();
+    let kept = Tokens::open(scene.dir.path(), &Access::default(), 0, 64).unwrap();
     let turn = kept.turn().unwrap();
     let store = scene.survivor.clone();
     let waiting = tokio::spawn({
