@@ -12,7 +12,7 @@
 //! one, and once it has taken one, the next one it gives back may be that one.
 //!
 //! A process that loses a page of the table (module `sigbus`) counts as killed from then on: it
-//! begins no change, stores no further word, and leaves the journal for the next process to undo.
+//! begins no change, commits none, and leaves the journal for the next process to undo.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,8 +108,11 @@ impl<'t> Txn<'t> {
         let at = JOURNAL + self.entries * 2;
         self.put(at, word as u64)?;
         self.put(at + 1, old)?;
+        // No word is changed whose old value is on a lost page of the journal.
+        self.table.map.check()?;
         self.put(JOURNAL_LENGTH, length_word(self.entries + 1))?;
         self.entries += 1;
+        self.table.map.check()?;
         self.put(word, value)
     }
 
@@ -271,15 +274,13 @@ impl<'t> Txn<'t> {
         self.state[CEILING] = block.end;
     }
 
-    /// Stores a word. Fails if its page is gone, so that no word is changed whose old value did not
-    /// get into the journal.
     #[inline]
     fn put(&mut self, word: usize, value: u64) -> Result<()> {
         #[cfg(test)]
         self.before_store()?;
         let word = self.words.get(word).ok_or_else(short)?;
         word.store(value, Ordering::Release);
-        self.table.map.check()
+        Ok(())
     }
 
     fn load_state(&mut self) -> Result<()> {
@@ -335,6 +336,7 @@ impl<'t> Txn<'t> {
         // What was read from a lost page was zeros, and what was stored there was lost.
         self.table.map.check()?;
         self.put(JOURNAL_LENGTH, 0)?;
+        self.table.map.check()?;
         self.entries = 0;
         Ok(())
     }
