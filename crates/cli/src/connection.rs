@@ -19,6 +19,11 @@ pub(crate) struct Connection {
     pub(crate) url: StoreUrl,
 }
 
+/// Whether the store is kept by servers, which may ask for a password.
+fn has_servers(url: &StoreUrl) -> bool {
+    url.to_string().contains("://")
+}
+
 /// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
 /// opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
@@ -41,7 +46,7 @@ impl Connection {
             let line = exit::line(&error);
             match error.kind() {
                 ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
-                ErrorKind::Denied if url.password().is_none() => {
+                ErrorKind::Denied if url.password().is_none() && has_servers(&url) => {
                     let why = format!("{line} (store {url}); {NO_PASSWORD}");
                     Failure::new(exit::DENIED, why)
                 }

@@ -64,8 +64,8 @@ lock is kept in, without its password.
 The password for a store whose URL has none.
 .TP
 \\fBTENURE_STORE_PASSWORD\\fR
-In the environment of a command: the password of the server in \\fBTENURE_STORE\\fR, for no other
-server. Processes of the same user can read it in /proc. \\fBtenure run \\-\\-withhold\\-password\\fR
+In the environment of a command: the password of the server in
+\\fBTENURE_STORE_PASSWORD_FOR\\fR, for no other server. Processes of the same user can read it in /proc. \\fBtenure run \\-\\-withhold\\-password\\fR
 passes on neither this nor \\fBTENURE_PASSWORD\\fR.
 .TP
 \\fBTENURE_DIR\\fR

@@ -69,7 +69,7 @@ async fn under_lock(
             return Err(not_started(&line[0], &error));
         }
     };
-    let end = supervise::supervise(&job, &guard, &mut signals, arguments).await?;
+    let end = supervise::supervise(connection, &job, &guard, &mut signals, arguments).await?;
     // The signal to die of: one from the terminal, or one that we have passed on.
     let from_terminal = job.finish(end.signal.filter(|_| !end.passed_on));
     let dying_of = from_terminal.or(end.signal.filter(|_| end.passed_on));
@@ -135,10 +135,14 @@ fn prepare(
     };
     match connection.url.password() {
         Some(password) if !arguments.withhold_password => {
-            command.env("TENURE_STORE_PASSWORD", password)
+            command.env("TENURE_STORE_PASSWORD", password);
+            // The command may change TENURE_STORE: the password belongs to this one.
+            command.env("TENURE_STORE_PASSWORD_FOR", connection.url.to_string());
         }
         // We may run under another tenure, on another store.
-        _ => command.env_remove("TENURE_STORE_PASSWORD"),
+        _ => {
+            command.env_remove("TENURE_STORE_PASSWORD").env_remove("TENURE_STORE_PASSWORD_FOR");
+        }
     };
     if arguments.withhold_password {
         command.env_remove("TENURE_PASSWORD");

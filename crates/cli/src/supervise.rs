@@ -8,9 +8,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::{OnLost, Run};
 use crate::child::{Change, Ending, Job, LOOK_EVERY};
-use crate::exit::Failure;
+use crate::connection::Connection;
+use crate::exit::{self, Failure};
 use crate::held::Held;
 use crate::output::complain;
+use crate::release::release_of;
 use crate::schedule::{Schedule, Step};
 use crate::signals::{ENDING, Signals};
 
@@ -27,8 +29,10 @@ pub(crate) struct End {
     pub(crate) lost: bool,
 }
 
-/// Stays with the command until it has ended; after a loss, until its whole group has.
+/// Stays with the command until it has ended; after a loss, or a signal that asks for an end, until
+/// its whole group has.
 pub(crate) async fn supervise(
+    connection: &Connection,
     job: &Job,
     guard: &Held,
     signals: &mut Signals,
@@ -41,7 +45,12 @@ pub(crate) async fn supervise(
         tokio::select! {
             // Loss comes first: after a stop everything is ready at once.
             biased;
-            reason = guard.lost(), if !watch.lost => watch.on_loss(reason),
+            reason = guard.lost(), if !watch.lost => {
+                watch.on_loss(reason);
+                if reason == LossReason::MaxHold && arguments.on_lost == OnLost::Nothing {
+                    give_up(connection, guard).await;
+                }
+            }
             () = guard.danger(), if !watch.in_danger && !watch.lost => watch.on_danger(),
             () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {
                 if watch.on_time() {
@@ -62,9 +71,16 @@ pub(crate) async fn supervise(
         }
     };
     let stopped = watch.lost || watch.state != State::Running;
-    let gone = match stopped && arguments.on_lost != OnLost::Nothing {
-        true => end_group(job, &watch).await,
-        false => true,
+    let signal = ending.and_then(|ending| ending.signal);
+    let asked_to_end = passed_on.iter().chain(&signal).any(|signal| ENDING.contains(signal));
+    let gone = if stopped {
+        arguments.on_lost == OnLost::Nothing || end_group(job, &watch).await
+    } else if asked_to_end {
+        // The others of its group would run on without the lock.
+        let patient = Instant::now() + arguments.grace;
+        end_group_by(job, || guard.is_valid().then_some(patient)).await
+    } else {
+        true
     };
     if !gone {
         complain(&format!(
@@ -73,9 +89,8 @@ pub(crate) async fn supervise(
             guard.name()
         ));
     }
-    let signal = ending.and_then(|ending| ending.signal);
     Ok(End {
-        code: ending.map(|ending| ending.code),
+        code: ending.map(|ending| ending.code).filter(|_| gone),
         signal,
         passed_on: signal.is_some_and(|signal| passed_on.contains(&signal)),
         lost: stopped,
@@ -175,7 +190,8 @@ impl<'a> Watch<'a> {
         };
         let then = match (self.on_lost, reason) {
             (OnLost::Nothing, _) => "the command goes on without it",
-            (OnLost::Term, LossReason::MaxHold | LossReason::NotHeld) => "stopping the command",
+            (OnLost::Term, LossReason::MaxHold) => "stopping the command",
+            (OnLost::Term, LossReason::NotHeld) if self.is_own() => "stopping the command",
             _ => "killing the command",
         };
         complain(&format!("{why} the lock {name:?}; {then}"));
@@ -186,9 +202,17 @@ impl<'a> Watch<'a> {
             (OnLost::Term, LossReason::MaxHold) if !self.in_danger => {
                 self.tell_to_end(self.schedule.grace.min(self.schedule.ttl / 2));
             }
-            (OnLost::Term, LossReason::NotHeld) => self.tell_to_end(self.schedule.grace),
+            // A lock that was taken by force: the command may still clean up.
+            (OnLost::Term, LossReason::NotHeld) if self.is_own() => {
+                self.tell_to_end(self.schedule.grace);
+            }
+            // A lock that the `tenure run` around us has given back: there was time before.
             _ => self.kill(),
         }
+    }
+
+    const fn is_own(&self) -> bool {
+        matches!(self.guard, Held::Own(_))
     }
 
     fn tell_to_end(&mut self, grace: Duration) {
@@ -226,6 +250,15 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// Releases a lock that is given up while its command goes on.
+async fn give_up(connection: &Connection, guard: &Held) {
+    if let Held::Own(guard) = guard
+        && let Err(error) = release_of(connection, guard.name().clone(), guard.owner()).await
+    {
+        complain(&format!("{}; it is free when its TTL has passed", exit::line(&error)));
+    }
+}
+
 /// Passes a signal on to the command. One that asks it to end also continues it: a stopped process
 /// does not even see that it should.
 fn pass_on(job: &Job, signal: Signal) {
@@ -258,11 +291,19 @@ fn follow(job: &Job, guard: &Held, lost: bool) -> Result<Option<Ending>, Failure
 /// The command is gone or cannot be killed; the others of its group have as long as it had. Says
 /// whether all of them are gone.
 async fn end_group(job: &Job, watch: &Watch<'_>) -> bool {
-    while let State::Told(_) = watch.state
-        && !job.is_gone()
-        && watch.wake_at().is_some_and(|kill_at| Instant::now() < kill_at)
-    {
+    let told = matches!(watch.state, State::Told(_));
+    end_group_by(job, || watch.wake_at().filter(|_| told)).await
+}
+
+/// Waits for the processes of a group to end, and kills them at the time that `kill_at` names, or at
+/// once if it names none. Says whether all of them are gone.
+async fn end_group_by(job: &Job, kill_at: impl Fn() -> Option<Instant>) -> bool {
+    Job::adopt_orphans();
+    while !job.is_gone() && kill_at().is_some_and(|kill_at| Instant::now() < kill_at) {
         sleep(LOOK_EVERY).await;
+    }
+    if job.is_gone() {
+        return true;
     }
     // An error says that they cannot be killed: then they are not gone either.
     let _ = job.tell_all(Signal::KILL);

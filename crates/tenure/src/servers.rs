@@ -24,7 +24,8 @@ pub(crate) fn addresses(hosts: &str, default: u16) -> Vec<(String, u16)> {
 /// it belongs to this server; else `TENURE_PASSWORD`.
 ///
 /// `tenure run` sets `TENURE_STORE_PASSWORD` for its command to the password of the server in
-/// `TENURE_STORE`. No other server is sent it.
+/// `TENURE_STORE_PASSWORD_FOR`. No other server is sent it, also where the command sets another
+/// `TENURE_STORE`.
 pub(crate) fn password(url: &StoreUrl) -> Option<String> {
     password_in(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
@@ -34,7 +35,7 @@ fn password_in(url: &StoreUrl, variable: impl Fn(&str) -> Option<String>) -> Opt
         return Some(password.to_owned());
     }
     let bound = || {
-        let theirs = variable("TENURE_STORE")?.parse::<StoreUrl>().ok()?;
+        let theirs = variable("TENURE_STORE_PASSWORD_FOR")?.parse::<StoreUrl>().ok()?;
         let login = |url: &StoreUrl| {
             let Servers { user, hosts, .. } = url.servers()?.clone();
             Some((url.scheme(), user, hosts))
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_password_nearest_to_the_server_is_used() {
-        let store = ("TENURE_STORE", "rediss://app@h:1/2?prefix=x");
+        let store = ("TENURE_STORE_PASSWORD_FOR", "rediss://app@h:1/2?prefix=x");
         let (bound, any) = (("TENURE_STORE_PASSWORD", "bound"), ("TENURE_PASSWORD", "any"));
         let all = [store, bound, any];
         assert_eq!(password("rediss://app:own@h:1", &all).as_deref(), Some("own"));
@@ -84,7 +85,8 @@ mod tests {
             assert_eq!(password(other, &all).as_deref(), Some("any"), "{other}");
             assert_eq!(password(other, &[store, bound]), None, "{other}");
         }
-        assert_eq!(password("rediss://app@h:1", &[bound]), None, "bound to no server");
+        let changed = [bound, ("TENURE_STORE", "rediss://app@h:1")];
+        assert_eq!(password("rediss://app@h:1", &changed), None, "bound to no server");
         assert_eq!(password("rediss://app@h:1", &[store, any]).as_deref(), Some("any"));
     }
 }

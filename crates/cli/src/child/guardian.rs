@@ -103,25 +103,27 @@ pub(crate) fn stand_guard() -> ExitCode {
 /// is gone.
 fn end(group: Pid, pending: Option<&PendingRelease>, limit: Instant) -> bool {
     let mut told = false;
+    // What can be killed is gone by then. The call fails only if none of the group can be killed.
+    let gone_by = Instant::now() + Duration::from_secs(1);
     loop {
         // A process may have started another since the last time.
         let killed = kill_process_group(group, Signal::KILL);
         if group::is_gone(group) {
             return true;
         }
-        if let Err(error) = killed
-            && error != Errno::SRCH
-            && !told
-        {
+        let refused = killed.err().filter(|error| *error != Errno::SRCH);
+        let now = Instant::now();
+        if !told && (refused.is_some() || now >= gone_by) {
             told = true;
             let lock = pending.map_or_else(|| "its lock".into(), PendingRelease::describe);
             let group = group::describe(group);
+            let why = refused.map_or_else(|| "it does not end".into(), |error| error.to_string());
             complain(&format!(
-                "tenure died, and could not kill {group}: {error}; it may still run without {lock}: \
+                "tenure died, and could not kill {group}: {why}; it may still run without {lock}: \
                  end it by hand"
             ));
         }
-        if Instant::now() >= limit {
+        if told && now >= limit {
             return false;
         }
         std::thread::sleep(LOOK_EVERY);

@@ -200,3 +200,30 @@ fn what_the_command_leaves_in_the_background_keeps_nothing_open_of_ours() {
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
 }
+
+/// The shell ends at once, and leaves a process behind that does not hear the signal.
+#[tokio::test]
+async fn a_signal_that_ends_the_command_ends_its_group_before_the_lock_is_given_back() {
+    let store = Store::new();
+    let deaf = "sh -c 'trap \"\" TERM; echo $$; exec sleep 100' & wait";
+    let mut run = store.start(&["run", "--grace", "300ms", "a", "-c", deaf]);
+    let left_behind: u32 = line(&mut run).await.parse().unwrap();
+    signal(&run, Signal::TERM);
+    // One that is dead and not yet waited for does not count.
+    let status = format!("/proc/{left_behind}/status");
+    let look = format!("grep -q 'State:.[RSD]' {status} 2>/dev/null && echo alive || echo gone");
+    let said = store.run(&["run", "-w", "20s", "a", "-c", &look]).ok();
+    assert_eq!(said.trim(), "gone");
+    assert_eq!(died_of(&mut run).await, Some(Signal::TERM.as_raw()));
+}
+
+#[tokio::test]
+async fn a_lock_whose_max_hold_is_over_is_free_although_its_command_goes_on() {
+    let store = Store::new();
+    let options = ["--max-hold", "300ms", "--on-lost", "nothing"];
+    let mut run =
+        store.start(&[&["run"], &options[..], &["a", "-c", "echo $$; exec cat"]].concat());
+    let command: u32 = line(&mut run).await.parse().unwrap();
+    store.run(&["run", "-w", "10s", "a", "--", "true"]).ok();
+    assert!(runs(command), "it goes on");
+}

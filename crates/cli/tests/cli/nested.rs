@@ -197,3 +197,16 @@ async fn the_death_of_the_inner_one_leaves_the_lock_to_the_outer_one() {
     run.send("go on").unwrap();
     assert_eq!(code(&mut run).await, Some(0));
 }
+
+/// The outer command ends and leaves the inner one in the background: the lock is free from then on.
+#[tokio::test]
+async fn an_inner_command_is_killed_at_once_when_the_lock_around_it_is_given_back() {
+    let store = Store::new();
+    let inner = "trap : TERM; echo $$; while :; do sleep 0.05; done";
+    let outer = format!("{TENURE} run --grace 10m a -c '{inner}' & read line");
+    let mut run = store.start(&["run", "a", "-c", &outer]);
+    let command: u32 = line(&mut run).await.parse().unwrap();
+    run.send("end").unwrap();
+    assert_eq!(code(&mut run).await, Some(0));
+    assert!(ends(command).await, "it would have ten minutes otherwise");
+}

@@ -116,6 +116,22 @@ async fn a_command_that_cannot_be_killed_after_our_death_is_reported() {
     assert!(report.contains("may still run without") && report.contains(&command.0.to_string()));
 }
 
+/// A shell that can be killed, with a process that cannot.
+#[tokio::test]
+async fn a_process_of_the_group_that_cannot_be_killed_after_our_death_is_reported() {
+    let Some(case) = Case::start() else { return };
+    let store = format!("local:{}/store", case.folder.path().display());
+    let mut command = case.as_nobody();
+    command.args(["sh", "-c", "exec ./tenure run a -c \"$0\" 2>&1"]);
+    let root = ROOT.join(" ");
+    command.arg(format!("./become-root {root} sh -c '{STAY}'; true")).env("TENURE_STORE", store);
+    let mut run = Process::spawn(command).unwrap();
+    let command = Ended(line(&mut run).await.parse().unwrap());
+    run.kill9().unwrap();
+    let report = line(&mut run).await;
+    assert!(report.contains("may still run without") && report.contains(&command.0.to_string()));
+}
+
 /// No process of the group may run when the lock goes to another.
 #[tokio::test]
 async fn a_lock_is_not_given_back_after_our_death_while_its_command_runs() {
