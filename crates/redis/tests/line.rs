@@ -120,7 +120,7 @@ async fn a_connection_that_goes_silent_is_replaced_by_one_that_answers() {
     let store = RedisStore::connect(config).await.unwrap();
     let held = claim(Mode::Exclusive);
     assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
-    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+    renew_over_its_own(&server, &store, &held).await;
     proxy.strand();
     let lost = store.renew(&held).await.unwrap_err();
     assert_eq!((lost.kind(), lost.effect()), (ErrorKind::Unreachable, Effect::Unknown));
@@ -147,12 +147,18 @@ async fn a_server_that_takes_no_more_connections_renews_over_the_one_there_is() 
     assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
     allow(100);
     // Its own is made meanwhile, and used from then on.
+    renew_over_its_own(&server, &store, &held).await;
+}
+
+/// Renews until there is a connection for renewals besides the one for everything else.
+async fn renew_over_its_own(server: &RedisServer, store: &RedisStore, held: &Claim) {
     let has_its_own = || async {
-        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+        assert_eq!(store.renew(held).await.unwrap(), Renewal::Renewed);
         let clients = server.command(&["CLIENT", "LIST"]).unwrap();
         clients.matches("name=tenure ").count() == 2
     };
     assert!(eventually(GENEROUS, has_its_own).await);
+    assert_eq!(store.renew(held).await.unwrap(), Renewal::Renewed);
 }
 
 /// Also where another connection was tried meanwhile, and failed.
