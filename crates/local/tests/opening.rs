@@ -216,3 +216,16 @@ fn terms_stand_still_while_the_machine_sleeps() {
     let said = Peer::start_under(&namespace, "renew", dir.path()).hear();
     assert_eq!(said, "true true Ok(())");
 }
+
+#[tokio::test]
+async fn a_symbolic_link_leads_to_the_same_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = dir.path().join("real");
+    let store = LocalStore::open(&real).unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let linked = LocalStore::open(&link).unwrap();
+    let held = exclusive("a");
+    token(store.claim(&held, Patience::None).await.unwrap());
+    assert_eq!(linked.claim(&exclusive("a"), Patience::None).await.unwrap(), Answer::Busy);
+}
