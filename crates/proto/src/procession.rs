@@ -1,22 +1,7 @@
 //! Who of a line holds, where the line itself is all there is: nobody is told that it holds, it can
 //! be seen.
 
-use crate::{Mode, Occupancy};
-
-/// How many of a line, in the order of their creation, hold the lock: they go in one by one, and
-/// the first that finds no room keeps all others out. Whoever is in stays in: those who come later
-/// stand behind it, and those who leave only make room.
-pub fn admitted(line: impl IntoIterator<Item = Mode>) -> usize {
-    let mut room = Occupancy::default();
-    let goes_in = |mode: &Mode| {
-        let fits = room.admits(*mode);
-        if fits {
-            room.enter(*mode);
-        }
-        fits
-    };
-    line.into_iter().take_while(goes_in).count()
-}
+use crate::{Mode, admitted};
 
 /// What keeps a claim of `mode` out, behind these in the order of their creation.
 #[derive(Clone, Debug, PartialEq, Eq)]

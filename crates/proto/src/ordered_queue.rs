@@ -1,0 +1,269 @@
+//! What one process knows of a lock's queue of ordered entries, and what it must do next so that
+//! its own waiters are admitted: list the queue, or watch some entries.
+//!
+//! The engine orders the entries, new ones come last, and whether an entry is admitted follows from
+//! the entries before it ([`admitted`]). So what was listed once stays a superset of what is there,
+//! up to the order that the listing covers; and an entry that is admitted by a superset of what is
+//! before it is admitted. A process with many waiters needs one listing for all of them, and watches
+//! on behalf of the first of them only: no later one can be admitted before it.
+
+use std::collections::BTreeMap;
+
+use crate::{Mode, Occupancy};
+
+/// How many of a queue, in their order, hold the lock: they are admitted one by one, and the first
+/// one that finds no room keeps all later ones out. An entry that is admitted stays so: new entries
+/// come after it, and those that leave only make room.
+pub fn admitted(queue: impl IntoIterator<Item = Mode>) -> usize {
+    let mut room = Occupancy::default();
+    let enters = |mode: &Mode| {
+        let fits = room.admits(*mode);
+        if fits {
+            room.enter(*mode);
+        }
+        fits
+    };
+    queue.into_iter().take_while(enters).count()
+}
+
+/// One process's view of a queue. The process's own waiting entries are its *waiters*.
+#[derive(Clone, Debug, Default)]
+pub struct OrderedQueue {
+    entries: BTreeMap<i64, Known>,
+    /// The orders of the waiters among the entries.
+    waiters: BTreeMap<i64, Waiter>,
+    /// Every entry up to this order is among `entries`, unless it is gone.
+    covers: Option<i64>,
+    /// Something happened that only a listing shows.
+    stale: bool,
+    /// A listing is under way.
+    listing: bool,
+    /// How many watched entries in a row turned out to be gone.
+    missing: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    mode: Mode,
+    /// Watched for a change since before the last listing.
+    change_watched: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiter {
+    /// Its own entry is watched, so that its removal would be known.
+    watched: bool,
+    /// Its own entry was in a listing that arrived just now.
+    fresh: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// The waiters that are admitted now, in their order. They are waiters no more.
+    pub admitted: Vec<i64>,
+    /// Whether to list the queue: call [`OrderedQueue::handle_listing_begun`] before.
+    pub list: bool,
+    /// The entries to watch. Watches on other entries can end.
+    pub watch: Vec<(i64, WatchFor)>,
+}
+
+/// What to watch an entry for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchFor {
+    /// Its removal.
+    Removal,
+    /// Its removal, or a write: an entry that had to wait is written to when it is admitted.
+    Change,
+}
+
+/// What keeps a waiter out.
+enum Obstacle {
+    /// This entry, until it is removed.
+    Entry(i64),
+    /// This entry waits too: until it is admitted or removed.
+    Waiting(i64),
+    /// All before it hold: any of them.
+    Holders,
+}
+
+impl OrderedQueue {
+    /// How many watched entries in a row may turn out to be gone before the queue is listed again.
+    const MISSING: u32 = 8;
+
+    /// Whether the process has no waiter in the queue.
+    pub fn is_idle(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// How many waiters the process has in the queue.
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Whether this waiter is the first of the process.
+    pub fn is_first(&self, order: i64) -> bool {
+        self.waiters.keys().next() == Some(&order)
+    }
+
+    /// A waiter of this process has joined the queue.
+    pub fn handle_entered(&mut self, order: i64, mode: Mode) {
+        self.entries.entry(order).or_insert(Known { mode, change_watched: false });
+        self.waiters.entry(order).or_default();
+    }
+
+    /// A listing is about to be sent: it shows all that happened before.
+    pub fn handle_listing_begun(&mut self) {
+        self.listing = true;
+        self.stale = false;
+    }
+
+    /// The listing that was begun has ended; if it failed, another one is needed.
+    pub fn handle_listing_ended(&mut self, failed: bool) {
+        self.listing = false;
+        self.stale |= failed;
+    }
+
+    /// The queue was listed: these entries are there, and up to `covers` no others. Returns the
+    /// waiters that are not there any more.
+    pub fn handle_listed(
+        &mut self,
+        listed: impl IntoIterator<Item = (i64, Mode)>,
+        covers: i64,
+    ) -> Vec<i64> {
+        let later = self.entries.split_off(&covers.saturating_add(1));
+        let before = std::mem::replace(&mut self.entries, later);
+        for (order, mode) in listed {
+            let change_watched = before.get(&order).is_some_and(|known| known.change_watched);
+            self.entries.insert(order, Known { mode, change_watched });
+        }
+        self.covers = Some(self.covers.map_or(covers, |known| known.max(covers)));
+        self.missing = 0;
+        let mut gone = Vec::new();
+        let entries = &self.entries;
+        self.waiters.retain(|order, waiter| {
+            waiter.fresh = entries.contains_key(order) && *order <= covers;
+            let there = entries.contains_key(order);
+            if !there {
+                gone.push(*order);
+            }
+            there
+        });
+        gone
+    }
+
+    /// An entry is gone: it was removed, or a watch found it missing.
+    pub fn handle_removed(&mut self, order: i64) {
+        self.entries.remove(&order);
+        self.waiters.remove(&order);
+    }
+
+    /// An entry that was to be watched is not there.
+    pub fn handle_missing(&mut self, order: i64) {
+        self.handle_removed(order);
+        self.missing += 1;
+        if self.missing > Self::MISSING {
+            self.stale = true;
+        }
+    }
+
+    /// A watch for a change of an entry is in place, and the entry was there afterwards.
+    pub fn handle_watched(&mut self, order: i64, watched_for: WatchFor) {
+        self.missing = 0;
+        if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.watched = true;
+        }
+        if watched_for == WatchFor::Change
+            && let Some(known) = self.entries.get_mut(&order)
+            && !known.change_watched
+        {
+            known.change_watched = true;
+            // It may have been admitted between the listing and the watch.
+            self.stale = true;
+        }
+    }
+
+    /// The watch of an entry has ended, with or without a reason.
+    pub fn handle_unwatched(&mut self, order: i64) {
+        if let Some(waiter) = self.waiters.get_mut(&order) {
+            waiter.watched = false;
+        }
+        if let Some(known) = self.entries.get_mut(&order) {
+            known.change_watched = false;
+        }
+    }
+
+    /// Something happened that the view does not show: an entry was written to, or news may have
+    /// been lost.
+    pub fn handle_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// What to do next. Call it after everything that was handled.
+    pub fn step(&mut self) -> Step {
+        let mut step = Step::default();
+        while let Some((&order, &waiter)) = self.waiters.first_key_value()
+            && self.is_covered(order)
+            && self.obstacle(order).is_none()
+            && (waiter.watched || waiter.fresh)
+        {
+            self.waiters.remove(&order);
+            step.admitted.push(order);
+        }
+        for waiter in self.waiters.values_mut() {
+            waiter.fresh = false;
+        }
+        let mut orders = self.waiters.keys().copied();
+        let Some(first) = orders.next() else { return step };
+        let second = orders.next();
+        // The second is listed ahead of its turn, so that a hand-off to it need not wait for that.
+        let needed = self.stale || !self.is_covered(second.unwrap_or(first));
+        step.list = needed && !self.listing;
+        if self.is_covered(first) {
+            match self.obstacle(first) {
+                None => {}
+                Some(Obstacle::Entry(order)) => step.watch.push((order, WatchFor::Removal)),
+                Some(Obstacle::Waiting(order)) => step.watch.push((order, WatchFor::Change)),
+                Some(Obstacle::Holders) => {
+                    let before = self.entries.range(..first);
+                    step.watch.extend(before.map(|(order, _)| (*order, WatchFor::Removal)));
+                }
+            }
+        }
+        for own in [Some(first), second].into_iter().flatten() {
+            if step.watch.iter().all(|(order, _)| *order != own) {
+                step.watch.push((own, WatchFor::Removal));
+            }
+        }
+        step
+    }
+
+    fn is_covered(&self, order: i64) -> bool {
+        self.covers.is_some_and(|covers| order <= covers)
+    }
+
+    fn obstacle(&self, order: i64) -> Option<Obstacle> {
+        let mode = self.entries.get(&order)?.mode;
+        let mut before = self.entries.range(..order);
+        let (&last, _) = before.clone().next_back()?;
+        match mode {
+            Mode::Exclusive => Some(Obstacle::Entry(last)),
+            Mode::Shared => {
+                let other = before.rfind(|(_, known)| known.mode != Mode::Shared);
+                other.map(|(order, _)| Obstacle::Entry(*order))
+            }
+            Mode::Permits { .. } => {
+                let count = before.clone().count();
+                let modes = before.map(|(_, known)| known.mode).chain([mode]);
+                match admitted(modes) {
+                    inside if inside > count => None,
+                    inside if inside == count => Some(Obstacle::Holders),
+                    _ => Some(Obstacle::Waiting(last)),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
