@@ -203,12 +203,16 @@ fn play(modes: &[Mode], steps: impl IntoIterator<Item = usize>) {
             3 => drop(world.queue.keys().next().copied().map(|order| world.remove(order, false))),
             4 => {
                 let last = world.queue.keys().next_back().copied();
-                drop(last.map(|order| world.remove(order, false)));
+                if let Some(order) = last {
+                    world.remove(order, false);
+                }
             }
             // Somebody deletes an entry from the middle by hand.
             5 => {
                 let middle = world.queue.keys().nth(world.queue.len() / 2).copied();
-                drop(middle.map(|order| world.remove(order, true)));
+                if let Some(order) = middle {
+                    world.remove(order, true);
+                }
             }
             6 => {
                 // The watches of a process end.
