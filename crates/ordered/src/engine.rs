@@ -10,6 +10,7 @@ use tenure_core::{
     Background, Claim, Eviction, Fence, Fencing, Finding, LockName, Mode, Moment, OwnerId, Result,
     Store, Token,
 };
+use tenure_proto::Order;
 
 /// An engine that keeps, for each lock, a queue of entries: each has a place in a total order that
 /// the engine assigns, and each is removed by the engine when the session that made it ends.
@@ -35,6 +36,11 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
 
     /// What can make a fencing token go backwards.
     fn fencing(&self) -> Fencing;
+
+    /// The longest TTL that the servers allow, if they limit it.
+    fn longest_ttl(&self) -> Option<Duration> {
+        None
+    }
 
     /// A session for claims of this TTL, shared by those that it fits: the engine ends it no earlier
     /// than `ttl` after [`Session::confirmed`], and that is at most a quarter of `ttl` ago.
@@ -74,6 +80,17 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// # Errors
     /// If no answer came.
     async fn fence_writes(&self, session: &Arc<Self::Session>, began: Moment) -> Result<bool>;
+
+    /// The entry of this claim, with its token, if it is in its lock's queue and belongs to the
+    /// session. Linearizable.
+    ///
+    /// # Errors
+    /// If no answer came.
+    async fn find(
+        &self,
+        session: &Arc<Self::Session>,
+        claim: &Claim,
+    ) -> Result<Option<(Entry<Self::Key>, Token)>>;
 
     /// Whether a lock's queue is empty, or `None` if to find out costs as much as to list it.
     /// Linearizable.
@@ -171,6 +188,9 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// If no answer came.
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>>;
 
+    /// How people name the owner of an entry that is not tenure's.
+    fn foreign_owner(&self, name: &LockName, key: &Self::Key) -> String;
+
     /// What is true in the engine as long as this entry is there.
     fn fence(&self, name: &LockName, entry: &Entry<Self::Key>, token: Token) -> Option<Fence>;
 
@@ -208,7 +228,7 @@ pub trait Session: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<K> {
     /// Its place: lower comes first. No two entries of a queue have the same.
-    pub order: i64,
+    pub order: Order,
     /// What it wants. An entry that another program made is taken for
     /// [`Exclusive`](Mode::Exclusive), unless the engine knows better.
     pub mode: Mode,
@@ -224,7 +244,7 @@ pub struct Listing<K> {
     /// The entries, in their order.
     pub entries: Vec<Entry<K>>,
     /// Every entry up to this order is shown, if it is there at all.
-    pub covers: i64,
+    pub covers: Order,
 }
 
 /// What came of [`Engine::enter`].

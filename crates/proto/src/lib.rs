@@ -20,7 +20,7 @@ pub use admission::{Mode, Occupancy};
 pub use backoff::Backoff;
 pub use line::{Entry, Line, Standing};
 pub use moment::Moment;
-pub use ordered_queue::{OrderedQueue, Step, WatchFor, admitted};
+pub use ordered_queue::{Order, OrderedQueue, Step, WatchFor, admitted};
 pub use procession::{Obstacle, obstacle};
 pub use token::{Reserve, Token};
 pub use watchdog::{Action, LossReason, Watchdog, deadline};

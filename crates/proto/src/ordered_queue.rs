@@ -11,6 +11,11 @@ use std::collections::BTreeMap;
 
 use crate::{Mode, Occupancy};
 
+/// An entry's place in its queue: lower comes first, and later entries have higher orders, also when
+/// the queue was deleted and made anew in between. Wide enough for an engine that must put the
+/// identity of the queue in front of its own numbers.
+pub type Order = i128;
+
 /// How many of a queue, in their order, hold the lock: they are admitted one by one, and the first
 /// one that finds no room keeps all later ones out. An entry that is admitted stays so: new entries
 /// come after it, and those that leave only make room.
@@ -29,11 +34,11 @@ pub fn admitted(queue: impl IntoIterator<Item = Mode>) -> usize {
 /// One process's view of a queue. The process's own waiting entries are its *waiters*.
 #[derive(Clone, Debug, Default)]
 pub struct OrderedQueue {
-    entries: BTreeMap<i64, Known>,
+    entries: BTreeMap<Order, Known>,
     /// The orders of the waiters among the entries.
-    waiters: BTreeMap<i64, Waiter>,
+    waiters: BTreeMap<Order, Waiter>,
     /// Every entry up to this order is among `entries`, unless it is gone.
-    covers: Option<i64>,
+    covers: Option<Order>,
     /// Something happened that only a listing shows.
     stale: bool,
     /// A listing is under way.
@@ -61,11 +66,11 @@ struct Waiter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// The waiters that are admitted now, in their order. They are waiters no more.
-    pub admitted: Vec<i64>,
+    pub admitted: Vec<Order>,
     /// Whether to list the queue: call [`OrderedQueue::handle_listing_begun`] before.
     pub list: bool,
     /// The entries to watch. Watches on other entries can end.
-    pub watch: Vec<(i64, WatchFor)>,
+    pub watch: Vec<(Order, WatchFor)>,
 }
 
 /// What to watch an entry for.
@@ -80,9 +85,9 @@ pub enum WatchFor {
 /// What keeps a waiter out.
 enum Obstacle {
     /// This entry, until it is removed.
-    Entry(i64),
+    Entry(Order),
     /// This entry waits too: until it is admitted or removed.
-    Waiting(i64),
+    Waiting(Order),
     /// All before it hold: any of them.
     Holders,
 }
@@ -102,12 +107,12 @@ impl OrderedQueue {
     }
 
     /// Whether this waiter is the first of the process.
-    pub fn is_first(&self, order: i64) -> bool {
+    pub fn is_first(&self, order: Order) -> bool {
         self.waiters.keys().next() == Some(&order)
     }
 
     /// A waiter of this process has joined the queue.
-    pub fn handle_entered(&mut self, order: i64, mode: Mode) {
+    pub fn handle_entered(&mut self, order: Order, mode: Mode) {
         self.entries.entry(order).or_insert(Known { mode, change_watched: false });
         self.waiters.entry(order).or_default();
     }
@@ -128,9 +133,9 @@ impl OrderedQueue {
     /// waiters that are not there any more.
     pub fn handle_listed(
         &mut self,
-        listed: impl IntoIterator<Item = (i64, Mode)>,
-        covers: i64,
-    ) -> Vec<i64> {
+        listed: impl IntoIterator<Item = (Order, Mode)>,
+        covers: Order,
+    ) -> Vec<Order> {
         let later = self.entries.split_off(&covers.saturating_add(1));
         let before = std::mem::replace(&mut self.entries, later);
         for (order, mode) in listed {
@@ -153,13 +158,13 @@ impl OrderedQueue {
     }
 
     /// An entry is gone: it was removed, or a watch found it missing.
-    pub fn handle_removed(&mut self, order: i64) {
+    pub fn handle_removed(&mut self, order: Order) {
         self.entries.remove(&order);
         self.waiters.remove(&order);
     }
 
     /// An entry that was to be watched is not there.
-    pub fn handle_missing(&mut self, order: i64) {
+    pub fn handle_missing(&mut self, order: Order) {
         self.handle_removed(order);
         self.missing += 1;
         if self.missing > Self::MISSING {
@@ -168,7 +173,7 @@ impl OrderedQueue {
     }
 
     /// A watch for a change of an entry is in place, and the entry was there afterwards.
-    pub fn handle_watched(&mut self, order: i64, watched_for: WatchFor) {
+    pub fn handle_watched(&mut self, order: Order, watched_for: WatchFor) {
         self.missing = 0;
         if let Some(waiter) = self.waiters.get_mut(&order) {
             waiter.watched = true;
@@ -184,7 +189,7 @@ impl OrderedQueue {
     }
 
     /// The watch of an entry has ended, with or without a reason.
-    pub fn handle_unwatched(&mut self, order: i64) {
+    pub fn handle_unwatched(&mut self, order: Order) {
         if let Some(waiter) = self.waiters.get_mut(&order) {
             waiter.watched = false;
         }
@@ -238,11 +243,11 @@ impl OrderedQueue {
         step
     }
 
-    fn is_covered(&self, order: i64) -> bool {
+    fn is_covered(&self, order: Order) -> bool {
         self.covers.is_some_and(|covers| order <= covers)
     }
 
-    fn obstacle(&self, order: i64) -> Option<Obstacle> {
+    fn obstacle(&self, order: Order) -> Option<Obstacle> {
         let mode = self.entries.get(&order)?.mode;
         let mut before = self.entries.range(..order);
         let (&last, _) = before.clone().next_back()?;

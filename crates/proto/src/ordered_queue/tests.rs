@@ -14,8 +14,8 @@ const fn permits(take: u32, of: u32) -> Mode {
 #[derive(Clone, Default)]
 struct World {
     /// What is in the queue, by order, and which process it belongs to; `None`: another program.
-    queue: BTreeMap<i64, (Mode, Option<usize>)>,
-    last: i64,
+    queue: BTreeMap<Order, (Mode, Option<usize>)>,
+    last: Order,
     processes: Vec<Process>,
 }
 
@@ -24,13 +24,13 @@ struct Process {
     view: OrderedQueue,
     wanted: Step,
     /// The watches in place, in the engine.
-    watches: BTreeMap<i64, WatchFor>,
+    watches: BTreeMap<Order, WatchFor>,
     /// The events that have not arrived yet.
-    events: Vec<(i64, bool)>,
+    events: Vec<(Order, bool)>,
     /// A listing that was made and has not arrived yet.
-    listing: Option<(Vec<(i64, Mode)>, i64)>,
-    holds: BTreeSet<i64>,
-    waits: BTreeSet<i64>,
+    listing: Option<(Vec<(Order, Mode)>, Order)>,
+    holds: BTreeSet<Order>,
+    waits: BTreeSet<Order>,
 }
 
 impl World {
@@ -38,7 +38,7 @@ impl World {
         Self { processes: vec![Process::default(); processes], ..Self::default() }
     }
 
-    fn held(&self) -> BTreeSet<i64> {
+    fn held(&self) -> BTreeSet<Order> {
         let inside = admitted(self.queue.values().map(|(mode, _)| *mode));
         self.queue.keys().take(inside).copied().collect()
     }
@@ -54,7 +54,7 @@ impl World {
     }
 
     /// Removes an entry from the engine. Its own process knows at once if it did so itself.
-    fn remove(&mut self, order: i64, by_hand: bool) {
+    fn remove(&mut self, order: Order, by_hand: bool) {
         let Some((_, process)) = self.queue.remove(&order) else { return };
         self.notify(order, true);
         if let Some(process) = process {
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    fn notify(&mut self, order: i64, removed: bool) {
+    fn notify(&mut self, order: Order, removed: bool) {
         for process in &mut self.processes {
             match process.watches.get(&order) {
                 Some(WatchFor::Removal) if !removed => {}
@@ -112,9 +112,9 @@ impl World {
         list + process.events.len() + self.unwatched(number).len()
     }
 
-    fn unwatched(&self, number: usize) -> Vec<(i64, WatchFor)> {
+    fn unwatched(&self, number: usize) -> Vec<(Order, WatchFor)> {
         let process = &self.processes[number];
-        let pending = |order: &i64| process.events.iter().any(|(event, _)| event == order);
+        let pending = |order: &Order| process.events.iter().any(|(event, _)| event == order);
         let wanted =
             process.wanted.watch.iter().filter(|(order, kind)| {
                 process.watches.get(order) != Some(kind) && !pending(order)

@@ -1,0 +1,88 @@
+//! What the engine holds of a lock, for people to read, and how to take it away by force.
+
+use std::sync::Arc;
+
+use tenure_core::{
+    Error, ErrorKind, Eviction, Holder, LockName, LockState, Released, Result, Waiter,
+};
+use tenure_proto::admitted;
+
+use crate::engine::{Details, Engine, Entry};
+use crate::record::Record;
+use crate::shared::Shared;
+use crate::store::is_admitted;
+
+/// How often an eviction begins anew when the lock was changed meanwhile.
+const ROUNDS: usize = 5;
+
+impl<E: Engine> Shared<E> {
+    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let entries = self.engine.list(name).await?.entries;
+        let inside = admitted(entries.iter().map(|entry| entry.mode));
+        let details = self.engine.details(name, &entries).await?;
+        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        for (place, (entry, details)) in entries.iter().zip(details).enumerate() {
+            // One that left between the two looks is left out.
+            let Some(details) = details else { continue };
+            if place < inside {
+                holders.push(self.holder(name, entry, details));
+            } else {
+                waiters.push(self.waiter(name, entry, &details));
+            }
+        }
+        Ok(LockState { name: name.clone(), holders, waiters })
+    }
+
+    fn holder(&self, name: &LockName, entry: &Entry<E::Key>, details: Details) -> Holder {
+        let record = Record::read(&details.record);
+        let said = record.as_ref();
+        let ttl = said.map(|record| record.ttl);
+        Holder {
+            owner: self.owner(name, entry),
+            mode: entry.mode,
+            token: details.token,
+            host: said.map(|record| record.host.clone()),
+            pid: said.map(|record| record.pid),
+            age: said.map(Record::age),
+            expires_in: match (ttl, details.time_left) {
+                (Some(ttl), Some(left)) => Some(ttl.min(left)),
+                (ttl, left) => ttl.or(left),
+            },
+            label: record.map(|record| record.label).unwrap_or_default(),
+        }
+    }
+
+    fn waiter(&self, name: &LockName, entry: &Entry<E::Key>, details: &Details) -> Waiter {
+        let record = Record::read(&details.record);
+        let said = record.as_ref();
+        Waiter {
+            owner: self.owner(name, entry),
+            mode: entry.mode,
+            host: said.map(|record| record.host.clone()),
+            pid: said.map(|record| record.pid),
+            age: said.map(Record::age).unwrap_or_default(),
+            label: record.map(|record| record.label).unwrap_or_default(),
+        }
+    }
+
+    fn owner(&self, name: &LockName, entry: &Entry<E::Key>) -> String {
+        let foreign = || self.engine.foreign_owner(name, &entry.key);
+        entry.owner.map_or_else(foreign, |owner| owner.to_string())
+    }
+
+    pub(crate) async fn evict(self: &Arc<Self>, eviction: &Eviction) -> Result<Released> {
+        let name = &eviction.name;
+        for _ in 0..ROUNDS {
+            let listing = self.engine.list(name).await?;
+            let found =
+                listing.entries.iter().find(|entry| self.owner(name, entry) == eviction.owner);
+            let Some(entry) = found else { return Ok(Released::NotHeld) };
+            let held = is_admitted(&listing, entry.order);
+            if self.engine.evict(eviction, entry, held).await? {
+                return Ok(if held { Released::Released } else { Released::NotHeld });
+            }
+        }
+        let why = "the lock changed at every look: try again";
+        Err(Error::new(ErrorKind::Unreachable, "evict", why).about(name))
+    }
+}

@@ -1,0 +1,350 @@
+//! One lock's queue, as the waiters of this process see it, and the task that follows it.
+//!
+//! The task lists and watches for all waiters of the process together ([`OrderedQueue`]). It lives
+//! as long as there are waiters. An outage does not end it: it goes on when the engine answers again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use tenure_core::{Error, LockName, Mode, Moment, OwnerId, Result, now};
+use tenure_proto::{Backoff, Order, OrderedQueue, Step, WatchFor};
+use tokio::sync::Notify;
+
+use crate::engine::{Change, Engine, Entry, Listing, Watching};
+use crate::shared::Shared;
+
+/// How often the queue is listed although nothing was heard, in case news was lost.
+const LIST_ANYWAY: Duration = Duration::from_secs(30);
+
+/// From when on, and how often, an outage is reported to the log.
+const FIRST_WARNING: Duration = Duration::from_secs(5);
+const NEXT_WARNING: Duration = Duration::from_secs(60);
+
+pub(crate) struct Line<E: Engine> {
+    pub(crate) name: LockName,
+    view: Mutex<View<E::Key>>,
+    /// Wakes the task: there may be something to list or to watch.
+    wake: Notify,
+}
+
+struct View<K> {
+    queue: OrderedQueue,
+    entries: HashMap<Order, Entry<K>>,
+    waiters: HashMap<Order, OwnerId>,
+    wanted: Step,
+    /// The task has ended: another line must be made.
+    closed: bool,
+}
+
+impl<E: Engine> Line<E> {
+    pub(crate) fn new(name: LockName) -> Self {
+        let view = View {
+            queue: OrderedQueue::default(),
+            entries: HashMap::new(),
+            waiters: HashMap::new(),
+            wanted: Step::default(),
+            closed: false,
+        };
+        Self { name, view: Mutex::new(view), wake: Notify::new() }
+    }
+
+    /// Adds a waiter of this process. False: the line is closed.
+    pub(crate) fn enter(
+        &self,
+        owner: OwnerId,
+        entry: &Entry<E::Key>,
+        listing: Option<Listing<E::Key>>,
+    ) -> bool {
+        let mut view = self.view.lock();
+        if view.closed {
+            return false;
+        }
+        view.entries.insert(entry.order, entry.clone());
+        view.waiters.insert(entry.order, owner);
+        view.queue.handle_entered(entry.order, entry.mode);
+        if let Some(listing) = listing {
+            view.show(listing);
+        }
+        true
+    }
+
+    /// How many waiters of this process are in the queue.
+    pub(crate) fn waiting(&self) -> usize {
+        self.view.lock().queue.waiting()
+    }
+
+    pub(crate) fn is_first(&self, order: Order) -> bool {
+        self.view.lock().queue.is_first(order)
+    }
+
+    /// Notes that an entry was removed, and admits those that it kept out.
+    pub(crate) fn remove(&self, shared: &Arc<Shared<E>>, order: Order) {
+        {
+            let mut view = self.view.lock();
+            view.queue.handle_removed(order);
+            view.entries.remove(&order);
+            view.waiters.remove(&order);
+        }
+        self.advance(shared);
+    }
+
+    /// Admits the waiters whose turn has come, and wakes the task for what is left to do.
+    pub(crate) fn advance(&self, shared: &Arc<Shared<E>>) {
+        let mut view = self.view.lock();
+        let step = view.queue.step();
+        for order in &step.admitted {
+            if let Some(owner) = view.waiters.remove(order) {
+                shared.admit(owner, *order);
+            }
+        }
+        if step != view.wanted {
+            view.wanted = step;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Follows the queue until this process has no waiters in it.
+    pub(crate) async fn follow(self: Arc<Self>, shared: Arc<Shared<E>>) {
+        let mut follower = Follower {
+            line: Arc::clone(&self),
+            shared,
+            watches: HashMap::new(),
+            events: FuturesUnordered::new(),
+            paused: false,
+            backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
+            trouble: None,
+        };
+        while follower.begin_wanted() {
+            let anyway = tokio::time::sleep(LIST_ANYWAY.mul_f64(follower.spread()));
+            tokio::select! {
+                Some(event) = follower.events.next() => follower.handle(event),
+                () = self.wake.notified() => {}
+                () = anyway => self.view.lock().queue.handle_stale(),
+            }
+            self.advance(&follower.shared);
+        }
+    }
+}
+
+impl<K> View<K> {
+    fn show(&mut self, listing: Listing<K>) -> Vec<OwnerId> {
+        let listed = listing.entries.iter().map(|entry| (entry.order, entry.mode));
+        let listed: Vec<(Order, Mode)> = listed.collect();
+        let gone = self.queue.handle_listed(listed, listing.covers);
+        let mut entries: HashMap<Order, Entry<K>> = HashMap::new();
+        entries.extend(self.entries.drain().filter(|(order, _)| *order > listing.covers));
+        entries.extend(listing.entries.into_iter().map(|entry| (entry.order, entry)));
+        self.entries = entries;
+        gone.iter().filter_map(|order| self.waiters.remove(order)).collect()
+    }
+}
+
+/// The task of one line.
+struct Follower<E: Engine> {
+    line: Arc<Line<E>>,
+    shared: Arc<Shared<E>>,
+    watches: HashMap<Order, (WatchFor, AbortHandle)>,
+    events: FuturesUnordered<BoxFuture<'static, Event<E::Key>>>,
+    /// Nothing new is begun until the pause after a fault is over.
+    paused: bool,
+    backoff: Backoff,
+    trouble: Option<Trouble>,
+}
+
+/// An outage, and when to report it next.
+struct Trouble {
+    since: Moment,
+    report: Moment,
+}
+
+enum Event<K> {
+    Listed(Result<Listing<K>>),
+    Watched(Order, WatchFor, Result<Option<BoxFuture<'static, Result<Change>>>>),
+    Changed(Order, WatchFor, Result<Change>),
+    /// A watch was given up.
+    Dropped,
+    Resume,
+}
+
+impl<E: Engine> Follower<E> {
+    /// Begins what the view asks for. False: no waiter is left, and the line is closed.
+    fn begin_wanted(&mut self) -> bool {
+        let line = Arc::clone(&self.line);
+        let mut lines = None;
+        let mut view = line.view.lock();
+        if view.queue.is_idle() {
+            drop(view);
+            // Whoever looks for the line finds it open, or not at all.
+            lines = Some(self.shared.lines.lock());
+            view = line.view.lock();
+            if view.queue.is_idle() {
+                view.closed = true;
+                if let Some(lines) = &mut lines {
+                    lines.remove(&line.name);
+                }
+                return false;
+            }
+        }
+        drop(lines);
+        let wanted = view.wanted.clone();
+        self.watches.retain(|order, (kind, abort)| {
+            let keep = wanted.watch.contains(&(*order, *kind));
+            if !keep {
+                abort.abort();
+                view.queue.handle_unwatched(*order);
+            }
+            keep
+        });
+        if self.paused {
+            return true;
+        }
+        if wanted.list {
+            view.queue.handle_listing_begun();
+            view.wanted.list = false;
+            let (shared, name) = (Arc::clone(&self.shared), line.name.clone());
+            let listed = async move { Event::Listed(shared.engine.list(&name).await) };
+            self.events.push(Box::pin(listed));
+        }
+        for (order, kind) in wanted.watch {
+            if let Some(entry) = view.entries.get(&order)
+                && !self.watches.contains_key(&order)
+            {
+                self.watch(entry.clone(), kind);
+            }
+        }
+        true
+    }
+
+    fn watch(&mut self, entry: Entry<E::Key>, kind: WatchFor) {
+        let (shared, name, order) = (Arc::clone(&self.shared), self.line.name.clone(), entry.order);
+        let watching = match kind {
+            WatchFor::Removal => Watching::Removal,
+            WatchFor::Change => Watching::Change,
+        };
+        let watched = async move {
+            let watched = shared.engine.watch(&name, &entry, watching).await;
+            Event::Watched(order, kind, watched)
+        };
+        self.push(order, kind, watched);
+    }
+
+    fn push(
+        &mut self,
+        order: Order,
+        kind: WatchFor,
+        event: impl Future<Output = Event<E::Key>> + Send + 'static,
+    ) {
+        let (abort, registration) = AbortHandle::new_pair();
+        self.watches.insert(order, (kind, abort));
+        let event = Abortable::new(event, registration);
+        self.events.push(Box::pin(async move { event.await.unwrap_or(Event::Dropped) }));
+    }
+
+    fn handle(&mut self, event: Event<E::Key>) {
+        match event {
+            Event::Listed(Ok(listing)) => {
+                self.recover();
+                let mut view = self.line.view.lock();
+                view.queue.handle_listing_ended(false);
+                let gone = view.show(listing);
+                drop(view);
+                gone.into_iter().for_each(|owner| self.shared.forget(owner));
+            }
+            Event::Listed(Err(error)) => {
+                self.line.view.lock().queue.handle_listing_ended(true);
+                self.pause(&error);
+            }
+            Event::Watched(order, kind, Ok(Some(changed))) => {
+                self.recover();
+                self.line.view.lock().queue.handle_watched(order, kind);
+                let changed = async move { Event::Changed(order, kind, changed.await) };
+                self.push(order, kind, changed);
+            }
+            Event::Watched(order, _, Ok(None)) => {
+                self.recover();
+                self.watches.remove(&order);
+                self.gone(order, true);
+            }
+            Event::Changed(order, _, Ok(Change::Removed)) => {
+                self.watches.remove(&order);
+                self.gone(order, false);
+            }
+            Event::Changed(order, kind, Ok(Change::Written)) => {
+                self.watches.remove(&order);
+                let mut view = self.line.view.lock();
+                view.queue.handle_unwatched(order);
+                if kind == WatchFor::Change {
+                    view.queue.handle_stale();
+                }
+            }
+            Event::Watched(order, _, Err(error)) | Event::Changed(order, _, Err(error)) => {
+                self.watches.remove(&order);
+                self.line.view.lock().queue.handle_unwatched(order);
+                self.pause(&error);
+            }
+            Event::Dropped => {}
+            Event::Resume => self.paused = false,
+        }
+    }
+
+    fn gone(&self, order: Order, missing: bool) {
+        let mut view = self.line.view.lock();
+        if missing {
+            view.queue.handle_missing(order);
+        } else {
+            view.queue.handle_removed(order);
+        }
+        view.entries.remove(&order);
+        let owner = view.waiters.remove(&order);
+        drop(view);
+        if let Some(owner) = owner {
+            self.shared.forget(owner);
+        }
+    }
+
+    /// Waits for a moment before anything new is begun: the lines of a client that lost its
+    /// connection do not all come back at once.
+    fn pause(&mut self, error: &Error) {
+        let now = now();
+        let trouble =
+            self.trouble.get_or_insert_with(|| Trouble { since: now, report: now + FIRST_WARNING });
+        let (lock, waiting) = (&self.line.name, self.line.waiting());
+        if now >= trouble.report {
+            trouble.report = now + NEXT_WARNING;
+            let lasts = now.since(trouble.since);
+            tracing::warn!(%lock, waiting, ?lasts, %error, "waiting on although the store fails");
+        } else {
+            tracing::debug!(%lock, waiting, %error, "watching again after a pause");
+        }
+        if !self.paused {
+            self.paused = true;
+            let pause = self.backoff.next(self.chance());
+            self.events.push(Box::pin(async move {
+                tokio::time::sleep(pause).await;
+                Event::Resume
+            }));
+        }
+    }
+
+    fn recover(&mut self) {
+        self.trouble = None;
+        self.backoff.reset();
+    }
+
+    /// A number that differs from moment to moment and from line to line.
+    fn chance(&self) -> u64 {
+        let name = self.line.name.as_str().bytes();
+        let seed = now().as_nanos() ^ (Arc::as_ptr(&self.line) as usize as u64);
+        name.fold(seed, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Between 0.75 and 1.25.
+    fn spread(&self) -> f64 {
+        0.75 + (self.chance() >> 11) as f64 / (1_u64 << 53) as f64 / 2.0
+    }
+}

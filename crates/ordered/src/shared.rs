@@ -1,0 +1,313 @@
+//! What the calls of a store share with the tasks that go on between calls.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{
+    Background, Claim, Hold, HoldListeners, LockName, Mode, OwnerId, Result, Token, now,
+};
+use tenure_proto::Order;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::calls::CallOrder;
+use crate::claims::{Claims, Overdue, State, Tracked, Usage};
+use crate::engine::{Engine, Entry, Listing, Session};
+use crate::line::Line;
+use crate::losses::losses;
+use crate::record::Record;
+
+/// How many entries are added at once. More would only wait in the engine, and time out there.
+const ARRIVALS: usize = 64;
+
+/// Before a task tries again what failed.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A session without claims is let go after this long.
+const IDLE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Shared<E: Engine> {
+    pub(crate) engine: E,
+    pub(crate) claims: Claims<E>,
+    /// The locks that this process waits for. Locked before any of its lines.
+    pub(crate) lines: Mutex<HashMap<LockName, Arc<Line<E>>>>,
+    pub(crate) calls: CallOrder,
+    pub(crate) arrivals: Semaphore,
+    pub(crate) listeners: HoldListeners,
+    pub(crate) background: Background,
+    /// The tasks that attend to sessions, by session.
+    attended: Mutex<HashMap<i64, Attended<E>>>,
+}
+
+/// A session, and the task that attends to it.
+type Attended<E> = (Arc<<E as Engine>::Session>, JoinHandle<()>);
+
+impl<E: Engine> Shared<E> {
+    pub(crate) fn new(engine: E, background: Background) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            claims: Claims::default(),
+            lines: Mutex::default(),
+            calls: CallOrder::new(background.runtime().clone()),
+            arrivals: Semaphore::new(ARRIVALS),
+            listeners: HoldListeners::default(),
+            background,
+            attended: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn line(&self, name: &LockName) -> Option<Arc<Line<E>>> {
+        self.lines.lock().get(name).cloned()
+    }
+
+    /// Has a task wait for a claim's turn.
+    pub(crate) fn stand_in_line(
+        self: &Arc<Self>,
+        claim: &Claim,
+        entry: &Entry<E::Key>,
+        listing: Option<Listing<E::Key>>,
+    ) {
+        let mut lines = self.lines.lock();
+        let line = match lines.get(&claim.name) {
+            Some(line) => Arc::clone(line),
+            None => {
+                let line = Arc::new(Line::new(claim.name.clone()));
+                lines.insert(claim.name.clone(), Arc::clone(&line));
+                let follow = Arc::clone(&line).follow(Arc::clone(self));
+                self.background.runtime().spawn(follow);
+                line
+            }
+        };
+        // It is open as long as it is among the lines.
+        line.enter(claim.owner, entry, listing);
+        drop(lines);
+        line.advance(self);
+    }
+
+    /// Notes that a waiting claim is admitted.
+    pub(crate) fn admit(self: &Arc<Self>, owner: OwnerId, order: Order) {
+        let Some(tracked) = self.claims.admit(owner, order) else { return };
+        if let (Mode::Permits { .. }, State::Holds(entry, _)) =
+            (tracked.claim.mode, tracked.state.clone())
+        {
+            let shared = Arc::clone(self);
+            let told = async move { shared.tell_next(&tracked, &entry).await };
+            self.background.runtime().spawn(told);
+        }
+    }
+
+    /// Writes to the entry of a permit holder that had to wait: the process of the next waiter
+    /// watches it, and may have its turn too.
+    async fn tell_next(&self, tracked: &Tracked<E>, entry: &Entry<E::Key>) {
+        const TRIES: usize = 20;
+        let Claim { name, owner, .. } = &tracked.claim;
+        for _ in 0..TRIES {
+            let record = Record::write(&tracked.claim, true, Duration::ZERO);
+            match self.engine.write(name, entry, record).await {
+                Ok(()) => {
+                    self.claims.update(*owner, now(), |tracked| tracked.unrecorded = None);
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(lock = %name, %error, "the next waiter is not told yet");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// A waiter's entry is gone: by force, or because it expired.
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        self.claims.remove(owner);
+    }
+
+    /// A claim's entry was removed: others may have their turn.
+    pub(crate) fn left(self: &Arc<Self>, tracked: &Tracked<E>) {
+        let Claim { name, owner, .. } = &tracked.claim;
+        self.claims.remove(*owner);
+        self.removed(name, &tracked.state);
+    }
+
+    /// Tells the line of a lock that an entry of this process is not in it any more.
+    fn removed(self: &Arc<Self>, name: &LockName, state: &State<E::Key>) {
+        if let State::Waits(entry, _) | State::Holds(entry, _) = state
+            && let Some(line) = self.line(name)
+        {
+            line.remove(self, entry.order);
+        }
+    }
+
+    /// Keeps a session alive for claims that wait on it, and listens for losses, until it is over.
+    pub(crate) fn attend(self: &Arc<Self>, session: &Arc<E::Session>) {
+        let mut attended = self.attended.lock();
+        if let Some((known, task)) = attended.get(&session.id())
+            && Arc::ptr_eq(known, session)
+            && !task.is_finished()
+        {
+            return;
+        }
+        attended.retain(|_, (_, task)| !task.is_finished());
+        let (shared, session) = (Arc::clone(self), Arc::clone(session));
+        let (id, known) = (session.id(), Arc::clone(&session));
+        let task = async move {
+            let over = tokio::select! {
+                () = session.ended() => true,
+                () = shared.hear_losses(&session) => true,
+                () = shared.keep_alive(&session) => session.is_over(),
+            };
+            if over {
+                shared.session_over(&session);
+            }
+        };
+        attended.insert(id, (known, self.background.runtime().spawn(task)));
+    }
+
+    fn session_over(self: &Arc<Self>, session: &Arc<E::Session>) {
+        tracing::debug!(session = session.id(), "the session is over");
+        for tracked in self.claims.remove_all_on(session) {
+            if let State::Holds(_, token) = tracked.state {
+                self.listeners.lost(Hold { owner: tracked.claim.owner, token: Some(token) });
+            }
+            self.removed(&tracked.claim.name, &tracked.state);
+        }
+    }
+
+    /// Listens for the losses of a session's claims. Returns when the session is over.
+    async fn hear_losses(self: &Arc<Self>, session: &Arc<E::Session>) {
+        loop {
+            let heard: Result<()> = async {
+                let Some((content, changed)) = self.engine.open_loss_channel(session).await? else {
+                    return Ok(());
+                };
+                for hold in losses(&content) {
+                    self.evicted(hold);
+                }
+                changed.await.map(drop)
+            }
+            .await;
+            match heard {
+                _ if session.is_over() => return,
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::debug!(session = session.id(), %error, "losses are not heard");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn evicted(self: &Arc<Self>, hold: Hold) {
+        self.listeners.lost(hold);
+        if let Some(tracked) = self.claims.evicted(hold) {
+            self.removed(&tracked.claim.name, &tracked.state);
+        }
+    }
+
+    /// Confirms a session often enough for the claims that wait on it: one that is admitted begins
+    /// its term with what the session has left. Returns when the session is over or idle.
+    async fn keep_alive(&self, session: &Arc<E::Session>) {
+        let mut unused = None;
+        loop {
+            let pause = (session.life() / 8).clamp(Duration::from_millis(50), IDLE / 4);
+            tokio::time::sleep(pause).await;
+            let usage = self.claims.usage(session);
+            match usage {
+                Usage::Unused if now().since(*unused.get_or_insert_with(now)) >= IDLE => return,
+                Usage::Unused => continue,
+                Usage::Used | Usage::WaitedOn => unused = None,
+            }
+            if usage == Usage::WaitedOn && now().since(session.confirmed()) >= pause {
+                match self.engine.confirm(session, now()).await {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => tracing::debug!(%error, "the session is not confirmed"),
+                }
+            }
+        }
+    }
+
+    /// Stops to attend to sessions that no claim uses, so that the engine can end them.
+    pub(crate) async fn let_go_of_unused_sessions(&self) {
+        let unused: Vec<JoinHandle<()>> = {
+            let mut attended = self.attended.lock();
+            let idle = attended
+                .iter()
+                .filter(|(_, (session, _))| self.claims.usage(session) == Usage::Unused);
+            let idle: Vec<i64> = idle.map(|(id, _)| *id).collect();
+            idle.iter().filter_map(|id| attended.remove(id)).map(|(_, task)| task).collect()
+        };
+        for task in unused {
+            task.abort();
+            // An error says that it has ended, too.
+            let _ = task.await;
+        }
+    }
+
+    /// Removes the entries of claims that were not renewed in time, until it is stopped.
+    pub(crate) async fn expire_claims(self: Arc<Self>) {
+        loop {
+            let (overdue, next) = self.claims.overdue(now());
+            for one in overdue {
+                let shared = Arc::clone(&self);
+                tokio::spawn(async move { shared.expire(one).await });
+            }
+            let until = next.map_or(IDLE, |next| next.since(now()).min(IDLE));
+            tokio::select! {
+                () = self.claims.earlier.notified() => {}
+                () = tokio::time::sleep(until) => {}
+            }
+        }
+    }
+
+    async fn expire(self: Arc<Self>, overdue: Overdue<E>) {
+        let Overdue { tracked, stay } = overdue;
+        let owner = tracked.claim.owner;
+        // The entries of a session that is over go with it.
+        while !tracked.session.is_over() && self.claims.is_staying(owner, stay) {
+            match self.remove_entries(&tracked).await {
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::debug!(lock = %tracked.claim.name, %error, "not removed yet");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        self.claims.end(owner, stay);
+        self.removed(&tracked.claim.name, &tracked.state);
+    }
+
+    /// Removes the entry of a claim, wherever it is. True: there was one.
+    pub(crate) async fn remove_entries(&self, tracked: &Tracked<E>) -> Result<bool> {
+        let name = &tracked.claim.name;
+        match &tracked.state {
+            State::Waits(entry, _) | State::Holds(entry, _) => {
+                self.engine.remove(name, entry).await
+            }
+            State::Unsure => match self.find(tracked).await? {
+                Some((entry, _)) => self.engine.remove(name, &entry).await,
+                None => Ok(false),
+            },
+        }
+    }
+
+    /// Finds the entry of a claim whose request had an unknown outcome. `None`: there is none, and
+    /// there never will be.
+    pub(crate) async fn find(
+        &self,
+        tracked: &Tracked<E>,
+    ) -> Result<Option<(Entry<E::Key>, Token)>> {
+        let Tracked { claim, session, .. } = tracked;
+        if !self.engine.fence_writes(session, now()).await? {
+            return Ok(None);
+        }
+        self.engine.find(session, claim).await
+    }
+
+    pub(crate) fn stop(&self) {
+        for (_, (_, task)) in self.attended.lock().drain() {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The store: each call of the contract, in terms of the engine's primitives.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_core::{
+    Answer, Background, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fence, Finding,
+    Grant, Hold, HoldListener, LockName, LockState, Mode, Patience, Place, Released, Renewal,
+    Result, Store, now,
+};
+use tenure_proto::{Order, admitted};
+use tokio::task::AbortHandle;
+
+use crate::claims::{State, Tracked};
+use crate::engine::{Engine, Entered, Listing, Session};
+use crate::record::Record;
+use crate::shared::Shared;
+
+/// How often a claim begins anew when what it saw has changed by the time it acts on it.
+const ROUNDS: usize = 6;
+
+const ACQUIRE: &str = "acquire";
+
+/// Locks on an engine that keeps ordered entries.
+pub struct OrderedStore<E: Engine> {
+    shared: Arc<Shared<E>>,
+    expiry: AbortHandle,
+}
+
+impl<E: Engine> OrderedStore<E> {
+    /// Connects to the engine.
+    ///
+    /// # Errors
+    /// [`Unreachable`](ErrorKind::Unreachable) or [`QuorumLost`](ErrorKind::QuorumLost) if no server
+    /// answers in time, [`Denied`](ErrorKind::Denied) for credentials or certificates that are
+    /// refused, and [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
+    pub async fn connect(config: E::Config) -> Result<Self> {
+        let background = Background::start("tenure-ordered")?;
+        let engine = E::connect(config, &background).await?;
+        let shared = Shared::new(engine, background);
+        let runtime = shared.background.runtime().clone();
+        let expiry = runtime.spawn(Arc::clone(&shared).expire_claims()).abort_handle();
+        Ok(Self { shared, expiry })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.shared.engine
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Store for OrderedStore<E> {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::full(self.shared.engine.fencing());
+        capabilities.detects_death = false;
+        capabilities
+    }
+
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        let (shared, asked) = (Arc::clone(&self.shared), claim.clone());
+        let call = async move { shared.claim(&asked, patience).await };
+        self.shared.calls.queue(claim.owner, call).await.map_err(|error| error.about(&claim.name))
+    }
+
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.shared.wait(claim, place).await.map_err(|error| error.about(&claim.name))
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        self.shared.renew(claim).await.map_err(|error| error.about(&claim.name))
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        let (shared, given_up) = (Arc::clone(&self.shared), claim.clone());
+        let call = async move { shared.release(&given_up).await };
+        self.shared.calls.queue(claim.owner, call).await.map_err(|error| error.about(&claim.name))
+    }
+
+    async fn tidy(&self) {
+        self.shared.let_go_of_unused_sessions().await;
+        self.shared.engine.end_unused_sessions().await;
+    }
+
+    fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
+        let (tracked, _) = self.shared.claims.find(hold.owner)?;
+        let State::Holds(entry, token) = tracked.state else { return None };
+        (Some(token) == hold.token).then(|| self.shared.engine.fence(name, &entry, token))?
+    }
+
+    fn tell_holders(&self, listener: HoldListener) {
+        self.shared.listeners.add(listener);
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.shared.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.shared.engine.names(prefix).await
+    }
+
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.shared.evict(eviction).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.shared.engine.diagnose(self).await
+    }
+}
+
+impl<E: Engine> Drop for OrderedStore<E> {
+    fn drop(&mut self) {
+        self.expiry.abort();
+        self.shared.stop();
+    }
+}
+
+impl<E: Engine> fmt::Debug for OrderedStore<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.engine.fmt(f)
+    }
+}
+
+impl<E: Engine> Shared<E> {
+    async fn claim(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Answer> {
+        if !claim.mode.is_sound() {
+            let why = "take at least one permit, and no more than there are";
+            return Err(Error::new(ErrorKind::Invalid, ACQUIRE, why));
+        }
+        for _ in 0..ROUNDS {
+            let answer = match self.claims.find(claim.owner) {
+                Some((tracked, overdue)) => self.resume(tracked, overdue, patience).await?,
+                None => self.arrive(claim, patience).await?,
+            };
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+        }
+        let why = "the lock or its session changed at every look: try again";
+        Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why).with_unknown_effect())
+    }
+
+    /// Goes on with a claim that was made before. `None`: nothing is left of it.
+    async fn resume(
+        self: &Arc<Self>,
+        tracked: Tracked<E>,
+        overdue: bool,
+        patience: Patience,
+    ) -> Result<Option<Answer>> {
+        if tracked.session.is_over() {
+            self.left(&tracked);
+            return Ok(None);
+        }
+        if overdue {
+            self.remove_entries(&tracked).await?;
+            self.left(&tracked);
+            return Ok(None);
+        }
+        let owner = tracked.claim.owner;
+        match (&tracked.state, patience) {
+            (State::Holds(..), _) => self.confirm(&tracked).await,
+            (State::Waits(..), Patience::Queue { lease, .. }) => {
+                Ok(self.claims.wait(owner, lease, None).then(queued))
+            }
+            (State::Waits(entry, token), Patience::None) => {
+                let listing = self.engine.list(&tracked.claim.name).await?;
+                let entered =
+                    Entered { entry: entry.clone(), token: *token, listing: Some(listing) };
+                self.settle(&tracked, entered, patience).await
+            }
+            (State::Unsure, _) => {
+                let found = self.find(&tracked).await.map_err(Error::with_unknown_effect)?;
+                let Some((entry, token)) = found else {
+                    self.left(&tracked);
+                    return Ok(None);
+                };
+                let settled =
+                    self.settle(&tracked, Entered { entry, token, listing: None }, patience);
+                settled.await.map_err(Error::with_unknown_effect)
+            }
+        }
+    }
+
+    /// A hold that is asked for again: the same token, and its term starts anew.
+    async fn confirm(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<Option<Answer>> {
+        let State::Holds(_, token) = tracked.state else { return Ok(None) };
+        let sent = now();
+        let grant = Grant { token: Some(token), since: Some(sent), term: None };
+        Ok(self.is_held(tracked).await?.then_some(Answer::Granted(grant)))
+    }
+
+    /// Whether a hold's entry is there; then its term starts anew.
+    async fn is_held(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<bool> {
+        let Tracked { claim, session, state, unrecorded, .. } = tracked;
+        let State::Holds(entry, _) = state else { return Ok(false) };
+        // Before it is sent: the entry must not be removed while the answer is on its way.
+        if !self.claims.update(claim.owner, now() + claim.ttl, |_| {}) {
+            return Ok(false);
+        }
+        let record = unrecorded.map(|since| Record::write(claim, true, now().since(since)));
+        let recorded = record.is_some();
+        let held = self.engine.renew(session, &claim.name, entry, record).await?;
+        if !held {
+            self.left(tracked);
+        } else if recorded {
+            self.claims.update(claim.owner, now(), |tracked| tracked.unrecorded = None);
+        }
+        Ok(held)
+    }
+
+    /// Adds an entry at the end of the queue. `None`: what was seen has changed.
+    async fn arrive(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Option<Answer>> {
+        let session = self.engine.session(claim.ttl).await?;
+        self.attend(&session);
+        if patience == Patience::None && self.is_busy(claim).await? {
+            return Ok(Some(Answer::Busy));
+        }
+        let tracked = Tracked::new(claim, &session);
+        self.claims.insert(tracked.clone(), now() + life(claim, patience));
+        // With others of this process in line, the line is looked at for all of them together.
+        let look = self.line(&claim.name).is_none_or(|line| line.waiting() < 2);
+        let record = Record::write(claim, false, Duration::ZERO);
+        let entered = {
+            // It is closed never.
+            let _permit = self.arrivals.acquire().await;
+            self.engine.enter(&session, claim, record, look).await
+        };
+        match entered {
+            Ok(entered) => {
+                let settled = self.settle(&tracked, entered, patience).await;
+                settled.map_err(Error::with_unknown_effect)
+            }
+            Err(error) => {
+                if error.effect() == Effect::None {
+                    self.left(&tracked);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a claim that does not want to wait would have to: then it does not get in the way of
+    /// others.
+    async fn is_busy(&self, claim: &Claim) -> Result<bool> {
+        if claim.mode == Mode::Exclusive
+            && let Some(free) = self.engine.is_free(&claim.name).await?
+        {
+            return Ok(!free);
+        }
+        let listing = self.engine.list(&claim.name).await?;
+        let modes = listing.entries.iter().map(|entry| entry.mode).chain([claim.mode]);
+        Ok(admitted(modes) <= listing.entries.len())
+    }
+
+    /// A claim whose entry is there holds if it is admitted; else it waits, if it wants to.
+    async fn settle(
+        self: &Arc<Self>,
+        tracked: &Tracked<E>,
+        entered: Entered<E::Key>,
+        patience: Patience,
+    ) -> Result<Option<Answer>> {
+        let Entered { entry, token, mut listing } = entered;
+        let Claim { name, owner, ttl, .. } = &tracked.claim;
+        if listing.is_none() && patience == Patience::None {
+            listing = Some(self.engine.list(name).await?);
+        }
+        if listing.as_ref().is_some_and(|listing| is_admitted(listing, entry.order)) {
+            let holds = self.claims.update(*owner, now() + *ttl, |tracked| {
+                if let State::Waits(..) = tracked.state {
+                    tracked.unrecorded = Some(now());
+                }
+                tracked.state = State::Holds(entry, token);
+            });
+            let grant = holds.then(|| self.claims.grant(*owner)).flatten();
+            return Ok(grant.map(Answer::Granted));
+        }
+        let Patience::Queue { lease, .. } = patience else {
+            self.engine.remove(name, &entry).await?;
+            self.left(&Tracked { state: State::Waits(entry, token), ..tracked.clone() });
+            return Ok(Some(Answer::Busy));
+        };
+        if !self.claims.wait(*owner, lease, Some((entry.clone(), token))) {
+            return Ok(None);
+        }
+        self.stand_in_line(&tracked.claim, &entry, listing);
+        Ok(Some(queued()))
+    }
+
+    async fn wait(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Answer> {
+        let Some(changed) = self.claims.changed(claim.owner) else {
+            return Ok(Answer::Queued(*place));
+        };
+        let _kept = self.claims.keep(claim.owner);
+        loop {
+            let mut news = std::pin::pin!(changed.notified());
+            news.as_mut().enable();
+            match self.claims.find(claim.owner) {
+                Some((Tracked { state: State::Waits(..), .. }, false)) => news.await,
+                Some((Tracked { state: State::Holds(..), .. }, false)) => {
+                    let grant = self.claims.grant(claim.owner);
+                    return Ok(grant.map_or(Answer::Queued(*place), Answer::Granted));
+                }
+                _ => return Ok(Answer::Queued(*place)),
+            }
+        }
+    }
+
+    async fn renew(self: &Arc<Self>, claim: &Claim) -> Result<Renewal> {
+        let Some((mut tracked, false)) = self.claims.find(claim.owner) else {
+            return Ok(Renewal::Lost);
+        };
+        if let State::Waits(entry, _) = &tracked.state {
+            // It may have been handed the lock, and not have heard of it.
+            let listing = self.engine.list(&claim.name).await?;
+            if is_admitted(&listing, entry.order) {
+                self.admit(claim.owner, entry.order);
+            }
+            match self.claims.find(claim.owner) {
+                Some((found, false)) => tracked = found,
+                _ => return Ok(Renewal::Lost),
+            }
+        }
+        let held = !tracked.session.is_over() && self.is_held(&tracked).await?;
+        Ok(if held { Renewal::Renewed } else { Renewal::Lost })
+    }
+
+    async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released> {
+        let Some((tracked, _)) = self.claims.find(claim.owner) else {
+            return self.release_for_another(claim).await;
+        };
+        let mut held = matches!(tracked.state, State::Holds(..));
+        if let State::Waits(entry, _) = &tracked.state
+            && self.line(&claim.name).is_some_and(|line| line.is_first(entry.order))
+        {
+            // It may have been handed the lock, and not have heard of it.
+            held = is_admitted(&self.engine.list(&claim.name).await?, entry.order);
+        }
+        let removed = self.remove_entries(&tracked).await;
+        if removed.is_err() && tracked.session.is_over() {
+            self.left(&tracked);
+            return Ok(Released::NotHeld);
+        }
+        let removed = removed?;
+        self.left(&tracked);
+        Ok(if removed && held { Released::Released } else { Released::NotHeld })
+    }
+
+    /// Releases a claim that this client does not know: of another process, or one that has expired.
+    async fn release_for_another(&self, claim: &Claim) -> Result<Released> {
+        let listing = self.engine.list(&claim.name).await?;
+        let (mut held, mut removed) = (false, false);
+        for entry in listing.entries.iter().filter(|entry| entry.owner == Some(claim.owner)) {
+            held |= is_admitted(&listing, entry.order);
+            removed |= self.engine.remove(&claim.name, entry).await?;
+        }
+        Ok(if removed && held { Released::Released } else { Released::NotHeld })
+    }
+}
+
+/// How long a claim's entry stays if it is not asked for again.
+fn life(claim: &Claim, patience: Patience) -> Duration {
+    match patience {
+        Patience::None => claim.ttl,
+        Patience::Queue { lease, .. } => lease.max(claim.ttl),
+    }
+}
+
+fn queued() -> Answer {
+    Answer::Queued(Place { tended: true, ..Place::default() })
+}
+
+/// Whether the entry of this order is there, and holds the lock.
+pub(crate) fn is_admitted<K>(listing: &Listing<K>, order: Order) -> bool {
+    let inside = admitted(listing.entries.iter().map(|entry| entry.mode));
+    listing.entries[..inside].iter().any(|entry| entry.order == order)
+}
