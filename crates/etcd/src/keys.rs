@@ -1,24 +1,38 @@
 //! The names of keys, such that no lock's keys are among another's.
 
-use tenure_core::LockName;
+use tenure_core::{Claim, LockName, Mode, OwnerId};
 
 /// How keys are named on one store.
 #[derive(Clone, Debug)]
-pub(crate) struct Keyring {
+pub(crate) struct Keys {
     prefix: String,
 }
 
 /// The keys of one lock: all that begin with this text, which ends with a slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line(String);
+pub(crate) struct Queue(String);
 
-impl Keyring {
+impl Keys {
     pub(crate) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.into() }
     }
 
-    pub(crate) fn line(&self, name: &LockName) -> Line {
-        Line(format!("{}{}/", self.prefix, encode(name.as_str())))
+    /// The keys of a lock.
+    pub(crate) fn queue(&self, name: &LockName) -> Queue {
+        Queue(format!("{}{}/", self.prefix, encode(name.as_str())))
+    }
+
+    /// The key of a claim. What the claim wants is part of its name, so that the names of the keys
+    /// are all it takes to tell which of them hold the lock.
+    pub(crate) fn entry(&self, claim: &Claim) -> Vec<u8> {
+        let Queue(queue) = self.queue(&claim.name);
+        let owner = claim.owner;
+        match claim.mode {
+            Mode::Exclusive => format!("{queue}{owner}"),
+            Mode::Shared => format!("{queue}{owner}{SHARED}"),
+            Mode::Permits { take, of } => format!("{queue}{owner}{PERMITS}{take}-{of}"),
+        }
+        .into_bytes()
     }
 
     /// Where evictions from a lock are recorded. No lock has a name that is encoded like this.
@@ -26,9 +40,14 @@ impl Keyring {
         format!("{}%audit/{}", self.prefix, encode(name.as_str())).into_bytes()
     }
 
-    /// What is watched of a lease.
-    pub(crate) fn canary(&self, lease: i64) -> Vec<u8> {
+    /// The loss channel of a lease.
+    pub(crate) fn losses(&self, lease: i64) -> Vec<u8> {
         format!("{}%lease/{lease:x}", self.prefix).into_bytes()
+    }
+
+    /// The write fence of a lease.
+    pub(crate) fn fence(&self, lease: i64) -> Vec<u8> {
+        format!("{}%fence/{lease:x}", self.prefix).into_bytes()
     }
 
     /// The first key, and the end of all keys, of the locks whose names begin with `prefix`.
@@ -49,7 +68,7 @@ impl Keyring {
     }
 }
 
-impl Line {
+impl Queue {
     pub(crate) fn first(&self) -> Vec<u8> {
         self.0.clone().into_bytes()
     }
@@ -58,15 +77,31 @@ impl Line {
         after_prefix(self.0.as_bytes())
     }
 
-    /// The key of the one who calls itself `owner`.
-    pub(crate) fn key(&self, owner: &str) -> Vec<u8> {
-        format!("{}{owner}", self.0).into_bytes()
-    }
-
-    /// Who a key of this line belongs to.
-    pub(crate) fn owner(&self, key: &[u8]) -> String {
+    /// What a key of this queue is called in it.
+    pub(crate) fn name_of(&self, key: &[u8]) -> String {
         String::from_utf8_lossy(key.strip_prefix(self.0.as_bytes()).unwrap_or(key)).into_owned()
     }
+
+    /// What a key of this queue wants, and whose it is. Other programs' keys want the lock alone.
+    pub(crate) fn read(&self, key: &[u8]) -> (Mode, Option<OwnerId>) {
+        parse(&self.name_of(key))
+            .map_or((Mode::Exclusive, None), |(mode, owner)| (mode, Some(owner)))
+    }
+}
+
+const SHARED: &str = "-shared";
+const PERMITS: &str = "-permits-";
+
+fn parse(name: &str) -> Option<(Mode, OwnerId)> {
+    if let Some(owner) = name.strip_suffix(SHARED) {
+        return Some((Mode::Shared, owner.parse().ok()?));
+    }
+    let Some((owner, numbers)) = name.split_once(PERMITS) else {
+        return Some((Mode::Exclusive, name.parse().ok()?));
+    };
+    let (take, of) = numbers.split_once('-')?;
+    let mode = Mode::Permits { take: take.parse().ok()?, of: of.parse().ok()? };
+    Some((mode, owner.parse().ok()?)).filter(|(mode, _)| mode.is_sound())
 }
 
 /// Whatever is below `a/` blocks the lock `a`, so a slash must not stay one.
@@ -89,36 +124,71 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tenure_core::Origin;
+
     use super::*;
 
     fn name(text: &str) -> LockName {
         text.parse().unwrap()
     }
 
-    #[test]
-    fn no_key_of_a_lock_is_in_the_line_of_another() {
-        let keyring = Keyring::new("tenure/");
-        let names =
-            ["a", "a/", "a/b", "a%2Fb", "%", "/", "%25", "%2F", "%audit", "%lease", "%audit/a"];
-        for one in names {
-            let key = keyring.line(&name(one)).key("owner");
-            assert_eq!(keyring.lock_of(&key), Some(name(one)));
-            for other in names.iter().filter(|other| **other != one) {
-                let line = keyring.line(&name(other));
-                assert!(!key.starts_with(&line.first()), "{one} in {other}");
-            }
-        }
-        for hidden in [keyring.audit(&name("a")), keyring.canary(7)] {
-            assert_eq!(keyring.lock_of(&hidden), None);
+    fn claim(lock: &str, mode: Mode) -> Claim {
+        Claim {
+            name: name(lock),
+            owner: OwnerId::random(),
+            mode,
+            ttl: Duration::from_secs(1),
+            origin: Origin::here(),
+            label: "".into(),
         }
     }
 
     #[test]
-    fn a_line_ends_before_the_next_key_without_its_prefix() {
-        let line = Keyring::new("").line(&name("a"));
-        assert_eq!((line.first(), line.end()), (b"a/".to_vec(), b"a0".to_vec()));
-        assert_eq!(line.owner(b"a/694d"), "694d");
-        assert_eq!(Keyring::new("").all(""), (vec![0], vec![0]));
+    fn no_key_of_a_lock_is_in_the_queue_of_another() {
+        let keys = Keys::new("tenure/");
+        let names = [
+            "a", "a/", "a/b", "a%2Fb", "%", "/", "%25", "%2F", "%audit", "%lease", "%fence",
+            "%audit/a",
+        ];
+        for one in names {
+            let key = keys.entry(&claim(one, Mode::Exclusive));
+            assert_eq!(keys.lock_of(&key), Some(name(one)));
+            for other in names.iter().filter(|other| **other != one) {
+                let queue = keys.queue(&name(other));
+                assert!(!key.starts_with(&queue.first()), "{one} in {other}");
+            }
+        }
+        for hidden in [keys.audit(&name("a")), keys.losses(7), keys.fence(7)] {
+            assert_eq!(keys.lock_of(&hidden), None);
+        }
+    }
+
+    #[test]
+    fn a_key_tells_what_its_claim_wants_and_another_programs_key_wants_the_lock_alone() {
+        let keys = Keys::new("tenure/");
+        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { take: 2, of: 3 }] {
+            let claim = claim("a", mode);
+            let read = keys.queue(&claim.name).read(&keys.entry(&claim));
+            assert_eq!(read, (mode, Some(claim.owner)));
+        }
+        let queue = keys.queue(&name("a"));
+        for foreign in ["694d81417acd4754", "", "x-shared", "b/c", "x-permits-1-2", "x-permits-"] {
+            let key = [queue.first(), foreign.as_bytes().to_vec()].concat();
+            assert_eq!(queue.read(&key), (Mode::Exclusive, None), "{foreign}");
+        }
+        let owner = OwnerId::random();
+        let too_many = format!("tenure/a/{owner}-permits-4-3");
+        assert_eq!(queue.read(too_many.as_bytes()), (Mode::Exclusive, None));
+    }
+
+    #[test]
+    fn a_queue_ends_before_the_next_key_without_its_prefix() {
+        let queue = Keys::new("").queue(&name("a"));
+        assert_eq!((queue.first(), queue.end()), (b"a/".to_vec(), b"a0".to_vec()));
+        assert_eq!(queue.name_of(b"a/694d"), "694d");
+        assert_eq!(Keys::new("").all(""), (vec![0], vec![0]));
         assert_eq!(after_prefix(&[7, 255]), [8]);
     }
 }

@@ -38,32 +38,23 @@
 //! The release of a shared or permit claim that was admitted, but never heard of it, says
 //! [`NotHeld`](tenure_core::Released::NotHeld).
 
-mod canary;
-mod claim;
 mod config;
-mod connect;
-mod desk;
-mod evict;
-mod examine;
+mod diagnose;
+mod dial;
+mod endpoints;
+mod engine;
 mod fault;
 mod fence;
-mod hold;
-mod inner;
-mod inspect;
 mod keys;
 mod lease;
-mod list;
-mod members;
-mod place;
-mod record;
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated: cargo xtask stubs")]
 #[rustfmt::skip]
 mod rpc;
-mod store;
 mod txn;
 mod watch;
 
 pub use config::EtcdConfig;
+pub use engine::{EntryKey, EtcdEngine, EtcdStore};
 pub use fence::etcdctl;
-pub use store::EtcdStore;
+pub use lease::Lease;
 pub use tenure_tls::Tls;

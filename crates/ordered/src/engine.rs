@@ -172,7 +172,8 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         held: bool,
     ) -> Result<bool>;
 
-    /// What the engine knows of these entries, for people to read; `None` for one that is gone.
+    /// What the engine knows of these entries, for people to read; `None` for one that is gone. The
+    /// first `holders` of them hold: [`Details::time_left`] matters for these alone.
     ///
     /// # Errors
     /// If no answer came.
@@ -180,6 +181,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         &self,
         name: &LockName,
         entries: &[Entry<Self::Key>],
+        holders: usize,
     ) -> Result<Vec<Option<Details>>>;
 
     /// The names of all locks that have entries and begin with `prefix`, sorted.

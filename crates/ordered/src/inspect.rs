@@ -19,7 +19,7 @@ impl<E: Engine> Shared<E> {
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let entries = self.engine.list(name).await?.entries;
         let inside = admitted(entries.iter().map(|entry| entry.mode));
-        let details = self.engine.details(name, &entries).await?;
+        let details = self.engine.details(name, &entries, inside).await?;
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         for (place, (entry, details)) in entries.iter().zip(details).enumerate() {
             // One that left between the two looks is left out.

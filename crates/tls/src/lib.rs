@@ -31,6 +31,15 @@ impl Tls {
     /// # Errors
     /// If a file cannot be read, or holds something else than it should.
     pub fn connector(&self) -> Result<TlsConnector> {
+        self.connector_for(&[])
+    }
+
+    /// As [`connector`](Self::connector), for a connection that is to carry one of these protocols
+    /// (ALPN).
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn connector_for(&self, protocols: &[&[u8]]) -> Result<TlsConnector> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         match &self.ca {
@@ -45,13 +54,14 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| useless(&error))?
             .with_root_certificates(roots);
-        let config = match &self.identity {
+        let mut config = match &self.identity {
             Some((certificate, key)) => {
                 let (chain, key) = (certificates(certificate)?, private_key(key)?);
                 builder.with_client_auth_cert(chain, key).map_err(|error| useless(&error))?
             }
             None => builder.with_no_client_auth(),
         };
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(TlsConnector::from(Arc::new(config)))
     }
 }

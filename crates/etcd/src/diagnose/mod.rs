@@ -9,15 +9,15 @@ mod facts;
 
 use tenure_core::{Finding, Result, Store, trial};
 
-use crate::inner::Inner;
+use crate::engine::EtcdEngine;
 
 /// What to do where no news of a hand-over comes.
 const SILENCE: &str = "see that no proxy holds watches back";
 
 /// Everything there is to say about the cluster.
-pub(crate) async fn examine(store: &dyn Store, inner: &Inner) -> Result<Vec<Finding>> {
-    let facts = facts::collect(inner).await;
+pub(crate) async fn diagnose(store: &dyn Store, engine: &EtcdEngine) -> Result<Vec<Finding>> {
+    let facts = facts::collect(engine).await;
     let mut findings = checks::of(&facts);
-    findings.push(trial(store, inner.members.timeout(), SILENCE).await);
+    findings.push(trial(store, engine.endpoints.timeout(), SILENCE).await);
     Ok(findings)
 }

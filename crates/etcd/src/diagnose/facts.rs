@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::inner::Inner;
-use crate::members::{Again, Link};
+use crate::endpoints::{IfUnanswered, Link};
+use crate::engine::EtcdEngine;
 use crate::rpc::auth_client::AuthClient;
 use crate::rpc::cluster_client::ClusterClient;
 use crate::rpc::lease_client::LeaseClient;
@@ -36,37 +36,37 @@ pub(crate) enum Answer {
     Silence(String),
 }
 
-pub(crate) async fn collect(inner: &Inner) -> Facts {
+pub(crate) async fn collect(engine: &EtcdEngine) -> Facts {
     let mut known = Vec::new();
-    for (name, link) in inner.members.each() {
-        known.push((name.to_owned(), status(link, inner.members.timeout()).await));
+    for (name, link) in engine.endpoints.each_configured() {
+        known.push((name, status(link, engine.endpoints.timeout()).await));
     }
     let list =
         |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
-    let members = inner.members.call(EXAMINE, Again::Harmless, list).await;
+    let members = engine.endpoints.call(DIAGNOSE, IfUnanswered::AskAnother, list).await;
     let members = members.map(|list| {
         let voters = list.members.iter().filter(|member| !member.is_learner);
         (list.members.len(), voters.count())
     });
     let alarm = |link| async move { MaintenanceClient::new(link).alarm(AlarmRequest {}).await };
     // Only root may ask for alarms.
-    let alarms = inner.members.call(EXAMINE, Again::Harmless, alarm).await.ok();
+    let alarms = engine.endpoints.call(DIAGNOSE, IfUnanswered::AskAnother, alarm).await.ok();
     let grant = |link| async move {
         LeaseClient::new(link).lease_grant(LeaseGrantRequest { ttl: 1 }).await
     };
-    let shortest = inner.members.call(EXAMINE, Again::Harmless, grant).await.ok();
+    let shortest = engine.endpoints.call(DIAGNOSE, IfUnanswered::AskAnother, grant).await.ok();
     let shortest = shortest.and_then(|lease| u64::try_from(lease.ttl).ok());
     Facts {
         known,
         members: members.ok(),
         alarms: alarms.map(|reply| reply.alarms.iter().map(|alarm| alarm.alarm()).collect()),
-        guarded: is_guarded(inner.members.link(), inner.members.timeout()).await,
-        encrypted: inner.config.tls.is_some(),
+        guarded: is_guarded(engine.endpoints.link(), engine.endpoints.timeout()).await,
+        encrypted: engine.config.tls.is_some(),
         shortest_lease: shortest.map(Duration::from_secs),
     }
 }
 
-const EXAMINE: &str = "examine etcd";
+const DIAGNOSE: &str = "diagnose etcd";
 
 async fn status(link: Link, limit: Duration) -> Answer {
     let mut client = MaintenanceClient::new(link);

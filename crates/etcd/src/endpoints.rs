@@ -1,0 +1,460 @@
+//! The servers of a cluster, and which of them is asked.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Background, Error, ErrorKind, Moment, Result, now};
+use tenure_tls::Tls;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Mutex as Turn;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use crate::config::EtcdConfig;
+use crate::dial::Dialer;
+use crate::fault::{Verdict, fault, verdict};
+use crate::rpc::auth_client::AuthClient;
+use crate::rpc::cluster_client::ClusterClient;
+use crate::rpc::maintenance_client::MaintenanceClient;
+use crate::rpc::{AuthenticateRequest, Member, MemberListRequest, RangeRequest, StatusRequest};
+
+/// A channel to one server, with the login in it.
+pub(crate) type Link = InterceptedService<Channel, Headers>;
+
+/// All servers. Calls go to one of them until it fails; then to the next.
+pub(crate) struct Endpoints {
+    /// Those of the configuration, then those that were found.
+    servers: Mutex<Arc<[Arc<Server>]>>,
+    /// How often another server was turned to. The remainder names the one to ask.
+    turns: AtomicUsize,
+    login: Option<(String, String)>,
+    ticket: Mutex<Ticket>,
+    /// Held by the one login that serves all calls which wait for it.
+    logging_in: Turn<()>,
+    tls: Option<Tls>,
+    timeout: Duration,
+    /// The runtime of the program that connected.
+    home: Id,
+    background: Background,
+    /// When the cluster was last asked for its members.
+    discovered: AtomicU64,
+}
+
+/// One server, with two channels, each of which connects when it is first used.
+///
+/// What the program's own runtime asks goes over the first, without a detour. Renewals and watches
+/// must go on when that runtime is blocked or has ended: they, and all others, have the second.
+struct Server {
+    dialer: Dialer,
+    at_home: Mutex<Channel>,
+    in_background: Mutex<Channel>,
+    /// Whether the configuration names it.
+    configured: bool,
+}
+
+impl Server {
+    fn new(dialer: Dialer, background: &Background, configured: bool) -> Arc<Self> {
+        Arc::new(Self {
+            at_home: Mutex::new(dialer.channel()),
+            in_background: Mutex::new(channel_in(background, &dialer)),
+            dialer,
+            configured,
+        })
+    }
+}
+
+/// What a login yields.
+#[derive(Clone, Debug, Default)]
+struct Ticket {
+    token: Option<MetadataValue<Ascii>>,
+    /// How many logins there were.
+    number: u64,
+}
+
+/// Adds the login to every call, and that a server without a leader shall say so at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Headers(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Headers {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let metadata = request.metadata_mut();
+        metadata.insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.0 {
+            metadata.insert("token", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// What to do when a server gave no answer to a call that it may have carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfUnanswered {
+    /// Ask the next server: to carry the call out twice changes nothing.
+    AskAnother,
+    /// Report it: a second answer would not be the first one's.
+    Fail,
+}
+
+const CONNECT: &str = "connect to etcd";
+
+/// Before the servers are asked again whether they have a leader.
+const ELECTION_PAUSE: Duration = Duration::from_millis(100);
+
+/// A login takes a server some 60 ms of work, and all calls need it: it gets more time than a call.
+const LOGIN_CALLS: u32 = 5;
+
+/// How often the cluster is asked for its members, at most.
+const DISCOVERY: Duration = Duration::from_secs(30);
+
+impl Endpoints {
+    /// Logs in, and looks whether locks can be read. While the servers elect a leader, it tries again
+    /// within the time-out.
+    pub(crate) async fn connect(
+        config: &EtcdConfig,
+        probe: Vec<u8>,
+        background: &Background,
+    ) -> Result<Arc<Self>> {
+        if config.members.is_empty() {
+            let why = "name at least one server";
+            return Err(Error::new(ErrorKind::Invalid, "use this etcd store", why));
+        }
+        let server = |address: &(String, u16)| {
+            let dialer = Dialer::new(address, config.tls.as_ref(), config.timeout)?;
+            Ok(Server::new(dialer, background, true))
+        };
+        let servers = config.members.iter().map(server).collect::<Result<Vec<_>>>()?;
+        let endpoints = Arc::new(Self {
+            servers: Mutex::new(servers.into()),
+            turns: AtomicUsize::new(0),
+            login: config.username.clone().zip(config.password.clone()),
+            ticket: Mutex::default(),
+            logging_in: Turn::new(()),
+            tls: config.tls.clone(),
+            timeout: config.timeout,
+            home: Handle::current().id(),
+            background: background.clone(),
+            discovered: AtomicU64::new(now().as_nanos()),
+        });
+        let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
+        let limit = now() + config.timeout;
+        loop {
+            let probed = async {
+                endpoints.log_in(CONNECT, 0).await?;
+                endpoints.range(CONNECT, range.clone()).await
+            };
+            let Err(error) = probed.await else { return Ok(endpoints) };
+            if let Some(why) = uncertified(config, &error) {
+                return Err(why);
+            }
+            // One server that is not there will not be there in a moment; of several, the one that was
+            // asked last says nothing of the others.
+            let elects = error.kind() == ErrorKind::QuorumLost || config.members.len() > 1;
+            if !elects || !error.is_transient() || now() + ELECTION_PAUSE >= limit {
+                return Err(error);
+            }
+            tokio::time::sleep(ELECTION_PAUSE).await;
+        }
+    }
+
+    /// How long to wait for a reply.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Changes whenever calls turn to another server, or to a new connection.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.load(Ordering::Acquire)
+    }
+
+    /// The server that is asked now.
+    pub(crate) fn link(&self) -> Link {
+        self.link_to(&self.server(self.turns()))
+    }
+
+    /// Each server of the configuration by name.
+    pub(crate) fn each_configured(&self) -> Vec<(String, Link)> {
+        let servers = self.servers();
+        let configured = servers.iter().filter(|server| server.configured);
+        configured.map(|server| (server.dialer.name(), self.link_to(server))).collect()
+    }
+
+    fn servers(&self) -> Arc<[Arc<Server>]> {
+        Arc::clone(&self.servers.lock())
+    }
+
+    fn server(&self, turn: usize) -> Arc<Server> {
+        let servers = self.servers.lock();
+        Arc::clone(&servers[turn % servers.len()])
+    }
+
+    fn is_home(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| here.id() == self.home)
+    }
+
+    /// The channel to a server for the runtime that this is called in.
+    fn channel(&self, server: &Server) -> Channel {
+        let Server { at_home, in_background, .. } = server;
+        if self.is_home() { at_home } else { in_background }.lock().clone()
+    }
+
+    fn link_to(&self, server: &Server) -> Link {
+        let channel = self.channel(server);
+        let token = self.ticket.lock().token.clone();
+        InterceptedService::new(channel, Headers(token))
+    }
+
+    /// One call, on whichever server answers. Each is asked once.
+    pub(crate) async fn call<T, C>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        unanswered: IfUnanswered,
+        ask: impl Fn(Link) -> C,
+    ) -> Result<T>
+    where
+        C: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let mut logged_in_again = false;
+        let mut failed = 0;
+        let mut doubt = false;
+        loop {
+            let (turn, login) = (self.turns(), self.ticket.lock().number);
+            let server = self.server(turn);
+            let status = match self.ask_one(turn, &server, ask(self.link_to(&server))).await {
+                Ok(reply) => return Ok(reply.into_inner()),
+                Err(status) => status,
+            };
+            let verdict = verdict(&status);
+            doubt |= verdict == Verdict::Doubtful;
+            let error = fault(operation, status);
+            let error = if doubt { error.with_unknown_effect() } else { error };
+            match verdict {
+                Verdict::Refused => return Err(error),
+                Verdict::LoggedOut if self.login.is_some() && !logged_in_again => {
+                    logged_in_again = true;
+                    self.log_in(operation, login).await?;
+                    continue;
+                }
+                Verdict::LoggedOut => return Err(error),
+                Verdict::Doubtful | Verdict::Unsent => self.turn_from(turn),
+            }
+            failed += 1;
+            let stop = verdict == Verdict::Doubtful && unanswered == IfUnanswered::Fail;
+            if stop || failed >= self.servers.lock().len() {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn ask_one<T>(
+        self: &Arc<Self>,
+        turn: usize,
+        server: &Arc<Server>,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<tonic::Response<T>, Status> {
+        // With others to turn to, one that is silent gets half the time.
+        let several = self.servers.lock().len() > 1;
+        let limit = if several { self.timeout / 2 } else { self.timeout };
+        self.ask_within(limit, turn, server, call).await
+    }
+
+    async fn ask_within<T>(
+        self: &Arc<Self>,
+        limit: Duration,
+        turn: usize,
+        server: &Arc<Server>,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<tonic::Response<T>, Status> {
+        let mut silence = Silence { endpoints: self, server, turn, began: now(), answered: false };
+        let asked = tokio::time::timeout(limit, call).await;
+        silence.answered = true;
+        asked.unwrap_or_else(|_| {
+            self.renew_connection(server);
+            let why = format!("no reply within {limit:?}");
+            Err(Status::new(Code::DeadlineExceeded, why))
+        })
+    }
+
+    /// Turns to the next server, unless another call has done so already.
+    pub(crate) fn turn_from(self: &Arc<Self>, turn: usize) {
+        let next = turn.wrapping_add(1);
+        let turned = self.turns.compare_exchange(turn, next, Ordering::AcqRel, Ordering::Acquire);
+        if turned.is_ok() {
+            self.discover();
+        }
+    }
+
+    /// A connection on which nothing comes back may be dead without knowing it.
+    fn renew_connection(&self, server: &Server) {
+        let Server { dialer, at_home, in_background, .. } = server;
+        if self.is_home() {
+            *at_home.lock() = dialer.channel();
+        } else {
+            *in_background.lock() = channel_in(&self.background, dialer);
+        }
+    }
+
+    /// Logs in, unless another login was made since the one of this number. One login serves all
+    /// calls that wait for it, and goes on without them.
+    async fn log_in(self: &Arc<Self>, operation: &'static str, seen: u64) -> Result<()> {
+        if self.login.is_none() {
+            return Ok(());
+        }
+        let endpoints = Arc::clone(self);
+        let logging_in = async move {
+            let _turn = endpoints.logging_in.lock().await;
+            if endpoints.ticket.lock().number != seen {
+                return Ok(());
+            }
+            endpoints.authenticate(operation).await
+        };
+        let ended = self.background.runtime().spawn(logging_in).await;
+        ended.unwrap_or_else(|_| {
+            let why = "the login ended early: try again, and report it";
+            Err(Error::new(ErrorKind::Internal, operation, why))
+        })
+    }
+
+    async fn authenticate(self: &Arc<Self>, operation: &'static str) -> Result<()> {
+        let Some((name, password)) = &self.login else { return Ok(()) };
+        let mut failure = None;
+        let servers = self.servers().len();
+        for _ in 0..servers {
+            let turn = self.turns();
+            let server = self.server(turn);
+            let request = AuthenticateRequest { name: name.clone(), password: password.clone() };
+            // Without the old token: one that the server has forgotten is refused here, too.
+            let channel = self.channel(&server);
+            let ask = async move { AuthClient::new(channel).authenticate(request).await };
+            match self.ask_within(self.timeout * LOGIN_CALLS, turn, &server, ask).await {
+                Ok(reply) => {
+                    let token = MetadataValue::try_from(reply.into_inner().token).ok();
+                    let mut ticket = self.ticket.lock();
+                    *ticket = Ticket { token, number: ticket.number + 1 };
+                    return Ok(());
+                }
+                Err(status) if verdict(&status) == Verdict::Refused => {
+                    let said = status.message();
+                    // Where no login is needed, every call is served.
+                    if said.contains("authentication is not enabled") {
+                        return Ok(());
+                    }
+                    return Err(fault(operation, status));
+                }
+                Err(status) => {
+                    self.turn_from(turn);
+                    failure = Some(fault(operation, status));
+                }
+            }
+        }
+        let silent = || Error::new(ErrorKind::Unreachable, operation, "no server answers");
+        Err(failure.unwrap_or_else(silent))
+    }
+
+    /// Asks the cluster for its members, in the background and now and then: members that have joined
+    /// since can be asked, too.
+    fn discover(self: &Arc<Self>) {
+        let last = self.discovered.load(Ordering::Acquire);
+        if now().since(Moment::from_nanos(last)) < DISCOVERY {
+            return;
+        }
+        let next = now().as_nanos();
+        if self.discovered.compare_exchange(last, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            let endpoints = Arc::clone(self);
+            self.background.runtime().spawn(async move { endpoints.look_for_members().await });
+        }
+    }
+
+    pub(crate) async fn look_for_members(self: &Arc<Self>) {
+        let list =
+            |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
+        let Ok(listed) = self.call("list members", IfUnanswered::AskAnother, list).await else {
+            return;
+        };
+        let Some(cluster) = listed.header.map(|header| header.cluster_id) else { return };
+        let known = self.servers();
+        let mut ids = Vec::new();
+        for server in known.iter() {
+            ids.extend(self.identity(server).await.map(|(_, member)| member));
+        }
+        let mut found = Vec::new();
+        for member in listed.members.iter().filter(|member| !ids.contains(&member.id)) {
+            for address in self.addresses(member) {
+                let dialer = Dialer::new(&address, self.tls.as_ref(), self.timeout);
+                let Ok(dialer) = dialer else { continue };
+                let server = Server::new(dialer, &self.background, false);
+                // An address that a member advertises may lead elsewhere from here: to another
+                // cluster, even.
+                if self.identity(&server).await == Some((cluster, member.id)) {
+                    tracing::debug!(server = server.dialer.name(), "found a member");
+                    found.push(server);
+                    break;
+                }
+            }
+        }
+        if !found.is_empty() {
+            let mut servers = self.servers.lock();
+            *servers = servers.iter().cloned().chain(found).collect();
+        }
+    }
+
+    /// Which cluster a server is of, and which member of it.
+    async fn identity(&self, server: &Server) -> Option<(u64, u64)> {
+        let mut client = MaintenanceClient::new(self.link_to(server));
+        let asked = tokio::time::timeout(self.timeout, client.status(StatusRequest {})).await;
+        let header = asked.ok()?.ok()?.into_inner().header?;
+        Some((header.cluster_id, header.member_id))
+    }
+
+    /// Where a member says that it can be reached, in the way that the others are.
+    fn addresses(&self, member: &Member) -> Vec<(String, u16)> {
+        let scheme = if self.tls.is_some() { "https://" } else { "http://" };
+        let address = |url: &String| {
+            let (host, port) = url.strip_prefix(scheme)?.trim_end_matches('/').rsplit_once(':')?;
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        member.client_ur_ls.iter().filter_map(address).collect()
+    }
+}
+
+/// A channel whose connection is served by the background thread.
+fn channel_in(background: &Background, dialer: &Dialer) -> Channel {
+    let _inside = background.runtime().enter();
+    dialer.channel()
+}
+
+/// A server that wants a certificate says so only after it has taken the connection, and closes it
+/// in the same moment: most often nothing else is heard of it.
+fn uncertified(config: &EtcdConfig, error: &Error) -> Option<Error> {
+    let anonymous = config.tls.as_ref().is_some_and(|tls| tls.identity.is_none());
+    let status = StdError::source(error).and_then(|cause| cause.downcast_ref::<Status>())?;
+    let closed = verdict(status) == Verdict::Doubtful && StdError::source(status).is_some();
+    let why = "TLS: the server closed the connection; it may want a certificate, `cert` and `key`";
+    (anonymous && closed).then(|| Error::new(ErrorKind::Denied, CONNECT, why))
+}
+
+/// Turns to the next server when a caller gave up on a silent one before we did.
+struct Silence<'a> {
+    endpoints: &'a Arc<Endpoints>,
+    server: &'a Server,
+    turn: usize,
+    began: Moment,
+    answered: bool,
+}
+
+impl Drop for Silence<'_> {
+    fn drop(&mut self) {
+        let silent = self.endpoints.timeout / 10;
+        if !self.answered && now().since(self.began) >= silent {
+            self.endpoints.renew_connection(self.server);
+            self.endpoints.turn_from(self.turn);
+        }
+    }
+}

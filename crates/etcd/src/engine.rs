@@ -1,0 +1,424 @@
+//! etcd as an engine of ordered entries: each call of [`Engine`] as a transaction, a read or a watch.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, stream};
+use tenure_core::{
+    Background, Claim, Error, ErrorKind, Eviction, Fence, Fencing, Finding, LockName, Moment,
+    Result, Store, Token, now,
+};
+use tenure_ordered::{
+    Change, Details, Engine, Entered, Entry, Listing, OrderedStore, Session, Watching, with_loss,
+};
+
+use crate::config::EtcdConfig;
+use crate::diagnose;
+use crate::endpoints::{Endpoints, IfUnanswered};
+use crate::fault::is_lease_gone;
+use crate::keys::{Keys, Queue};
+use crate::lease::{Lease, Leases};
+use crate::rpc::{KeyValue, RangeRequest, TxnRequest};
+use crate::txn::{created_at, delete, get, look, names_of, put, written_at};
+use crate::watch::Watches;
+
+/// Locks on etcd.
+pub type EtcdStore = OrderedStore<EtcdEngine>;
+
+/// What [`EtcdStore`] needs of etcd.
+pub struct EtcdEngine {
+    pub(crate) config: EtcdConfig,
+    pub(crate) endpoints: Arc<Endpoints>,
+    keys: Keys,
+    leases: Arc<Leases>,
+    watches: Watches,
+    background: Background,
+}
+
+/// A key in etcd.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EntryKey {
+    key: Vec<u8>,
+    /// The revision that created it: no other key ever has the same.
+    revision: i64,
+    lease: i64,
+}
+
+/// How many keys of a queue an arrival looks at. More are looked at by one task for all waiters.
+const GLANCE: i64 = 16;
+
+/// How often an arrival begins anew when the write fence was moved meanwhile.
+const ROUNDS: usize = 5;
+
+/// How many keys are listed, and how many leases are asked for, at once.
+const PAGE: i64 = 2_000;
+const AT_ONCE: usize = 32;
+
+#[async_trait]
+impl Engine for EtcdEngine {
+    type Config = EtcdConfig;
+    type Session = Lease;
+    type Key = EntryKey;
+
+    async fn connect(config: EtcdConfig, background: &Background) -> Result<Self> {
+        let keys = Keys::new(&config.prefix);
+        let (probe, _) = keys.all("");
+        let endpoints = Endpoints::connect(&config, probe, background).await?;
+        let background = background.clone();
+        Ok(Self {
+            leases: Leases::new(Arc::clone(&endpoints), keys.clone(), background.clone()),
+            watches: Watches::new(Arc::clone(&endpoints), background.clone()),
+            endpoints,
+            keys,
+            config,
+            background,
+        })
+    }
+
+    fn fencing(&self) -> Fencing {
+        let fault = "etcd is restored from an older snapshot without raising its revision";
+        Fencing::Until { fault }
+    }
+
+    async fn session(&self, ttl: Duration) -> Result<Arc<Lease>> {
+        self.leases.get(ttl).await
+    }
+
+    async fn confirm(&self, lease: &Arc<Lease>, began: Moment) -> Result<bool> {
+        let (leases, lease) = (Arc::clone(&self.leases), Arc::clone(lease));
+        let confirm = async move { leases.confirm("renew", &lease, began).await };
+        self.background.run("renew", confirm).await
+    }
+
+    async fn enter(
+        &self,
+        lease: &Arc<Lease>,
+        claim: &Claim,
+        record: Vec<u8>,
+        look: bool,
+    ) -> Result<Entered<EntryKey>> {
+        let queue = self.keys.queue(&claim.name);
+        let key = self.keys.entry(claim);
+        for _ in 0..ROUNDS {
+            if let Some(entered) =
+                self.try_to_enter(lease, claim, &queue, &key, &record, look).await?
+            {
+                return Ok(entered);
+            }
+        }
+        let why = "the session changed at every look: try again";
+        Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why))
+    }
+
+    async fn fence_writes(&self, lease: &Arc<Lease>, began: Moment) -> Result<bool> {
+        let (leases, lease) = (Arc::clone(&self.leases), Arc::clone(lease));
+        let fence = async move { leases.fence_writes(&lease, began).await };
+        self.background.run(ACQUIRE, fence).await
+    }
+
+    async fn find(
+        &self,
+        lease: &Arc<Lease>,
+        claim: &Claim,
+    ) -> Result<Option<(Entry<EntryKey>, Token)>> {
+        let found = self.endpoints.get(ACQUIRE, &self.keys.entry(claim)).await?;
+        let own = found.filter(|kv| kv.lease == lease.id());
+        let queue = self.keys.queue(&claim.name);
+        Ok(own.map(|kv| (entry(&queue, &kv), token(kv.create_revision))))
+    }
+
+    async fn is_free(&self, name: &LockName) -> Result<Option<bool>> {
+        let request = RangeRequest { limit: 1, ..names_of(&self.keys.queue(name)) };
+        let (found, _) = self.endpoints.range(ACQUIRE, request).await?;
+        Ok(Some(found.kvs.is_empty()))
+    }
+
+    async fn list(&self, name: &LockName) -> Result<Listing<EntryKey>> {
+        let queue = self.keys.queue(name);
+        let (found, revision) = self.endpoints.range(LIST, names_of(&queue)).await?;
+        Ok(listing(&queue, &found.kvs, revision))
+    }
+
+    async fn watch(
+        &self,
+        _: &LockName,
+        entry: &Entry<EntryKey>,
+        watching: Watching,
+    ) -> Result<Option<BoxFuture<'static, Result<Change>>>> {
+        let EntryKey { key, revision, .. } = &entry.key;
+        let watch = self.watches.start(key, watching).await?;
+        let there = self.endpoints.get(WATCH, key).await?;
+        let there = there.is_some_and(|kv| kv.create_revision == *revision);
+        Ok(there.then(|| Box::pin(watch.changed()) as _))
+    }
+
+    async fn remove(&self, _: &LockName, entry: &Entry<EntryKey>) -> Result<bool> {
+        let EntryKey { key, revision, .. } = &entry.key;
+        let compare = vec![created_at(key, *revision)];
+        let request = TxnRequest { compare, success: vec![delete(key)], failure: Vec::new() };
+        // A second answer would not tell whether the first request removed it.
+        Ok(self.endpoints.txn("release", IfUnanswered::Fail, request).await?.succeeded)
+    }
+
+    async fn renew(
+        &self,
+        lease: &Arc<Lease>,
+        _: &LockName,
+        entry: &Entry<EntryKey>,
+        record: Option<Vec<u8>>,
+    ) -> Result<bool> {
+        let began = now();
+        let there = match record {
+            Some(record) => self.replace(RENEW, entry, record).await?,
+            None => {
+                let found = self.endpoints.get(RENEW, &entry.key.key).await?;
+                found.is_some_and(|kv| kv.create_revision == entry.key.revision)
+            }
+        };
+        let (leases, lease) = (Arc::clone(&self.leases), Arc::clone(lease));
+        let confirm = async move { leases.confirm_after_read(RENEW, &lease, began).await };
+        Ok(there && self.background.run(RENEW, confirm).await?)
+    }
+
+    async fn write(&self, _: &LockName, entry: &Entry<EntryKey>, record: Vec<u8>) -> Result<()> {
+        self.replace("write", entry, record).await.map(drop)
+    }
+
+    async fn open_loss_channel(
+        &self,
+        lease: &Arc<Lease>,
+    ) -> Result<Option<(Vec<u8>, BoxFuture<'static, Result<Change>>)>> {
+        let key = self.keys.losses(lease.id());
+        let watch = self.watches.start(&key, Watching::Change).await?;
+        let request = TxnRequest {
+            compare: vec![created_at(&key, 0)],
+            success: vec![put(&key, Vec::new(), lease.id())],
+            failure: vec![get(&key)],
+        };
+        let seen = self.endpoints.txn("watch for losses", IfUnanswered::AskAnother, request).await;
+        // A channel that was deleted by hand is there again now: if its lease is.
+        if seen.as_ref().is_err_and(is_lease_gone) {
+            lease.end();
+            return Ok(None);
+        }
+        let content = seen?.found(0).map(|kv| kv.value).unwrap_or_default();
+        Ok(Some((content, Box::pin(watch.changed()))))
+    }
+
+    async fn evict(
+        &self,
+        eviction: &Eviction,
+        entry: &Entry<EntryKey>,
+        held: bool,
+    ) -> Result<bool> {
+        let EntryKey { key, revision, lease } = &entry.key;
+        let mut compare = vec![created_at(key, *revision)];
+        let mut success = vec![delete(key)];
+        if held {
+            let audit = self.keys.audit(&eviction.name);
+            let older = self.endpoints.get(EVICT, &audit).await?;
+            compare.push(written_at(&audit, older.as_ref().map_or(0, |kv| kv.mod_revision)));
+            let older = older.map(|kv| kv.value).unwrap_or_default();
+            success.push(put(&audit, eviction.recorded(&older), 0));
+        }
+        // Another program's lease has no channel.
+        let losses = self.keys.losses(*lease);
+        if let Some(known) = self.endpoints.get(EVICT, &losses).await? {
+            compare.push(written_at(&losses, known.mod_revision));
+            let content = with_loss(&known.value, &eviction.owner, Some(token(*revision)));
+            success.push(put(&losses, content, *lease));
+        }
+        let request = TxnRequest { compare, success, failure: Vec::new() };
+        match self.endpoints.txn(EVICT, IfUnanswered::Fail, request).await {
+            // The entry is gone with its lease.
+            Err(error) if is_lease_gone(&error) => Ok(false),
+            outcome => Ok(outcome?.succeeded),
+        }
+    }
+
+    async fn details(
+        &self,
+        name: &LockName,
+        entries: &[Entry<EntryKey>],
+        holders: usize,
+    ) -> Result<Vec<Option<Details>>> {
+        let queue = self.keys.queue(name);
+        let request = RangeRequest { keys_only: false, ..names_of(&queue) };
+        let (found, _) = self.endpoints.range(INSPECT, request).await?;
+        let mut records: HashMap<i64, Vec<u8>> =
+            found.kvs.into_iter().map(|kv| (kv.create_revision, kv.value)).collect();
+        let left = self.time_left(&entries[..holders]).await?;
+        let details = |(place, entry): (usize, &Entry<EntryKey>)| {
+            let EntryKey { revision, lease, .. } = &entry.key;
+            let time_left = left.get(lease).copied();
+            // The lease has ended, and its entries with it.
+            if place < holders && time_left == Some(None) {
+                return None;
+            }
+            let record = records.remove(revision)?;
+            Some(Details { record, token: Some(token(*revision)), time_left: time_left.flatten() })
+        };
+        Ok(entries.iter().enumerate().map(details).collect())
+    }
+
+    async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let (mut key, range_end) = self.keys.all(prefix);
+        let mut names: Vec<LockName> = Vec::new();
+        loop {
+            let range_end = range_end.clone();
+            let page = RangeRequest { key, range_end, limit: PAGE, keys_only: true };
+            let (page, _) = self.endpoints.range(LIST, page).await?;
+            names.extend(page.kvs.iter().filter_map(|kv| self.keys.lock_of(&kv.key)));
+            names.dedup();
+            match page.kvs.into_iter().last() {
+                Some(last) if page.more => {
+                    key = last.key;
+                    key.push(0);
+                }
+                _ => break,
+            }
+        }
+        names.retain(|name| name.as_str().starts_with(prefix));
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn foreign_owner(&self, name: &LockName, key: &EntryKey) -> String {
+        self.keys.queue(name).name_of(&key.key)
+    }
+
+    fn fence(&self, _: &LockName, entry: &Entry<EntryKey>, _: Token) -> Option<Fence> {
+        let EntryKey { key, revision, .. } = &entry.key;
+        Some(Fence::new(String::from_utf8(key.clone()).ok()?, *revision))
+    }
+
+    async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>> {
+        diagnose::diagnose(store, self).await
+    }
+
+    async fn end_unused_sessions(&self) {
+        self.leases.end_unused().await;
+    }
+}
+
+impl EtcdEngine {
+    /// Adds an entry, if the write fence is where it was. `None`: it was not, or an entry of the same
+    /// claim on an earlier lease was in the way.
+    async fn try_to_enter(
+        &self,
+        lease: &Arc<Lease>,
+        claim: &Claim,
+        queue: &Queue,
+        key: &[u8],
+        record: &[u8],
+        glance: bool,
+    ) -> Result<Option<Entered<EntryKey>>> {
+        let (sent, fence) = (now(), self.keys.fence(lease.id()));
+        let mut success = vec![put(key, record.to_vec(), lease.id())];
+        success.extend(glance.then(|| look(queue, GLANCE)));
+        let request = TxnRequest {
+            compare: vec![written_at(&fence, lease.fence()), created_at(key, 0)],
+            success,
+            failure: vec![get(&fence), get(key)],
+        };
+        let mut outcome = match self.endpoints.txn(ACQUIRE, IfUnanswered::Fail, request).await {
+            Err(error) if is_lease_gone(&error) => {
+                lease.end();
+                return Err(error);
+            }
+            outcome => outcome?,
+        };
+        if outcome.succeeded {
+            let revision = outcome.revision;
+            let own = EntryKey { key: key.to_vec(), revision, lease: lease.id() };
+            let entry = Entry {
+                order: revision.into(),
+                mode: claim.mode,
+                owner: Some(claim.owner),
+                key: own,
+            };
+            // All of a short queue was seen.
+            let seen = outcome.reads.pop().filter(|seen| !seen.more);
+            let listing = seen.map(|seen| listing(queue, &seen.kvs, revision));
+            return Ok(Some(Entered { entry, token: token(revision), listing }));
+        }
+        let (fence_now, own) = (outcome.found(0), outcome.found(1));
+        match fence_now {
+            Some(fence) => lease.fence_moved(fence.mod_revision),
+            // It was deleted by hand, or the lease is over.
+            None => drop(self.fence_writes(lease, sent).await?),
+        }
+        if let Some(own) = own {
+            self.remove(&claim.name, &entry(queue, &own)).await?;
+        }
+        Ok(None)
+    }
+
+    /// Replaces the value of an entry. False: it is not there.
+    async fn replace(
+        &self,
+        operation: &'static str,
+        entry: &Entry<EntryKey>,
+        record: Vec<u8>,
+    ) -> Result<bool> {
+        let EntryKey { key, revision, lease } = &entry.key;
+        let request = TxnRequest {
+            compare: vec![created_at(key, *revision)],
+            success: vec![put(key, record, *lease)],
+            failure: Vec::new(),
+        };
+        match self.endpoints.txn(operation, IfUnanswered::AskAnother, request).await {
+            Err(error) if is_lease_gone(&error) => Ok(false),
+            outcome => Ok(outcome?.succeeded),
+        }
+    }
+
+    /// How long each of these entries' leases lasts yet; `None` for one that has ended.
+    async fn time_left(
+        &self,
+        entries: &[Entry<EntryKey>],
+    ) -> Result<HashMap<i64, Option<Duration>>> {
+        let mut leases: Vec<i64> = entries.iter().map(|entry| entry.key.lease).collect();
+        leases.retain(|lease| *lease != 0);
+        leases.sort_unstable();
+        leases.dedup();
+        let ask = |id| async move { Ok((id, self.leases.time_left(id).await?)) };
+        let answers = stream::iter(leases).map(ask).buffered(AT_ONCE);
+        answers.collect::<Vec<Result<_>>>().await.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for EtcdEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdStore").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+fn listing(queue: &Queue, keys: &[KeyValue], revision: i64) -> Listing<EntryKey> {
+    let mut entries: Vec<_> = keys.iter().map(|kv| entry(queue, kv)).collect();
+    entries.sort_by_key(|entry| entry.order);
+    Listing { entries, covers: revision.into() }
+}
+
+fn entry(queue: &Queue, kv: &KeyValue) -> Entry<EntryKey> {
+    let (mode, owner) = queue.read(&kv.key);
+    let (order, revision) = (kv.create_revision.into(), kv.create_revision);
+    Entry { order, mode, owner, key: EntryKey { key: kv.key.clone(), revision, lease: kv.lease } }
+}
+
+/// The revision that created an entry: revisions number the transactions of all of etcd.
+fn token(revision: i64) -> Token {
+    Token::new(u64::try_from(revision).unwrap_or_default())
+}
+
+const ACQUIRE: &str = "acquire";
+const RENEW: &str = "renew";
+const EVICT: &str = "evict";
+const INSPECT: &str = "inspect";
+const LIST: &str = "list locks";
+const WATCH: &str = "watch";
