@@ -37,8 +37,6 @@ struct View<K> {
     entries: HashMap<Order, Entry<K>>,
     waiters: HashMap<Order, OwnerId>,
     wanted: Step,
-    /// The task has ended: another line must be made.
-    closed: bool,
 }
 
 impl<E: Engine> Line<E> {
@@ -48,29 +46,22 @@ impl<E: Engine> Line<E> {
             entries: HashMap::new(),
             waiters: HashMap::new(),
             wanted: Step::default(),
-            closed: false,
         };
         Self { name, view: Mutex::new(view), wake: Notify::new() }
     }
 
-    /// Adds a waiter of this process. False: the line is closed.
+    /// Adds a waiter of this process. Returns the waiters that the listing shows to be gone.
     pub(crate) fn enter(
         &self,
         owner: OwnerId,
         entry: &Entry<E::Key>,
         listing: Option<Listing<E::Key>>,
-    ) -> bool {
+    ) -> Vec<OwnerId> {
         let mut view = self.view.lock();
-        if view.closed {
-            return false;
-        }
         view.entries.insert(entry.order, entry.clone());
         view.waiters.insert(entry.order, owner);
         view.queue.handle_entered(entry.order, entry.mode);
-        if let Some(listing) = listing {
-            view.show(listing);
-        }
-        true
+        listing.map(|listing| view.show(listing)).unwrap_or_default()
     }
 
     /// How many waiters of this process are in the queue.
@@ -179,11 +170,10 @@ impl<E: Engine> Follower<E> {
         let mut view = line.view.lock();
         if view.queue.is_idle() {
             drop(view);
-            // Whoever looks for the line finds it open, or not at all.
+            // Waiters are added while the lines are locked, so none is added to one that ends.
             lines = Some(self.shared.lines.lock());
             view = line.view.lock();
             if view.queue.is_idle() {
-                view.closed = true;
                 if let Some(lines) = &mut lines {
                     lines.remove(&line.name);
                 }

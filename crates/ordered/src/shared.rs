@@ -80,9 +80,9 @@ impl<E: Engine> Shared<E> {
                 line
             }
         };
-        // It is open as long as it is among the lines.
-        line.enter(claim.owner, entry, listing);
+        let gone = line.enter(claim.owner, entry, listing);
         drop(lines);
+        gone.into_iter().for_each(|owner| self.forget(owner));
         line.advance(self);
     }
 

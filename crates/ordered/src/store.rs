@@ -233,12 +233,11 @@ impl<E: Engine> Shared<E> {
                 let settled = self.settle(&tracked, entered, patience).await;
                 settled.map_err(Error::with_unknown_effect)
             }
-            Err(error) => {
-                if error.effect() == Effect::None {
-                    self.left(&tracked);
-                }
-                Err(error)
+            Err(error) if error.effect() == Effect::None => {
+                self.left(&tracked);
+                if session.is_over() { Ok(None) } else { Err(error) }
             }
+            Err(error) => Err(error),
         }
     }
 

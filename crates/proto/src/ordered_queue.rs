@@ -45,6 +45,8 @@ pub struct OrderedQueue {
     listing: bool,
     /// How many watched entries in a row turned out to be gone.
     missing: u32,
+    /// A listing arrived since the last step.
+    listed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +146,7 @@ impl OrderedQueue {
         }
         self.covers = Some(self.covers.map_or(covers, |known| known.max(covers)));
         self.missing = 0;
+        self.listed = true;
         let mut gone = Vec::new();
         let entries = &self.entries;
         self.waiters.retain(|order, waiter| {
@@ -215,8 +218,8 @@ impl OrderedQueue {
             self.waiters.remove(&order);
             step.admitted.push(order);
         }
-        for waiter in self.waiters.values_mut() {
-            waiter.fresh = false;
+        if std::mem::take(&mut self.listed) {
+            self.waiters.values_mut().for_each(|waiter| waiter.fresh = false);
         }
         let mut orders = self.waiters.keys().copied();
         let Some(first) = orders.next() else { return step };
