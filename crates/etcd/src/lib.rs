@@ -1,42 +1,66 @@
 //! Locks on etcd.
 //!
-//! Code here may speak to etcd: it turns each call of the [`Store`](tenure_core::Store) contract
-//! into transactions, stands in line for those who wait, and listens for the losses of those who
-//! hold. It may not retry a call but on another member, or keep a lease alive that nobody asks for. It reads the wall clock only to show people
-//! how old a hold is.
+//! This crate is an adapter: it turns the primitive calls that
+//! [`OrderedStore`](tenure_ordered::OrderedStore) needs into transactions, reads and watches
+//! ([`EtcdEngine`]). What a claim does with them is not decided here. A call is repeated only on
+//! another server, and only where that cannot do harm.
 //!
-//! # What is in etcd
+//! | file | what |
+//! |---|---|
+//! | `engine` | each primitive call |
+//! | `lease` | leases, which are the sessions: granted, confirmed, ended; the write fence |
+//! | `endpoints` | the servers: which is asked, logins, members that join |
+//! | `dial` | connections, with or without TLS |
+//! | `watch` | all watches of a client on one stream |
+//! | `txn`, `keys`, `fault` | transactions, names of keys, errors |
+//! | `diagnose` | what `tenure doctor` says |
 //!
-//! A lock `orders` with the prefix `tenure/` lives in these keys:
+//! # Keys
+//!
+//! A lock `orders` with the prefix `tenure/` is kept in these keys:
 //!
 //! | key | what |
 //! |---|---|
-//! | `tenure/orders/<owner id>` | one who holds or waits, on a lease: mode, TTL, since when, pid, host and label, as text |
+//! | `tenure/orders/<owner id>` | a claim that holds or wants the lock alone; its value (TTL, since when, pid, host, label) is for people |
+//! | `tenure/orders/<owner id>-shared` | a claim that shares it |
+//! | `tenure/orders/<owner id>-permits-2-5` | a claim for two of five permits |
 //! | `tenure/%audit/orders` | evictions, newest first, at most 100 |
-//! | `tenure/%lease/<lease id>` | one for each lease that locks are held on: gone with it; whose locks on it were taken by force |
+//! | `tenure/%lease/<lease id>` | the loss channel of a lease: names the entries that were evicted from it |
+//! | `tenure/%fence/<lease id>` | the write fence of a lease |
 //!
 //! In a lock's name `%` and `/` become `%25` and `%2F`, so that no lock's keys are among another's.
-//! `etcdctl lock tenure/orders` writes `tenure/orders/<lease id>`, without a value. Whoever was
-//! created first holds; shared and permit holders hold together as long as there is room. What tenure
-//! did not write counts as one that wants to hold alone.
+//! `etcdctl lock tenure/orders` writes `tenure/orders/<lease id>`. The entries of a lock are ordered
+//! by their create revisions. A key that tenure did not write counts as a claim that wants the lock
+//! alone.
 //!
 //! # Leases
 //!
-//! The keys of one client with the same TTL, rounded up to seconds, share a lease. It is kept alive
-//! when one of them is claimed or renewed. A key that was not renewed in time is deleted when that
-//! happens; without any renewal the lease ends, with all its keys. Places in line hang on a lease that
-//! lasts as long as their patience.
+//! The claims of one client with the same TTL, rounded up to seconds, share a lease, whether they
+//! hold or wait. If the process dies, etcd ends the lease and removes the entries.
+//!
+//! A keep-alive is sent only after a read or a transaction: a leader that stood still and was replaced
+//! answers keep-alives, which then count for nothing (seen with 3.4.23: terms four seconds too long),
+//! but it cannot serve a read.
+//!
+//! # The write fence
+//!
+//! Servers carry out requests side by side, and late. A transaction that adds an entry compares the
+//! revision that last wrote the lease's fence. If its answer was lost, the fence is written again:
+//! from then on the transaction fails wherever it still is, and a read tells whether it took effect
+//! before.
+//!
+//! # Watches
+//!
+//! A watch from an earlier revision is served by a loop in the server that runs ten times a second;
+//! one from now on is served at once. So an entry is watched from now on, and then looked at.
 //!
 //! # What is promised
 //!
 //! Mutual exclusion holds as long as etcd keeps its data and its leases, through the loss of any
-//! minority of its members. Tokens are create revisions: they rise until etcd is restored from an older
-//! snapshot without raising its revision. A holder that is cut off stops by its own clock before etcd
-//! ends its lease. One that was evicted, or whose lease was revoked by hand, hears of it at once; one
-//! whose key was deleted by hand, at its next renewal.
-//!
-//! The release of a shared or permit claim that was admitted, but never heard of it, says
-//! [`NotHeld`](tenure_core::Released::NotHeld).
+//! minority of its servers. Tokens are create revisions: they rise until etcd is restored from an
+//! older snapshot without raising its revision. A holder that is cut off stops by its own clock before
+//! etcd ends its lease. A holder that is evicted, or whose lease is revoked by hand, is told at once;
+//! one whose key is deleted by hand, at its next renewal.
 
 mod config;
 mod diagnose;

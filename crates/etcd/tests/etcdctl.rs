@@ -4,13 +4,11 @@
 
 mod common;
 
-use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{client, config_of};
+use common::{client, config_of, write_if};
 use tenure_core::{Client, ErrorKind, Eviction, Mode, Options, Origin, Released};
 use tenure_etcd::{EtcdStore, etcdctl};
 use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
@@ -195,19 +193,6 @@ on_servers! {
     }
 }
 
-/// A transaction by `etcdctl`; whether its comparison held.
-fn write_if(server: &EtcdServer, fence: &tenure_core::Fence, key: &str, value: &str) -> bool {
-    let mut command = server.controller(&["txn"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    write!(input, "{}\n\nput {key} {value}\n\n\n", etcdctl(fence)).unwrap();
-    drop(input);
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.starts_with("SUCCESS") || said.starts_with("FAILURE"), "{said}");
-    said.starts_with("SUCCESS")
-}
-
 on_servers! {
     async fn a_write_that_names_the_fence_fails_when_the_lock_is_lost() {
         let server = EtcdServer::start(&[]).unwrap();
@@ -216,17 +201,17 @@ on_servers! {
         let mutex = client.mutex("a/\"b\"").unwrap().with(options);
         let guard = mutex.acquire().await.unwrap();
         let stale = guard.fence().unwrap();
-        assert!(write_if(&server, &stale, "balance", "1"));
+        assert!(write_if(&server, &etcdctl(&stale), "balance", "1"));
         let order = Eviction::new(guard.name().clone(), guard.owner(), "test");
         client.store().evict(&order).await.unwrap();
         let next = mutex.acquire().await.unwrap();
-        assert!(!write_if(&server, &stale, "balance", "2"));
+        assert!(!write_if(&server, &etcdctl(&stale), "balance", "2"));
         let fence = next.fence().unwrap();
         assert!(fence.revision() > stale.revision());
-        assert!(write_if(&server, &fence, "balance", "3"));
+        assert!(write_if(&server, &etcdctl(&fence), "balance", "3"));
         assert_eq!(server.control(&["get", "--print-value-only", "balance"]).unwrap(), "3");
         next.release().await.unwrap();
-        assert!(!write_if(&server, &fence, "balance", "4"));
+        assert!(!write_if(&server, &etcdctl(&fence), "balance", "4"));
     }
 }
 
