@@ -31,6 +31,13 @@ pub(crate) enum Limit {
 /// For how many call timeouts an attempt goes on while the store fails and has not queued the claim.
 const UNQUEUED_CALLS: u32 = 5;
 
+/// How long a place in line may last without a sign of life. A waiter that dies is in the way for no
+/// longer than a holder that dies, or half a minute where the TTL is shorter. Hence a waiter asks four
+/// times as often, whatever its poll cap.
+fn longest_place(ttl: Duration) -> Duration {
+    ttl.max(Duration::from_secs(30))
+}
+
 /// How often a grant of whose term too little is left is asked for again.
 const DATED_ANEW: u32 = 2;
 
@@ -95,7 +102,7 @@ impl Drop for Undo<'_> {
 
 impl<'a> Attempt<'a> {
     fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, limit: Limit) -> Self {
-        let poll = options.poll_cap;
+        let poll = options.poll_cap.min(longest_place(claim.ttl) / 4);
         let undo = Undo { inner, claim, armed: false };
         Self { inner, options, limit, started: now(), poll, undo, said: Said::Nothing }
     }
@@ -187,8 +194,9 @@ impl<'a> Attempt<'a> {
         let patience = match self.limit {
             Limit::Try => Patience::None,
             Limit::Within(_) | Limit::Forever => {
+                let longest = longest_place(self.undo.claim.ttl);
                 // The place survives two lost polls and a slow reply.
-                let lease = self.poll * 3 + self.inner.call_timeout;
+                let lease = (self.poll * 3 + self.inner.call_timeout).min(longest);
                 Patience::Queue { lease, poll: self.poll }
             }
         };

@@ -64,6 +64,10 @@ impl Options {
 
     /// The most a lost wake-up can cost: a waiter asks again after this time although it heard
     /// nothing. Between 1 ms and 1 h; the default is a second.
+    ///
+    /// A waiter that dies keeps its place in line for a little more than three times as long, but no
+    /// longer than its TTL, or 30 s if the TTL is shorter. So where the poll cap is above a quarter
+    /// of that, the waiter asks after that quarter instead.
     pub fn poll_cap(mut self, cap: Duration) -> Self {
         self.poll_cap = cap;
         self

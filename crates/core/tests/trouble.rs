@@ -321,6 +321,25 @@ async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
 }
 
 #[tokio::test]
+async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_minute_at_most() {
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+    for (ttl, longest) in [(second, 30 * second), (60 * second, 60 * second)] {
+        for call_timeout in [second, hour] {
+            let store = Scripted::new(Script::Refuse);
+            let client = Client::new(store.clone()).unwrap();
+            let client = client.with_call_timeout(call_timeout).unwrap();
+            let options = Options::new().ttl(ttl).poll_cap(hour);
+            client.mutex("a").unwrap().with(options).acquire().await.unwrap_err();
+            let Patience::Queue { lease, poll } = store.claims.lock()[0] else {
+                panic!("no place")
+            };
+            assert!(lease <= longest, "{lease:?} for a TTL of {ttl:?}");
+            assert!(poll * 3 < lease, "two lost polls of {poll:?} end a lease of {lease:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_grant_that_took_longer_than_its_term_is_given_back() {
     let store = MemoryStore::new();
     let slow = Duration::from_millis(300);
