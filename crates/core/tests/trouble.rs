@@ -339,6 +339,73 @@ async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_
     }
 }
 
+/// The memory store, with a limit on TTLs.
+#[derive(Debug)]
+struct Limited(MemoryStore);
+
+impl Limited {
+    const LONGEST: Duration = Duration::from_secs(8);
+}
+
+#[async_trait]
+impl Store for Limited {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn longest_ttl(&self) -> Option<Duration> {
+        Some(Self::LONGEST)
+    }
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        if claim.ttl > Self::LONGEST {
+            let why = format!("ask for at most {:?}", Self::LONGEST);
+            return Err(Error::new(ErrorKind::Invalid, "acquire", why));
+        }
+        self.0.claim(claim, patience).await
+    }
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.0.wait(claim, place).await
+    }
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        self.0.renew(claim).await
+    }
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.0.release(claim).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.0.list(prefix).await
+    }
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.0.evict(eviction).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
+    }
+}
+
+#[tokio::test]
+async fn a_store_refuses_a_chosen_ttl_above_its_limit_and_never_the_default() {
+    let limited = Arc::new(Limited(MemoryStore::new()));
+    let chaos = Arc::new(Chaos::new(limited.clone(), Faults::new(1)));
+    for store in [limited as Arc<dyn Store>, chaos] {
+        let client = Client::new(store).unwrap();
+        let mutex = client.mutex("a").unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        assert_eq!(guard.ttl(), Limited::LONGEST);
+        assert!(guard.remaining() <= Limited::LONGEST, "{:?}", guard.remaining());
+        let held = client.inspect("a").await.unwrap().holders.remove(0);
+        assert!(held.expires_in <= Some(Limited::LONGEST), "{held:?}");
+        guard.release().await.unwrap();
+
+        let chosen = mutex.with(Options::new().ttl(Duration::from_secs(30)));
+        let error = chosen.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("at most 8s"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_grant_that_took_longer_than_its_term_is_given_back() {
     let store = MemoryStore::new();
