@@ -164,9 +164,9 @@ pub(crate) struct Lock {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) take: u32,
     /// The lease: how long others wait when the holder vanishes; renewed at a third of it
-    #[arg(long, value_name = "DURATION", env = "TENURE_TTL", default_value = "30s")]
-    #[arg(value_parser = parse_ttl)]
-    pub(crate) ttl: Duration,
+    /// [default: 30s, or less if the store allows only less]
+    #[arg(long, value_name = "DURATION", env = "TENURE_TTL", value_parser = parse_ttl)]
+    pub(crate) ttl: Option<Duration>,
     /// Give up the lock after this time, whatever the command does [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_hold: Option<Duration>,

@@ -37,11 +37,11 @@ impl Held {
         }
     }
 
-    /// The TTL of a hold that we have not chosen ourselves.
-    pub(crate) const fn ttl(&self) -> Option<Duration> {
+    /// As [`Guard::ttl`].
+    pub(crate) fn ttl(&self) -> Duration {
         match self {
-            Self::Own(_) => None,
-            Self::Entered(entered) => Some(entered.ttl()),
+            Self::Own(guard) => guard.ttl(),
+            Self::Entered(entered) => entered.ttl(),
         }
     }
 

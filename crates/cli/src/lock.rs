@@ -31,11 +31,14 @@ pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
 
 fn options(arguments: &args::Lock, label: &str) -> Options {
     let label = arguments.label.as_deref().unwrap_or(label);
-    let options = Options::new().ttl(arguments.ttl).label(label);
-    match arguments.max_hold {
-        Some(limit) => options.max_hold(limit),
-        None => options,
+    let mut options = Options::new().label(label);
+    if let Some(ttl) = arguments.ttl {
+        options = options.ttl(ttl);
     }
+    if let Some(limit) = arguments.max_hold {
+        options = options.max_hold(limit);
+    }
+    options
 }
 
 async fn acquire(connection: &Connection, lock: &args::Lock, options: Options) -> Result<Guard> {

@@ -39,7 +39,7 @@ struct Entry {
 }
 
 /// The list for a command that runs under `held`.
-pub(crate) fn list(held: &Held, connection: &Connection, ttl: Duration) -> Result<String, Failure> {
+pub(crate) fn list(held: &Held, connection: &Connection) -> Result<String, Failure> {
     let mut entries = entries()?;
     // A store of one process holds nothing that another could enter.
     if let Held::Own(guard) = held
@@ -50,7 +50,7 @@ pub(crate) fn list(held: &Held, connection: &Connection, ttl: Duration) -> Resul
             owner: guard.owner().to_string(),
             token: guard.token().map(|token| token.get()),
             store: connection.url.to_string(),
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: u64::try_from(guard.ttl().as_millis()).unwrap_or(u64::MAX),
             pid: std::process::id(),
         });
     }

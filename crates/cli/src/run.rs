@@ -55,12 +55,12 @@ async fn under_lock(
     signals.also(&WHILE_RUNNING)?;
     let line = command_line(arguments);
     let mut command = prepare(&line, &guard, connection, arguments);
-    command.env(nested::VARIABLE, nested::list(&guard, connection, arguments.lock.ttl)?);
+    command.env(nested::VARIABLE, nested::list(&guard, connection)?);
     // A re-entered lock is released by the outer `tenure run`.
     if let Held::Own(guard) = &guard
         && !connection.client.store().capabilities().detects_death
     {
-        guardian.hand_over(&PendingRelease::new(&connection.url, guard, arguments.lock.ttl));
+        guardian.hand_over(&PendingRelease::new(&connection.url, guard));
     }
     let job = match Job::start(command, guardian) {
         Ok(job) => job,

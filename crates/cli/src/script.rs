@@ -158,7 +158,7 @@ impl Background {
     ) -> Outcome {
         self.let_go_of_output().map_err(|error| Failure::system("go to the background", &error))?;
         let mut closed = self.closed;
-        let ttl = guard.ttl().unwrap_or(arguments.lock.ttl);
+        let ttl = guard.ttl();
         let schedule = Schedule { ttl, grace: arguments.grace };
         let (why, grace) = tokio::select! {
             biased;

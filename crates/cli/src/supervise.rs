@@ -124,8 +124,7 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(job: &'a Job, guard: &'a Held, arguments: &Run) -> Self {
         let (grace, on_lost) = (arguments.grace, arguments.on_lost);
-        let ttl = guard.ttl().unwrap_or(arguments.lock.ttl);
-        let schedule = Schedule { ttl, grace };
+        let schedule = Schedule { ttl: guard.ttl(), grace };
         Self { job, guard, on_lost, schedule, state: State::Running, in_danger: false, lost: false }
     }
 

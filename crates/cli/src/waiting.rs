@@ -5,8 +5,7 @@ use std::time::Duration;
 use tenure::{Client, Holder, LockState, Origin};
 use tokio::time::sleep;
 
-use crate::output;
-use crate::show;
+use crate::{exit, output, show};
 
 /// When the state of the lock is told, counted from the last time; the last one repeats. Each costs
 /// one look at the whole line, however many wait in it: so they become rare.
@@ -33,11 +32,19 @@ async fn tell(client: &Client, name: &str) -> std::convert::Infallible {
     let last = AFTER[AFTER.len() - 1];
     for pause in AFTER.into_iter().chain(std::iter::repeat(last)) {
         sleep(pause).await;
-        // A store that does not answer is told of by the claim that waits.
-        if let Ok(state) = client.inspect(name).await
-            && let Some(text) = describe(&state, &Origin::here())
-        {
-            output::remark(&text);
+        match client.inspect(name).await {
+            Ok(state) => {
+                if let Some(text) = describe(&state, &Origin::here()) {
+                    output::remark(&text);
+                }
+            }
+            // A claim that is in line outlasts this, however long it takes.
+            Err(error) if error.is_transient() => {
+                let why = exit::line(&error);
+                output::remark(&format!("still waiting for the lock {name:?}: {why}"));
+            }
+            // The claim meets the same fault, and ends with it.
+            Err(_) => {}
         }
     }
     std::future::pending().await

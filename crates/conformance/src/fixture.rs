@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::{Claim, Client, Guard, LockName, Mode, Options, Origin, OwnerId, Store};
+use tenure_core::{
+    Claim, Client, Guard, LockName, Mode, Mutex, Options, Origin, OwnerId, Result, Store,
+};
 
 use crate::raw::Raw;
 
@@ -64,6 +66,21 @@ pub(crate) async fn client(fixture: &dyn Fixture) -> Client {
 /// A connection for raw calls.
 pub(crate) async fn raw(fixture: &dyn Fixture) -> Raw {
     Raw::new(fixture.store().await, fixture.faithful())
+}
+
+/// Tries to take a lock. `try_acquire` makes one call: where calls fail, it is repeated after the
+/// client has released what a lost reply may have granted.
+pub(crate) async fn try_acquire(
+    fixture: &dyn Fixture,
+    client: &Client,
+    mutex: &Mutex,
+) -> Result<Guard> {
+    loop {
+        match mutex.try_acquire().await {
+            Err(fault) if fault.is_transient() && !fixture.faithful() => client.close().await,
+            tried => return tried,
+        }
+    }
 }
 
 /// Releases a lock. A fault on the way leaves the rest to the background, where

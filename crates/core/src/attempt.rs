@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_proto::{Backoff, Watchdog, deadline};
+use tenure_proto::{Watchdog, deadline};
 use tracing::Instrument;
 
 use crate::client::Inner;
+use crate::fault_budget::FaultBudget;
 use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::metric;
+use crate::spurious_wake::SpuriousWakeBackoff;
 use crate::{
-    Answer, Claim, Clock, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
-    Patience, Place, Result, now,
+    Answer, Claim, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options, Patience,
+    Place, Result, now,
 };
 
 /// How long an attempt may take.
@@ -24,6 +26,16 @@ pub(crate) enum Limit {
     Within(Duration),
     /// Until it is granted.
     Forever,
+}
+
+/// For how many call timeouts an attempt goes on while the store fails and has not queued the claim.
+const UNQUEUED_CALLS: u32 = 5;
+
+/// How long a place in line may last without a sign of life. A waiter that dies is in the way for no
+/// longer than a holder that dies, or half a minute where the TTL is shorter. Hence a waiter asks four
+/// times as often, whatever its poll cap.
+fn longest_place(ttl: Duration) -> Duration {
+    ttl.max(Duration::from_secs(30))
 }
 
 /// How often a grant of whose term too little is left is asked for again.
@@ -58,6 +70,8 @@ struct Attempt<'a> {
     options: &'a Options,
     limit: Limit,
     started: Moment,
+    /// How often the claim is asked for while nothing is heard.
+    poll: Duration,
     undo: Undo<'a>,
     /// What the store's last answer was.
     said: Said,
@@ -88,8 +102,9 @@ impl Drop for Undo<'_> {
 
 impl<'a> Attempt<'a> {
     fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, limit: Limit) -> Self {
+        let poll = options.poll_cap.min(longest_place(claim.ttl) / 4);
         let undo = Undo { inner, claim, armed: false };
-        Self { inner, options, limit, started: now(), undo, said: Said::Nothing }
+        Self { inner, options, limit, started: now(), poll, undo, said: Said::Nothing }
     }
 
     async fn finish(mut self) -> Result<Guard> {
@@ -111,12 +126,15 @@ impl<'a> Attempt<'a> {
 
     /// Asks, waits for news, asks again, until the claim is granted.
     async fn granted(&mut self) -> Result<(Grant, Moment)> {
-        let mut trouble = Trouble::new(self.inner.call_timeout, self.inner.clock);
+        let mut faults = FaultBudget::new(match self.limit {
+            Limit::Try => Duration::ZERO,
+            Limit::Within(_) | Limit::Forever => self.inner.call_timeout * UNQUEUED_CALLS,
+        });
+        let mut wakes = SpuriousWakeBackoff::new(self.poll, now());
         let mut waiting = None;
         let mut too_short = 0;
-        let mut unrest = Unrest::new();
         loop {
-            let sent = self.inner.clock.now();
+            let mut sent = self.inner.clock.now();
             let news = match self.ask().await {
                 Ok(Answer::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
@@ -131,13 +149,19 @@ impl<'a> Attempt<'a> {
                     }
                 }
                 Ok(Answer::Queued(place)) => {
-                    trouble.over();
+                    faults.queued();
                     self.said = Said::Answer;
                     waiting.get_or_insert_with(metric::Waiting::start);
-                    let began = now();
-                    let news = self.await_news(&place).await;
-                    if let Ok(Answer::Queued(_)) = news {
-                        unrest.pause(now().since(began), &self.undo.claim).await;
+                    let Some(news) = self.await_news(&place).await else { continue };
+                    // The claim was answered. If the wait failed, the outage begins here.
+                    sent = self.inner.clock.now();
+                    let fruitless = match &news {
+                        Ok(Answer::Queued(_)) => true,
+                        Err(error) => error.is_transient(),
+                        _ => false,
+                    };
+                    if fruitless {
+                        wakes.pause(&self.undo.claim).await;
                     }
                     news
                 }
@@ -159,10 +183,8 @@ impl<'a> Attempt<'a> {
                 }
                 Err(error) => {
                     self.said = Said::Trouble(error.clone());
-                    // `try_acquire` has the time of one call. Waiting callers can afford a lost reply.
-                    let began =
-                        if let Limit::Try = self.limit { sent } else { self.inner.clock.now() };
-                    trouble.pause(error, began, &self.undo.claim).await?;
+                    let failed = self.inner.clock.now();
+                    faults.pause(error, sent, failed, &self.undo.claim).await?;
                 }
             }
         }
@@ -171,10 +193,11 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self) -> Result<Answer> {
         let patience = match self.limit {
             Limit::Try => Patience::None,
-            // Long enough to miss two polls and a slow reply, short enough not to hold up others.
-            _ => {
-                let poll = self.options.poll_cap;
-                Patience::Queue { lease: poll * 3 + self.inner.call_timeout, poll }
+            Limit::Within(_) | Limit::Forever => {
+                let longest = longest_place(self.undo.claim.ttl);
+                // The place survives two lost polls and a slow reply.
+                let lease = (self.poll * 3 + self.inner.call_timeout).min(longest);
+                Patience::Queue { lease, poll: self.poll }
             }
         };
         let clean = !std::mem::replace(&mut self.undo.armed, true);
@@ -189,20 +212,23 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Waits for news of the claim, at most until it should ask again by itself.
-    async fn await_news(&self, place: &Place) -> Result<Answer> {
+    /// Waits for news of the claim. `None`: there was none by the time of the next poll.
+    async fn await_news(&self, place: &Place) -> Option<Result<Answer>> {
         let claim = &self.undo.claim;
         // Waiters that came together need not ask together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
-        let cap = self.options.poll_cap.mul_f64(1.0 - spread);
+        let poll = self.poll.mul_f64(1.0 - spread);
         let limit = match place.ask_again_in {
-            // The store looks after it; that it does is seen to all the same.
-            _ if place.tended => (cap * 64).min(Duration::from_secs(60)).max(cap),
-            Some(obstacle) => obstacle.min(cap),
-            None => cap,
+            // The store looks after the place. Ask now and then all the same, in case it fails to.
+            _ if place.tended => (poll * 64).min(Duration::from_secs(60)).max(poll),
+            Some(obstacle) => obstacle.min(poll),
+            None => poll,
         };
-        let news = tokio::time::timeout(limit, self.inner.store.wait(claim, place));
-        news.await.unwrap_or(Ok(Answer::Queued(*place)))
+        let news = tokio::time::timeout(limit, self.inner.store.wait(claim, place)).await.ok();
+        // Terms are longer than this: a store that names shorter times again and again is limited
+        // like one that wakes its waiters for nothing.
+        let too_soon = limit < poll && limit < Options::MIN_TTL;
+        news.or_else(|| too_soon.then_some(Ok(Answer::Queued(*place))))
     }
 
     /// Refuses a grant of whose term too little is left to work and renew in.
@@ -260,71 +286,5 @@ impl<'a> Attempt<'a> {
             Said::Answer => format!("it was not free within {limit:?}: try later, or wait longer"),
         };
         Error::new(ErrorKind::TimedOut, "acquire", why)
-    }
-}
-
-/// A run of news that brought nothing. A store that cannot tell when to ask again must not be asked
-/// as fast as it answers.
-struct Unrest {
-    run: u32,
-    backoff: Backoff,
-}
-
-impl Unrest {
-    /// So many in a row are nothing unusual: a place may move up several times at once.
-    const USUAL: u32 = 10;
-
-    fn new() -> Self {
-        Self { run: 0, backoff: Backoff::new(Duration::from_millis(2), Duration::from_millis(250)) }
-    }
-
-    /// What takes less than this was no waiting.
-    const AT_ONCE: Duration = Duration::from_millis(2);
-
-    async fn pause(&mut self, waited: Duration, claim: &Claim) {
-        if waited > Self::AT_ONCE {
-            *self = Self::new();
-            return;
-        }
-        self.run += 1;
-        if self.run > Self::USUAL {
-            tokio::time::sleep(self.backoff.next(claim.owner.chance(now()))).await;
-        }
-    }
-}
-
-/// A run of faults: how long it has lasted, and when to try again.
-struct Trouble {
-    clock: Clock,
-    began: Option<Moment>,
-    backoff: Backoff,
-    patience: Duration,
-    call_timeout: Duration,
-}
-
-impl Trouble {
-    /// A store that was never reached gets one call's time-out; one that has answered before gets
-    /// five, so that a waiter survives a fail-over.
-    fn new(call_timeout: Duration, clock: Clock) -> Self {
-        let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-        Self { clock, began: None, backoff, patience: call_timeout, call_timeout }
-    }
-
-    fn over(&mut self) {
-        self.began = None;
-        self.backoff.reset();
-        self.patience = self.call_timeout * 5;
-    }
-
-    /// Pauses before another try; hands the error back if another try is of no use. The
-    /// trouble began at `began`, unless it lasts for longer.
-    async fn pause(&mut self, error: Error, began: Moment, claim: &Claim) -> Result<()> {
-        let began = *self.began.get_or_insert(began);
-        if !error.is_transient() || self.clock.now().since(began) >= self.patience {
-            return Err(error);
-        }
-        tracing::debug!(lock = %claim.name, %error, "trying again");
-        tokio::time::sleep(self.backoff.next(claim.owner.chance(now()))).await;
-        Ok(())
     }
 }

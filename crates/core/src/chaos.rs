@@ -170,6 +170,10 @@ impl Store for Chaos {
         self.store.capabilities()
     }
 
+    fn longest_ttl(&self) -> Option<Duration> {
+        self.store.longest_ttl()
+    }
+
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         self.road.trouble(|| self.store.claim(claim, patience)).await
     }

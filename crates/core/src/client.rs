@@ -163,7 +163,7 @@ impl Inner {
             name: name.clone(),
             owner: OwnerId::random(),
             mode,
-            ttl: options.ttl,
+            ttl: options.ttl_within(self.store.longest_ttl()),
             origin: Arc::clone(&self.origin),
             label: Arc::clone(&options.label),
         }

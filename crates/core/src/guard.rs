@@ -75,6 +75,12 @@ impl Guard {
         self.lease.claim.owner
     }
 
+    /// How long the lock is good after each renewal: the TTL that was asked for, or the default, which a
+    /// store may limit.
+    pub fn ttl(&self) -> Duration {
+        self.lease.claim.ttl
+    }
+
     /// How long the lock is still good if no renewal comes. Zero when it is lost.
     pub fn remaining(&self) -> Duration {
         self.lease.remaining()

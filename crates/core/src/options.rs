@@ -16,7 +16,8 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {
-    pub(crate) ttl: Duration,
+    /// The TTL that was asked for. `None`: the default.
+    ttl: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) label: Arc<str>,
     pub(crate) poll_cap: Duration,
@@ -25,6 +26,8 @@ pub struct Options {
 impl Options {
     /// The shortest term a lock can have.
     pub const MIN_TTL: Duration = Duration::from_millis(100);
+    /// The term of a lock for which none is asked, unless the store allows only a shorter one.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
     /// The longest term a lock can have.
     pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
     /// The longest label, in bytes. What is beyond is cut off.
@@ -32,18 +35,17 @@ impl Options {
 
     /// The defaults: a term of 30 seconds, no limit on holding, no label, a poll cap of a second.
     pub fn new() -> Self {
-        Self {
-            ttl: Duration::from_secs(30),
-            max_hold: None,
-            label: "".into(),
-            poll_cap: Duration::from_secs(1),
-        }
+        Self { ttl: None, max_hold: None, label: "".into(), poll_cap: Duration::from_secs(1) }
     }
 
     /// How long a grant is good without a renewal: the time others wait when the holder vanishes.
-    /// The guard renews it at a third. Between 100 ms and 24 h; the default is 30 s.
+    /// The guard renews it at a third. Between 100 ms and 24 h.
+    ///
+    /// The default is 30 s, or the longest term that the store allows if that is shorter
+    /// ([`Guard::ttl`](crate::Guard::ttl) tells). A TTL that is set here is never changed: a store
+    /// that does not allow it refuses the claim.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
         self
     }
 
@@ -64,16 +66,30 @@ impl Options {
 
     /// The most a lost wake-up can cost: a waiter asks again after this time although it heard
     /// nothing. Between 1 ms and 1 h; the default is a second.
+    ///
+    /// A waiter that dies keeps its place in line for a little more than three times as long, but no
+    /// longer than its TTL, or 30 s if the TTL is shorter. So where the poll cap is above a quarter
+    /// of that, the waiter asks after that quarter instead.
     pub fn poll_cap(mut self, cap: Duration) -> Self {
         self.poll_cap = cap;
         self
     }
 
+    /// The TTL of a claim on a store with this limit ([`Store::longest_ttl`](crate::Store)).
+    pub(crate) fn ttl_within(&self, longest: Option<Duration>) -> Duration {
+        let default =
+            || longest.map_or(Self::DEFAULT_TTL, |longest| longest.min(Self::DEFAULT_TTL));
+        // A store that allows less than the shortest TTL refuses every claim, with its reason.
+        self.ttl.unwrap_or_else(|| default().max(Self::MIN_TTL))
+    }
+
     /// Refuses what makes no sense, before the first byte leaves.
     pub(crate) fn check(&self) -> Result<()> {
         let fault = |why: String| Err(Error::new(ErrorKind::Invalid, "use these options", why));
-        if !(Self::MIN_TTL..=Self::MAX_TTL).contains(&self.ttl) {
-            return fault(format!("the TTL is {:?}: choose between 100ms and 24h", self.ttl));
+        if let Some(ttl) = self.ttl
+            && !(Self::MIN_TTL..=Self::MAX_TTL).contains(&ttl)
+        {
+            return fault(format!("the TTL is {ttl:?}: choose between 100ms and 24h"));
         }
         if self.max_hold == Some(Duration::ZERO) {
             return fault("max-hold is zero: choose a longer time, or none".into());
@@ -103,6 +119,17 @@ mod tests {
             assert!(error.to_string().contains("between 100ms and 24h"), "{error}");
         }
         assert!(Options::new().ttl(Duration::from_secs(86_400)).check().is_ok());
+    }
+
+    #[test]
+    fn a_default_ttl_is_within_the_limit_of_the_store_and_a_chosen_one_stays() {
+        let seconds = Duration::from_secs;
+        let (default, chosen) = (Options::new(), Options::new().ttl(seconds(30)));
+        for (longest, ttl) in [(None, 30), (Some(seconds(8)), 8), (Some(seconds(60)), 30)] {
+            assert_eq!(default.ttl_within(longest), seconds(ttl), "{longest:?}");
+            assert_eq!(chosen.ttl_within(longest), seconds(30), "{longest:?}");
+        }
+        assert_eq!(default.ttl_within(Some(Duration::ZERO)), Options::MIN_TTL);
     }
 
     #[test]

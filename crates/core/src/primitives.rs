@@ -54,9 +54,14 @@ impl Mutex {
 
     /// Waits for the lock, however long it takes.
     ///
+    /// Once the claim is in line, it waits through an outage of the store of any length, with a
+    /// warning in the log after five seconds and then every minute.
+    ///
     /// # Errors
-    /// Faults of the store that last longer than five calls' time-outs, and bad options. The claim
-    /// is given back in every case.
+    /// A fault of the store that lasts for five call timeouts
+    /// ([`Client::with_call_timeout`]) before the claim is in line; a fault that no retry heals, such
+    /// as [`Denied`](crate::ErrorKind::Denied), at any time; and bad options. The claim is given back
+    /// in every case.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the claim, also one that was granted just then.
@@ -64,10 +69,11 @@ impl Mutex {
         self.0.ask(Mode::Exclusive, Limit::Forever).await
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if it is free. A call to the store that fails is not retried, so an outage costs
+    /// one call timeout.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) if it is not; otherwise as [`acquire`](Mutex::acquire).
+    /// [`Busy`](crate::ErrorKind::Busy) if it is not, every fault of the store, and bad options.
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).
@@ -78,8 +84,8 @@ impl Mutex {
     /// Waits for the lock, at most for `limit`.
     ///
     /// # Errors
-    /// [`TimedOut`](crate::ErrorKind::TimedOut) if it was not free by then; otherwise as
-    /// [`acquire`](Mutex::acquire).
+    /// [`TimedOut`](crate::ErrorKind::TimedOut) if it was not free by then, or the store's error if
+    /// the store was failing at that time; otherwise as [`acquire`](Mutex::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).

@@ -22,12 +22,20 @@ use crate::{
 ///   the caller with [`release`](Store::release), sent after it in the same order.
 /// - Faults are errors; busy, queued, lost and not held are answers.
 ///
-/// There is one default method, for stores that hear of nothing by themselves; a store around a
-/// store must pass it on. Beyond that, what a store cannot do, it says.
+/// The methods with a default are for what few stores can do or need. A store around a store must pass
+/// each of them on.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What the store can promise.
     fn capabilities(&self) -> Capabilities;
+
+    /// The longest TTL that the store accepts, if it knows one. It refuses a claim with a longer one as
+    /// [`Invalid`](crate::ErrorKind::Invalid).
+    ///
+    /// Clients shorten the default TTL to this, and never one that was asked for.
+    fn longest_ttl(&self) -> Option<Duration> {
+        None
+    }
 
     /// Asks for the lock.
     ///

@@ -3,21 +3,22 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tenure_core::{
     Answer, Capabilities, Chaos, Claim, Client, Effect, Error, ErrorKind, Eviction, Faults,
-    Finding, Grant, LockName, LockState, LossReason, MemoryStore, Moment, Options, Patience, Place,
-    Released, Renewal, Result, Store,
+    Finding, Grant, Guard, LockName, LockState, LossReason, MemoryStore, Moment, Options, Patience,
+    Place, Released, Renewal, Result, Store,
 };
+use tokio::task::JoinHandle;
+
+const CALL_TIMEOUT: Duration = Duration::from_millis(100);
 
 fn through(store: &MemoryStore, faults: Faults) -> (Arc<Chaos>, Client) {
     let chaos = Arc::new(Chaos::new(Arc::new(store.clone()), faults));
-    let client =
-        Client::new(chaos.clone()).unwrap().with_call_timeout(Duration::from_millis(100)).unwrap();
+    let client = Client::new(chaos.clone()).unwrap().with_call_timeout(CALL_TIMEOUT).unwrap();
     (chaos, client)
 }
 
@@ -83,23 +84,65 @@ async fn a_time_limit_holds_though_the_store_hangs() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
-#[tokio::test]
-async fn a_waiter_outlives_a_pause_of_the_store() {
-    let store = MemoryStore::new();
-    let (chaos, client) = through(&store, Faults::new(1));
+/// A waiter in line behind a holder, on a way to the store that can be cut.
+async fn in_line(
+    store: &MemoryStore,
+    limit: Option<Duration>,
+) -> (Arc<Chaos>, Guard, JoinHandle<Result<Guard>>) {
+    let (chaos, client) = through(store, Faults::new(1));
     let holder = Client::new(Arc::new(store.clone())).unwrap();
     let guard = holder.mutex("a").unwrap().acquire().await.unwrap();
-    let waiter = client.mutex("a").unwrap();
-    let waiter = waiter.with(Options::new().poll_cap(Duration::from_millis(20)));
-    let waiter = tokio::spawn(async move { waiter.acquire().await });
+    let mutex = client.mutex("a").unwrap();
+    let mutex = mutex.with(Options::new().poll_cap(Duration::from_millis(20)));
+    let waiter = tokio::spawn(async move {
+        match limit {
+            Some(limit) => mutex.acquire_within(limit).await,
+            None => mutex.acquire().await,
+        }
+    });
     while store.inspect(guard.name()).await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
+    (chaos, guard, waiter)
+}
+
+#[tokio::test]
+async fn a_waiter_in_line_outlasts_an_outage_of_twenty_call_timeouts() {
+    let store = MemoryStore::new();
+    let (chaos, guard, waiter) = in_line(&store, None).await;
     chaos.pause();
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    tokio::time::sleep(CALL_TIMEOUT * 20).await;
     chaos.resume();
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_bounded_wait_in_line_goes_on_through_an_outage_until_its_limit() {
+    let store = MemoryStore::new();
+    let (start, limit) = (Instant::now(), CALL_TIMEOUT * 12);
+    let (chaos, _guard, waiter) = in_line(&store, Some(limit)).await;
+    chaos.pause();
+    let error = waiter.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "the store's error is reported: {error}");
+    assert!(start.elapsed() >= limit, "it gave up after {:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn an_acquire_that_begins_in_an_outage_goes_on_for_five_call_timeouts() {
+    let store = MemoryStore::new();
+    let (chaos, client) = through(&store, Faults::new(1));
+    let mutex = client.mutex("a").unwrap();
+    chaos.pause();
+    let start = Instant::now();
+    let error = mutex.acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(start.elapsed() >= CALL_TIMEOUT * 5, "it gave up after {:?}", start.elapsed());
+
+    let acquiring = tokio::spawn(async move { mutex.acquire().await });
+    tokio::time::sleep(CALL_TIMEOUT * 3).await;
+    chaos.resume();
+    acquiring.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -115,40 +158,58 @@ async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
     assert!(store.list("").await.unwrap().is_empty());
 }
 
-/// A store that refuses everything, or leaves claims without an answer, or in a line without news,
-/// and counts what it was asked.
+/// A store that answers claims as it is told to, refuses everything else, and records both.
 #[derive(Debug, Default)]
-struct Refusing(
-    parking_lot::Mutex<Vec<&'static str>>,
-    parking_lot::Mutex<Vec<Patience>>,
-    AtomicBool,
-    AtomicBool,
-);
+struct Scripted {
+    /// How claims are answered.
+    script: parking_lot::Mutex<Script>,
+    /// The calls that were refused.
+    refused: parking_lot::Mutex<Vec<&'static str>>,
+    /// What each claim asked for.
+    claims: parking_lot::Mutex<Vec<Patience>>,
+}
 
-impl Refusing {
+#[derive(Clone, Copy, Debug, Default)]
+enum Script {
+    /// With an error that no retry heals.
+    #[default]
+    Refuse,
+    /// Never.
+    Hang,
+    /// With a place in line. The wait for news takes this long, and brings none.
+    Queue { news_after: Duration },
+}
+
+impl Scripted {
+    fn new(script: Script) -> Arc<Self> {
+        Arc::new(Self { script: parking_lot::Mutex::new(script), ..Self::default() })
+    }
+
     fn refuse<T>(&self, what: &'static str) -> Result<T> {
-        self.0.lock().push(what);
+        self.refused.lock().push(what);
         Err(Error::new(ErrorKind::Denied, what, "not allowed"))
     }
 }
 
 #[async_trait]
-impl Store for Refusing {
+impl Store for Scripted {
     fn capabilities(&self) -> Capabilities {
         MemoryStore::new().capabilities()
     }
     async fn claim(&self, _: &Claim, patience: Patience) -> Result<Answer> {
-        self.1.lock().push(patience);
-        if self.2.load(Ordering::Relaxed) {
-            return std::future::pending().await;
+        self.claims.lock().push(patience);
+        let script = *self.script.lock();
+        match script {
+            Script::Refuse => self.refuse("claim"),
+            Script::Hang => std::future::pending().await,
+            Script::Queue { .. } => Ok(Answer::Queued(Place::default())),
         }
-        if self.3.load(Ordering::Relaxed) {
-            return Ok(Answer::Queued(Place::default()));
-        }
-        self.refuse("claim")
     }
     async fn wait(&self, _: &Claim, place: &Place) -> Result<Answer> {
-        self.0.lock().push("wait");
+        let script = *self.script.lock();
+        if let Script::Queue { news_after } = script {
+            tokio::time::sleep(news_after).await;
+        }
         Ok(Answer::Queued(*place))
     }
     async fn renew(&self, _: &Claim) -> Result<Renewal> {
@@ -173,43 +234,62 @@ impl Store for Refusing {
 
 #[tokio::test]
 async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
-    let store = Arc::new(Refusing::default());
+    let store = Scripted::new(Script::Refuse);
     let client = Client::new(store.clone()).unwrap();
     let error = client.mutex("a").unwrap().acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     client.close().await;
-    assert_eq!(*store.0.lock(), ["claim"]);
+    assert_eq!(*store.refused.lock(), ["claim"]);
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_wait_is_not_asked_as_fast_as_it_answers() {
-    let store = Arc::new(Refusing::default());
-    store.3.store(true, Ordering::Relaxed);
+async fn a_refusal_ends_a_wait_in_line_at_once() {
+    let store = Scripted::new(Script::Queue { news_after: Duration::from_millis(10) });
     let client = Client::new(store.clone()).unwrap();
-    let limit = Duration::from_secs(2);
-    let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut);
-    let asked = store.1.lock().len();
-    assert!(asked < 60, "it was asked {asked} times in {limit:?}");
+    let mutex = client.mutex("a").unwrap();
+    let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap_err() });
+    while store.claims.lock().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    *store.script.lock() = Script::Refuse;
+    assert_eq!(waiting.await.unwrap().kind(), ErrorKind::Denied);
+    assert_eq!(store.refused.lock().iter().filter(|call| **call == "claim").count(), 1);
 }
 
 #[tokio::test]
-async fn who_does_not_wait_gives_a_hanging_store_one_call() {
-    let store = Arc::new(Refusing::default());
-    store.2.store(true, Ordering::Relaxed);
-    let client =
-        Client::new(store.clone()).unwrap().with_call_timeout(Duration::from_millis(100)).unwrap();
-    let mutex = client.mutex("a").unwrap();
-    assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Unreachable);
-    assert_eq!(store.1.lock().len(), 1);
-    // Whoever waits can afford a lost reply.
-    assert_eq!(mutex.acquire().await.unwrap_err().kind(), ErrorKind::Unreachable);
-    assert!(store.1.lock().len() > 2);
+async fn a_store_that_wakes_its_waiters_for_nothing_is_not_asked_as_fast_as_it_answers() {
+    for news_after in [Duration::ZERO, Duration::from_millis(5)] {
+        let store = Scripted::new(Script::Queue { news_after });
+        let client = Client::new(store.clone()).unwrap();
+        let limit = Duration::from_secs(2);
+        let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let asked = store.claims.lock().len();
+        assert!(asked < 40, "it was asked {asked} times in {limit:?}, each wait {news_after:?}");
+    }
+}
+
+#[tokio::test]
+async fn try_acquire_makes_one_call_and_never_retries() {
+    let timeout = Duration::from_millis(100);
+    let hanging = Scripted::new(Script::Hang);
+    let client = Client::new(hanging.clone()).unwrap().with_call_timeout(timeout).unwrap();
+    let error = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(hanging.claims.lock().len(), 1);
+
+    // A fault that is reported at once leaves time for another call: none is made.
+    let failing = Scripted::new(Script::Queue { news_after: timeout });
+    let chaos = Chaos::new(failing.clone(), Faults::new(1).lose_replies(1.0));
+    let client = Client::new(Arc::new(chaos)).unwrap();
+    let error = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(failing.claims.lock().len(), 1);
 }
 
 #[tokio::test]
 async fn bad_requests_are_refused_before_the_store_is_asked() {
-    let store = Arc::new(Refusing::default());
+    let store = Scripted::new(Script::Refuse);
     let client = Client::new(store.clone()).unwrap();
     let mutex = client.mutex("a").unwrap();
     for ttl in [Duration::ZERO, Duration::from_secs(86_401)] {
@@ -222,12 +302,12 @@ async fn bad_requests_are_refused_before_the_store_is_asked() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
     assert_eq!(client.mutex(&"x".repeat(201)).unwrap_err().kind(), ErrorKind::Invalid);
-    assert!(store.0.lock().is_empty());
+    assert!(store.claims.lock().is_empty() && store.refused.lock().is_empty());
 }
 
 #[tokio::test]
 async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
-    let store = Arc::new(Refusing::default());
+    let store = Scripted::new(Script::Refuse);
     let client =
         Client::new(store.clone()).unwrap().with_call_timeout(Duration::from_secs(2)).unwrap();
     let options = Options::new().poll_cap(Duration::from_secs(5));
@@ -237,7 +317,93 @@ async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
     assert!(mutex.try_acquire().await.is_err());
     let (lease, poll) = (Duration::from_secs(17), Duration::from_secs(5));
     let place = Patience::Queue { lease, poll };
-    assert_eq!(*store.1.lock(), [place, place, Patience::None]);
+    assert_eq!(*store.claims.lock(), [place, place, Patience::None]);
+}
+
+#[tokio::test]
+async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_minute_at_most() {
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+    for (ttl, longest) in [(second, 30 * second), (60 * second, 60 * second)] {
+        for call_timeout in [second, hour] {
+            let store = Scripted::new(Script::Refuse);
+            let client = Client::new(store.clone()).unwrap();
+            let client = client.with_call_timeout(call_timeout).unwrap();
+            let options = Options::new().ttl(ttl).poll_cap(hour);
+            client.mutex("a").unwrap().with(options).acquire().await.unwrap_err();
+            let Patience::Queue { lease, poll } = store.claims.lock()[0] else {
+                panic!("no place")
+            };
+            assert!(lease <= longest, "{lease:?} for a TTL of {ttl:?}");
+            assert!(poll * 3 < lease, "two lost polls of {poll:?} end a lease of {lease:?}");
+        }
+    }
+}
+
+/// The memory store, with a limit on TTLs.
+#[derive(Debug)]
+struct Limited(MemoryStore);
+
+impl Limited {
+    const LONGEST: Duration = Duration::from_secs(8);
+}
+
+#[async_trait]
+impl Store for Limited {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn longest_ttl(&self) -> Option<Duration> {
+        Some(Self::LONGEST)
+    }
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        if claim.ttl > Self::LONGEST {
+            let why = format!("ask for at most {:?}", Self::LONGEST);
+            return Err(Error::new(ErrorKind::Invalid, "acquire", why));
+        }
+        self.0.claim(claim, patience).await
+    }
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.0.wait(claim, place).await
+    }
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        self.0.renew(claim).await
+    }
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        self.0.release(claim).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.0.list(prefix).await
+    }
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.0.evict(eviction).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
+    }
+}
+
+#[tokio::test]
+async fn a_store_refuses_a_chosen_ttl_above_its_limit_and_never_the_default() {
+    let limited = Arc::new(Limited(MemoryStore::new()));
+    let chaos = Arc::new(Chaos::new(limited.clone(), Faults::new(1)));
+    for store in [limited as Arc<dyn Store>, chaos] {
+        let client = Client::new(store).unwrap();
+        let mutex = client.mutex("a").unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        assert_eq!(guard.ttl(), Limited::LONGEST);
+        assert!(guard.remaining() <= Limited::LONGEST, "{:?}", guard.remaining());
+        let held = client.inspect("a").await.unwrap().holders.remove(0);
+        assert!(held.expires_in <= Some(Limited::LONGEST), "{held:?}");
+        guard.release().await.unwrap();
+
+        let chosen = mutex.with(Options::new().ttl(Duration::from_secs(30)));
+        let error = chosen.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("at most 8s"), "{error}");
+    }
 }
 
 #[tokio::test]

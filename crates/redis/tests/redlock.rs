@@ -94,6 +94,22 @@ on_servers! {
     }
 }
 
+on_servers! {
+    async fn a_ttl_above_max_ttl_is_refused_and_the_default_is_within_it() {
+        let servers = start(3);
+        let mut config = of(&servers);
+        config.max_ttl = Duration::from_secs(5);
+        let mutex = client(&config).await.mutex("a").unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        assert_eq!(guard.ttl(), config.max_ttl);
+        guard.release().await.unwrap();
+        let long = mutex.with(Options::new().ttl(Duration::from_secs(30)));
+        let error = long.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("max-ttl="), "{error}");
+    }
+}
+
 /// A holds three of five, of which one restarts empty; the other two are free.
 async fn restart_in_the_middle_of_a_hold(fresh: bool) {
     let mut servers = start(5);

@@ -5,8 +5,8 @@
 //! (`tenants.rs`).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -166,6 +166,8 @@ pub(crate) struct Sessions {
     config: ZooKeeperConfig,
     background: Background,
     by_seconds: Mutex<HashMap<u64, Arc<Session>>>,
+    /// The longest TTL that the servers allow, if they cut the first session short.
+    longest_ttl: OnceLock<Duration>,
     /// Who opens a session does so for all who wait for it.
     seats: Mutex<HashMap<u64, Arc<Turn<()>>>>,
 }
@@ -176,9 +178,19 @@ impl Sessions {
         background: Background,
     ) -> Result<Arc<Self>> {
         let (by_seconds, seats) = (Mutex::default(), Mutex::default());
-        let sessions = Arc::new(Self { config, background, by_seconds, seats });
-        sessions.of_length(CONNECT, FIRST).await?;
+        let longest_ttl = OnceLock::new();
+        let sessions = Arc::new(Self { config, background, by_seconds, longest_ttl, seats });
+        let allowed = sessions.of_length(CONNECT, FIRST).await?.life().saturating_sub(GRACE);
+        if allowed < FIRST {
+            // It is not set before.
+            let _ = sessions.longest_ttl.set(allowed);
+        }
         Ok(sessions)
+    }
+
+    /// The longest TTL that the servers allow, if that is shorter than the default.
+    pub(crate) fn longest_ttl(&self) -> Option<Duration> {
+        self.longest_ttl.get().copied()
     }
 
     /// A session for claims of this TTL, connected.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{
@@ -49,6 +50,10 @@ impl Store for ZooKeeperStore {
         let mut capabilities = Capabilities::full(Fencing::Until { fault });
         capabilities.detects_death = false;
         capabilities
+    }
+
+    fn longest_ttl(&self) -> Option<Duration> {
+        self.inner.sessions.longest_ttl()
     }
 
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {

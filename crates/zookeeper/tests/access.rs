@@ -208,11 +208,13 @@ on_servers! {
         let server = ZooKeeperServer::start(&["maxSessionTimeout=10000"]).unwrap();
         let client = client(&config_of(&server)).await;
         let mutex = client.mutex("a").unwrap();
-        let error = mutex.acquire().await.unwrap_err();
+        let long = mutex.clone().with(Options::new().ttl(Duration::from_secs(30)));
+        let error = long.acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().contains("at most 8s"), "{error}");
         assert!(error.to_string().contains("maxSessionTimeout"), "{error}");
-        let short = mutex.with(Options::new().ttl(Duration::from_secs(8)));
-        short.acquire().await.unwrap().release().await.unwrap();
+        let default = mutex.acquire().await.unwrap();
+        assert_eq!(default.ttl(), Duration::from_secs(8), "the default is within the limit");
+        default.release().await.unwrap();
     }
 }

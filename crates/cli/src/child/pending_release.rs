@@ -27,13 +27,13 @@ pub(crate) struct PendingRelease {
 
 impl PendingRelease {
     /// The lock that a guard holds in the store behind this URL, which has been resolved.
-    pub(crate) fn new(url: &StoreUrl, guard: &Guard, ttl: Duration) -> Self {
+    pub(crate) fn new(url: &StoreUrl, guard: &Guard) -> Self {
         Self {
             store: url.to_string(),
             password: url.password().map(str::to_owned),
             lock: guard.name().as_str().into(),
             owner: guard.owner().to_string(),
-            ttl,
+            ttl: guard.ttl(),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use tenure_testkit::{RedisServer, lacks};
+
 use crate::common::{Ran, Store};
 
 #[test]
@@ -148,4 +150,29 @@ async fn the_environment_has_the_defaults_for_ttl_grace_and_on_lost() {
     let lost = with(&[("TENURE_ON_LOST", "kill"), ("TENURE_GRACE", "1h")], &stubborn);
     assert_eq!(lost.code, Some(76));
     assert!(lost.stderr.contains("killing the command"), "{lost:?}");
+}
+
+#[test]
+fn a_store_refuses_a_chosen_ttl_above_its_limit_and_never_the_default() {
+    if lacks("redis-server", "a limit on TTLs") {
+        return;
+    }
+    let servers = [(); 3].map(|()| RedisServer::start(&[]).unwrap());
+    let hosts = servers.each_ref().map(|server| format!("127.0.0.1:{}", server.port()));
+    let url = format!("redlock://{}?max-ttl=10s", hosts.join(","));
+    let store = Store::new();
+    let run = |variables: &[(&str, &str)], options: &[&str]| {
+        let begin = ["--store", url.as_str(), "run"];
+        let line = ["a", "-c", "echo \"$TENURE_HELD\""];
+        let mut command = store.tenure(&[&begin, options, &line].concat());
+        Ran::from(command.envs(variables.iter().copied()).output().unwrap())
+    };
+    let held = run(&[], &[]).ok();
+    assert!(held.contains("\"ttl_ms\":10000,"), "the command is told the TTL in use: {held}");
+    for refused in [run(&[], &["--ttl", "30s"]), run(&[("TENURE_TTL", "30s")], &[])] {
+        let why = refused.failed(64);
+        assert!(why.contains("30s is above 10s"), "{why}");
+    }
+    let help = store.run(&["run", "--help"]).ok();
+    assert!(help.contains("[default: 30s, or less if the store allows only less]"), "{help}");
 }

@@ -5,7 +5,7 @@ use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;
 use crate::disturbance::undisturbed;
-use crate::fixture::{claim, claim_for, client, let_go, name, raw};
+use crate::fixture::{claim, claim_for, client, let_go, name, raw, try_acquire};
 use crate::raw::PATIENT;
 
 /// A hold that nobody renews ends, not before its deadline; then its owner can neither renew nor
@@ -65,7 +65,7 @@ pub async fn a_guard_holds_beyond_several_terms(fixture: &dyn Fixture) {
         let rival = other.mutex(name.as_str()).unwrap().with(options);
         let end = now() + fixture.ttl() * 3;
         let verdict = loop {
-            let refused = rival.try_acquire().await.map_err(|error| error.kind());
+            let refused = try_acquire(fixture, &other, &rival).await.map_err(|error| error.kind());
             match (guard.is_valid(), refused) {
                 (true, Err(ErrorKind::Busy)) if now() >= end => break Ok(()),
                 (true, Err(ErrorKind::Busy)) => {}

@@ -7,7 +7,7 @@ use tenure_testkit::GENEROUS;
 use tokio::task::JoinSet;
 
 use crate::Fixture;
-use crate::fixture::{claim, client, let_go, long, name, raw};
+use crate::fixture::{claim, client, let_go, long, name, raw, try_acquire};
 
 /// A bounded wait ends with `TimedOut`, never early, and the waiter has left the line.
 pub async fn a_wait_that_times_out_leaves_the_line(fixture: &dyn Fixture) {
@@ -35,11 +35,11 @@ pub async fn trying_a_held_lock_is_busy_and_leaves_nothing(fixture: &dyn Fixture
     let holder = claim(&name, Mode::Exclusive);
     raw.hold(&holder).await;
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
-    let error = mutex.try_acquire().await.unwrap_err();
+    let error = try_acquire(fixture, &client, &mutex).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     raw.assert_owners(&name, &[&holder], &[]).await;
     raw.give_up(&holder).await;
-    let guard = mutex.try_acquire().await.unwrap();
+    let guard = try_acquire(fixture, &client, &mutex).await.unwrap();
     assert!(guard.is_valid());
     let_go(guard).await;
     client.close().await;

@@ -172,6 +172,10 @@ impl Store for Broken {
         promises
     }
 
+    fn longest_ttl(&self) -> Option<Duration> {
+        self.store.longest_ttl()
+    }
+
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         let claim = &self.distort(claim);
         let asked_before = self.claims.lock().unwrap().insert(claim.owner, claim.clone()).is_some();

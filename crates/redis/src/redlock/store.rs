@@ -174,6 +174,10 @@ impl Store for RedlockStore {
         capabilities
     }
 
+    fn longest_ttl(&self) -> Option<Duration> {
+        Some(self.0.config.max_ttl)
+    }
+
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         let quorum = &self.0;
         quorum.refuse(claim)?;

@@ -118,7 +118,9 @@ fn terms(facts: &Facts) -> Vec<Finding> {
     let longest = longest.saturating_sub(GRACE);
     let default = Duration::from_secs(30);
     if longest < default {
-        let what = format!("a TTL above {longest:?} is refused, the default of 30s with it");
+        let what = format!(
+            "a TTL above {longest:?} is refused, and the default is {longest:?} instead of 30s"
+        );
         findings.push(Finding::advice(what, "raise maxSessionTimeout, or use a shorter TTL"));
     } else if facts.settings.is_some() {
         let longest = longest.min(Options::MAX_TTL);
