@@ -5,8 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
+pub mod crowds;
 pub mod members;
 pub mod news;
+pub mod outages;
 mod storm;
 pub mod ways;
 mod weather;
@@ -49,6 +51,11 @@ pub async fn until_waiting(client: &Client, name: &str, count: usize) {
         client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
     });
     assert!(reached.await, "{count} never waited for {name}");
+}
+
+/// A number that whoever runs a test may set in the environment.
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// A lock that many take in turn, through whatever happens to the servers.
