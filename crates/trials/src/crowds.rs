@@ -11,7 +11,7 @@ use tenure_core::{Client, Error, ErrorKind, Guard, Mode, Options, Result};
 use tenure_testkit::{Ensemble, Member, eventually};
 use tokio::task::JoinSet;
 
-use crate::{ELECTION, setting};
+use crate::{ELECTION, setting, until_all_serve, until_one_leads};
 
 /// The lock that all wait for.
 const NAME: &str = "crowded";
@@ -43,10 +43,10 @@ pub async fn waiters_outlast_the_trouble_of_servers_in_their_order(
     let line = crowd.until_in_line(&observer).await;
     stand_still(&mut ensemble).await;
     if ensemble.members().len() > 1 {
-        let leader = ensemble.leader().unwrap();
+        let leader = until_one_leads(&ensemble).await;
         die(&mut ensemble, leader).await;
         ensemble.members()[leader].restart().unwrap();
-        ensemble.until_all_serve().unwrap();
+        until_all_serve(&mut ensemble).await;
         die(&mut ensemble, 0).await;
     }
     assert_eq!(crowd.counts(), (0, 0), "served and failed before the holder let go");
@@ -62,20 +62,20 @@ pub async fn waiters_outlast_the_trouble_of_servers_in_their_order(
     assert!(tokens.is_sorted_by(|one, next| one < next), "tokens went back");
 }
 
+/// Each server in turn, alone.
 async fn stand_still(ensemble: &mut Ensemble<impl Member>) {
     for member in 0..ensemble.members().len() {
         ensemble.members()[member].stop().unwrap();
         tokio::time::sleep(STANDSTILL).await;
         ensemble.members()[member].cont().unwrap();
-        ensemble.until_all_serve().unwrap();
+        until_all_serve(ensemble).await;
     }
-    assert!(eventually(ELECTION, || async { ensemble.leader().is_some() }).await, "nobody leads");
 }
 
 /// Returns when one of the others leads.
 async fn die(ensemble: &mut Ensemble<impl Member>, member: usize) {
     ensemble.members()[member].kill9().unwrap();
-    assert!(eventually(ELECTION, || async { ensemble.leader().is_some() }).await, "nobody leads");
+    until_one_leads(ensemble).await;
 }
 
 /// Tasks that arrive at once are all served, while others still arrive.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_core::{Client, Options};
 use tenure_testkit::{Ensemble, Member};
 
-use crate::{ELECTION, until_waiting};
+use crate::{ELECTION, until_all_serve, until_waiting};
 
 /// How long a call may take here, the store's own calls included.
 pub const CALL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ pub async fn a_waiter_outlasts_a_long_outage(
     client.close().await;
 }
 
-/// An acquire that begins in an outage of two call time-outs, of a lock that is free, succeeds when
+/// An acquire that begins in an outage of three call time-outs, of a lock that is free, succeeds when
 /// the servers are back.
 ///
 /// # Panics
@@ -61,7 +61,7 @@ pub async fn an_acquire_that_begins_in_a_short_outage_succeeds(
         let mutex = mutex.clone();
         async move { mutex.acquire().await }
     });
-    outage(&mut ensemble, 2 * CALL_TIMEOUT).await;
+    outage(&mut ensemble, 3 * CALL_TIMEOUT).await;
     let acquired = tokio::time::timeout(ELECTION, acquiring).await.expect("it is stuck").unwrap();
     acquired.unwrap().release().await.unwrap();
     client.close().await;
@@ -84,5 +84,5 @@ async fn outage(ensemble: &mut Ensemble<impl Member>, long: Duration) {
     for member in ensemble.members() {
         member.cont().unwrap();
     }
-    ensemble.until_all_serve().unwrap();
+    until_all_serve(ensemble).await;
 }
