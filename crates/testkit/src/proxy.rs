@@ -102,6 +102,11 @@ impl Proxy {
         self.shared.first_carried.store(next, Ordering::SeqCst);
     }
 
+    /// How many connections it has accepted so far.
+    pub fn connections(&self) -> usize {
+        self.shared.carried.load(Ordering::SeqCst)
+    }
+
     /// How many bytes have vanished in it so far.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(Ordering::SeqCst)

@@ -176,7 +176,9 @@ impl Crowd {
                 let token = guard.token().map_or(0, |token| token.get());
                 lock(&tally).served.push(Served { owner: guard.owner().to_string(), token });
                 match guard.release().await {
-                    Err(error) if error.kind() == ErrorKind::Lost => lock(&tally).failed.push(error),
+                    Err(error) if error.kind() == ErrorKind::Lost => {
+                        lock(&tally).failed.push(error)
+                    }
                     // In trouble the release goes on in the background.
                     _ => {}
                 }

@@ -37,7 +37,8 @@ pub async fn a_waiter_outlasts_a_long_outage(
     let token = holder.token();
     // The store may still be slow: then the release goes on in the background.
     drop(holder.release().await);
-    let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap().unwrap();
+    let next =
+        tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap().unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
     client.close().await;
