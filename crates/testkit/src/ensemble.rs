@@ -25,6 +25,12 @@ pub trait Member: DerefMut<Target = Servant> {
     /// Whether it leads the others, as far as it knows.
     fn leads(&self) -> bool;
 
+    /// How many requests of clients have reached it since it was started, signs of life among them.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    fn requests(&self) -> io::Result<u64>;
+
     /// What it says of itself and its clients, for whoever has to find out what went wrong.
     fn account(&self) -> String;
 }
@@ -47,6 +53,10 @@ macro_rules! is_a_member {
 
             fn leads(&self) -> bool {
                 <$type>::leads(self)
+            }
+
+            fn requests(&self) -> std::io::Result<u64> {
+                <$type>::requests(self)
             }
 
             fn account(&self) -> String {

@@ -122,6 +122,10 @@ impl EtcdServer {
         status.is_ok_and(|status| status.split(", ").nth(4) == Some("true"))
     }
 
+    fn requests(&self) -> io::Result<u64> {
+        self.metric("grpc_server_msg_received_total", "")
+    }
+
     /// Its state, its keys and its leases, as it sees them alone.
     fn account(&self) -> String {
         let keys = ["get", "", "--prefix", "--consistency=s", "--write-out=json"];
@@ -141,6 +145,22 @@ impl EtcdServer {
         let mut page = String::new();
         stream.read_to_string(&mut page)?;
         Ok(page)
+    }
+
+    /// The sum of its metrics of this name whose labels contain `label`.
+    ///
+    /// # Errors
+    /// If it does not answer, or has no such metric.
+    pub fn metric(&self, name: &str, label: &str) -> io::Result<u64> {
+        let page = self.page("/metrics")?;
+        let figures = page.lines().filter_map(|line| {
+            let (metric, figure) = line.rsplit_once(' ')?;
+            let labels = metric.strip_prefix(name)?;
+            let matches = (labels.is_empty() || labels.starts_with('{')) && labels.contains(label);
+            if matches { figure.parse::<f64>().ok() } else { None }
+        });
+        let sum = figures.reduce(|sum, figure| sum + figure);
+        sum.map(|sum| sum as u64).ok_or_else(|| io::Error::other(format!("no metric {name}")))
     }
 
     /// What `etcdctl` with these words prints: enough for a test to look or meddle.

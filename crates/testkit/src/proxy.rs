@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A TCP proxy on the loopback address. It carries what its [`Way`] says. It can also keep what is
 /// sent, and hand it over after its sender has gone.
@@ -101,6 +102,11 @@ impl Proxy {
         self.shared.first_carried.store(next, Ordering::SeqCst);
     }
 
+    /// How many connections it has accepted so far.
+    pub fn connections(&self) -> usize {
+        self.shared.carried.load(Ordering::SeqCst)
+    }
+
     /// How many bytes have vanished in it so far.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(Ordering::SeqCst)
@@ -133,7 +139,11 @@ impl Proxy {
             kept.iter().filter_map(|(it, bytes)| Some((it.try_clone().ok()?, bytes)))
         {
             // A server that has closed its end refuses it.
-            let _ = server.write_all(bytes).and_then(|()| server.shutdown(Shutdown::Write));
+            let _ = server.write_all(bytes);
+            // Some servers drop what they are at when a connection ends: so it ends when they are silent.
+            let _ = server.set_read_timeout(Some(Duration::from_millis(500)));
+            let _ = io::copy(&mut server, &mut io::sink());
+            let _ = server.set_read_timeout(None).and_then(|()| server.shutdown(Shutdown::Write));
             let _ = io::copy(&mut server, &mut io::sink());
         }
         !kept.is_empty()
@@ -216,7 +226,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::{GENEROUS, eventually};
-    use std::time::Duration;
 
     /// A server that says back what it hears, on each of its connections.
     fn echo() -> u16 {

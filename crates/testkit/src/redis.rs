@@ -111,6 +111,13 @@ impl RedisServer {
         self.command(&["ROLE"]).is_ok_and(|role| role.contains("master"))
     }
 
+    fn requests(&self) -> io::Result<u64> {
+        let figures = self.command(&["INFO", "stats"])?;
+        let name = "total_commands_processed:";
+        let figure = figures.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+        figure.ok_or_else(|| io::Error::other(format!("no {name} in: {figures}")))
+    }
+
     fn account(&self) -> String {
         let said = [&["INFO"][..], &["CLIENT", "LIST"], &["KEYS", "*"]]
             .map(|words| self.command(words).unwrap_or_else(|error| error.to_string()));

@@ -181,6 +181,23 @@ impl ZooKeeperServer {
         self.word("srvr").is_ok_and(|state| state.contains("Mode: leader"))
     }
 
+    fn requests(&self) -> io::Result<u64> {
+        self.figure("zk_packets_received")
+    }
+
+    /// One of the figures that the word `mntr` lists. To ask counts as a connection and a packet.
+    ///
+    /// # Errors
+    /// If it does not answer, or has no such figure.
+    pub fn figure(&self, name: &str) -> io::Result<u64> {
+        let figures = self.word("mntr")?;
+        let figure = figures.lines().find_map(|line| {
+            let (found, figure) = line.split_once('\t')?;
+            if found == name { figure.parse().ok() } else { None }
+        });
+        figure.ok_or_else(|| io::Error::other(format!("no figure {name} in: {figures}")))
+    }
+
     /// Its state, the sessions it knows with their nodes, and who is connected.
     fn account(&self) -> String {
         let said = ["srvr", "dump", "cons"]

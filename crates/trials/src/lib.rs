@@ -5,8 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
+pub mod crowds;
 pub mod members;
 pub mod news;
+pub mod outages;
 mod storm;
 pub mod ways;
 mod weather;
@@ -17,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
-use tenure_testkit::{GENEROUS, eventually};
+use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
 use tokio::task::JoinHandle;
 
 pub use weather::storm;
@@ -49,6 +51,30 @@ pub async fn until_waiting(client: &Client, name: &str, count: usize) {
         client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
     });
     assert!(reached.await, "{count} never waited for {name}");
+}
+
+/// Returns when every server serves.
+///
+/// # Panics
+/// If one does not in time.
+pub async fn until_all_serve(ensemble: &mut Ensemble<impl Member>) {
+    let all = eventually(ELECTION, || std::future::ready(ensemble.until_all_serve().is_ok()));
+    assert!(all.await, "a server does not serve");
+}
+
+/// Which of several servers leads, as soon as one does.
+///
+/// # Panics
+/// If none does in time.
+pub async fn until_one_leads(ensemble: &Ensemble<impl Member>) -> usize {
+    let leads = eventually(ELECTION, || async { ensemble.leader().is_some() }).await;
+    assert!(leads, "no server leads");
+    ensemble.leader().unwrap()
+}
+
+/// A number that whoever runs a test may set in the environment.
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// A lock that many take in turn, through whatever happens to the servers.

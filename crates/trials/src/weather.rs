@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tenure_core::Client;
 use tenure_testkit::{Ensemble, Member, Proxy, Way};
 
+use crate::setting;
 use crate::storm::{Dice, Storm};
 
 const CLIENTS: usize = 3;
@@ -83,9 +84,4 @@ async fn trouble(members: &mut [impl Member], ways: &[Vec<Proxy>], dice: &mut Di
             format!("to a client the way is {way:?}")
         }
     }
-}
-
-/// A number that whoever runs a storm may set in the environment.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

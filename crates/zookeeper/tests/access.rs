@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use common::{client, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
-use tenure_testkit::{Certificates, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_testkit::{
+    Certificates, GENEROUS, Member, ZooKeeperEnsemble, ZooKeeperServer, eventually,
+};
+use tenure_trials::until_waiting;
 use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
@@ -216,5 +219,34 @@ on_servers! {
         let default = mutex.acquire().await.unwrap();
         assert_eq!(default.ttl(), Duration::from_secs(8), "the default is within the limit");
         default.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// The node belongs to another user, who alone may read it: that it is there can be seen all the
+    /// same, and that it goes.
+    async fn a_waiter_behind_a_node_that_it_may_not_read_sends_few_requests_and_is_served() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let address = format!("127.0.0.1:{}", server.port());
+        let stranger = zookeeper_client::Client::connect(&address).await.unwrap();
+        stranger.auth("digest", b"other:x").await.unwrap();
+        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        stranger.mkdir("/tenure/orders", &open).await.unwrap();
+        let closed = CreateMode::EphemeralSequential.with_acls(Acls::creator_all());
+        let node = "/tenure/orders/_c_11111111-2222-3333-4444-555555555555-lock-";
+        let (_, number) = stranger.create(node, b"", &closed).await.unwrap();
+        let client = client(&config_of(&server)).await;
+        let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(60)));
+        let waiting = tokio::spawn(async move { mutex.acquire().await });
+        until_waiting(&client, "orders", 1).await;
+        let long = Duration::from_secs(5);
+        let before = server.requests().unwrap();
+        tokio::time::sleep(long).await;
+        let sent = server.requests().unwrap() - before;
+        assert!(sent <= 20, "{sent} requests in {long:?}");
+        assert!(!waiting.is_finished(), "{:?}", waiting.await);
+        stranger.delete(&format!("{node}{number}"), None).await.unwrap();
+        let held = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
+        held.unwrap().release().await.unwrap();
     }
 }

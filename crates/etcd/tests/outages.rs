@@ -1,0 +1,198 @@
+//! Members that do not answer for a while: callers that wait go on waiting, and what an outage leaves
+//! behind is cleared away once.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{client, config, config_of, store};
+use tenure_core::{
+    Answer, Client, ErrorKind, Guard, Moment, Options, Patience, Renewal, Result, Store, now,
+};
+use tenure_testkit::{Ensemble, EtcdServer, GENEROUS, Proxy, eventually};
+use tenure_trials::outages::{self, CALL_TIMEOUT};
+use tenure_trials::{ELECTION, claim, until_waiting};
+use tokio::task::JoinSet;
+
+fn alone() -> Ensemble<EtcdServer> {
+    Ensemble::of(vec![EtcdServer::start(&[]).unwrap()]).unwrap()
+}
+
+async fn hasty(addresses: &str) -> Client {
+    let mut config = config(addresses);
+    config.timeout = CALL_TIMEOUT;
+    client(&config).await
+}
+
+on_servers! {
+    async fn a_waiter_outlasts_a_long_outage() {
+        outages::a_waiter_outlasts_a_long_outage(alone(), hasty).await;
+    }
+}
+
+on_servers! {
+    async fn an_acquire_that_begins_in_a_short_outage_succeeds() {
+        outages::an_acquire_that_begins_in_a_short_outage_succeeds(alone(), hasty).await;
+    }
+}
+
+/// The deadline of a guard's present term.
+fn deadline(guard: &Guard) -> Moment {
+    now() + guard.remaining()
+}
+
+fn logins(server: &EtcdServer) -> u64 {
+    server.metric("grpc_server_started_total", "Authenticate").unwrap()
+}
+
+/// A client that logs in at a server that wants a password.
+async fn logged_in(server: &EtcdServer) -> Client {
+    for words in [
+        &["user", "add", "root:secret"][..],
+        &["role", "add", "root"],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        server.control(words).unwrap();
+    }
+    let mut config = config_of(server);
+    config.username = Some("root".into());
+    config.password = Some("secret".into());
+    client(&config).await
+}
+
+on_servers! {
+    /// A login takes the server tens of milliseconds of computing, so two hundred of them at once take
+    /// longer than a call may.
+    async fn a_restart_with_passwords_costs_a_few_logins_and_no_lock() {
+        const LOCKS: usize = 100;
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let client = logged_in(&server).await;
+        let options = Options::new().ttl(Duration::from_secs(60));
+        let (mut guards, mut waiting) = (Vec::new(), JoinSet::new());
+        for lock in 0..LOCKS {
+            let mutex = client.mutex(&lock.to_string()).unwrap().with(options.clone());
+            guards.push(mutex.acquire().await.unwrap());
+            waiting.spawn(async move { mutex.acquire().await });
+        }
+        for lock in 0..LOCKS {
+            until_waiting(&client, &lock.to_string(), 1).await;
+        }
+        let before = guards.iter().map(deadline).max().unwrap();
+        server.kill9().unwrap();
+        // All notice that it is gone.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        server.restart().unwrap();
+        let serves = || async { server.page("/health").is_ok_and(|it| it.contains("\"true\"")) };
+        assert!(eventually(GENEROUS, serves).await);
+        // Half of the holders let go together, and the others are renewed.
+        let mut releasing = JoinSet::new();
+        for guard in guards.split_off(LOCKS / 2) {
+            releasing.spawn(guard.release());
+        }
+        // In trouble a release goes on in the background.
+        let outcomes = releasing.join_all().await;
+        let lost = |outcome: &Result<()>| {
+            outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
+        };
+        assert_eq!(outcomes.iter().filter(|outcome| lost(outcome)).count(), 0, "guards were lost");
+        until_served(&mut waiting, LOCKS / 2).await;
+        let renewed = || async { guards.iter().all(|guard| deadline(guard) > before) };
+        let renewed = eventually(ELECTION, renewed).await;
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert!(renewed, "not all were renewed, and {lost} were lost");
+        for guard in guards {
+            guard.release().await.unwrap();
+        }
+        until_served(&mut waiting, LOCKS / 2).await;
+        let logins = logins(&server);
+        assert!(logins <= 20, "{logins} logins");
+    }
+}
+
+/// Returns when so many have had their lock.
+async fn until_served(waiting: &mut JoinSet<Result<Guard>>, count: usize) {
+    for served in 0..count {
+        let next = tokio::time::timeout(ELECTION, waiting.join_next()).await;
+        let next = next.unwrap_or_else(|_| panic!("{served} of {count} were served")).unwrap();
+        let next = next.unwrap();
+        let next = next.unwrap_or_else(|error| panic!("{served} of {count} were served: {error}"));
+        next.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// What gave up in the outage is given back once, not again and again while the client lives.
+    async fn writes_end_after_an_outage_with_two_hundred_acquires_in_flight() {
+        const ACQUIRES: usize = 200;
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let client = hasty(&format!("127.0.0.1:{}", server.port())).await;
+        let client = client.with_call_timeout(CALL_TIMEOUT).unwrap();
+        let options = Options::new().ttl(Duration::from_secs(15));
+        let kept = client.mutex("kept").unwrap().with(options.clone()).acquire().await.unwrap();
+        let before = committed(&server);
+        let mut acquiring = JoinSet::new();
+        for lock in 0..ACQUIRES {
+            let mutex = client.mutex(&lock.to_string()).unwrap().with(options.clone());
+            acquiring.spawn(async move { mutex.acquire().await });
+        }
+        // Some are through, and the others under way.
+        assert!(eventually(GENEROUS, || async { committed(&server) > before + 3 }).await);
+        server.stop().unwrap();
+        tokio::time::sleep(6 * CALL_TIMEOUT).await;
+        server.cont().unwrap();
+        while let Some(acquired) = acquiring.join_next().await {
+            if let Ok(guard) = acquired.unwrap() {
+                drop(guard.release().await);
+            }
+        }
+        let others_left = || async { client.list("").await.is_ok_and(|left| left.len() == 1) };
+        assert!(eventually(ELECTION, others_left).await, "{:?}", client.list("").await);
+        let long = Duration::from_secs(10);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let before = committed(&server);
+            tokio::time::sleep(long).await;
+            seen.push(committed(&server) - before);
+            if seen.last() <= Some(&20) {
+                return kept.release().await.unwrap();
+            }
+        }
+        panic!("proposals in {long:?} each: {seen:?}");
+    }
+}
+
+fn committed(server: &EtcdServer) -> u64 {
+    server.metric("etcd_server_proposals_committed_total", "").unwrap()
+}
+
+on_servers! {
+    /// The claim was given back on another connection meanwhile, and granted anew.
+    async fn a_release_that_arrives_late_ends_no_hold_that_was_granted_since() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
+        let mut config = config(&proxy.address());
+        config.timeout = GENEROUS;
+        let store = store(&config).await;
+        let held = claim("a", Duration::from_secs(60));
+        let answer = store.claim(&held, Patience::None).await.unwrap();
+        let Answer::Granted(first) = answer else { panic!("{answer:?}") };
+        proxy.keep();
+        // Sent, and no answer comes.
+        let late = tokio::time::timeout(2 * CALL_TIMEOUT, store.release(&held)).await;
+        assert!(late.is_err(), "{late:?}");
+        proxy.cut();
+        let released = || async { store.release(&held).await.is_ok() };
+        assert!(eventually(GENEROUS, released).await);
+        let answer = store.claim(&held, Patience::None).await.unwrap();
+        let Answer::Granted(second) = answer else { panic!("{answer:?}") };
+        assert!(second.token > first.token, "it is a new hold");
+        assert!(eventually(GENEROUS, || async { proxy.deliver() }).await, "nothing was late");
+        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+        let holders = store.inspect(&held.name).await.unwrap().holders;
+        assert_eq!(holders.len(), 1);
+        assert_eq!(holders[0].token, second.token);
+    }
+}

@@ -1,0 +1,241 @@
+//! Many tasks of one process that wait for one lock.
+//!
+//! Each case takes the servers, and how a client of their store comes by their addresses, or a
+//! client. `CROWD` in the environment says how many tasks wait, where a case does not need a certain
+//! number.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_core::{Client, Error, ErrorKind, Guard, Mode, Options, Result};
+use tenure_testkit::{Ensemble, Member, eventually};
+use tokio::task::JoinSet;
+
+use crate::{ELECTION, setting, until_all_serve, until_one_leads};
+
+/// The lock that all wait for.
+const NAME: &str = "crowded";
+
+/// What idle waiters may cost: at most so many requests in this time, signs of life among them.
+const IDLE: (u64, Duration) = (60, Duration::from_secs(10));
+
+/// How long a server stands still: longer than a call may take.
+const STANDSTILL: Duration = Duration::from_secs(3);
+
+/// No outage in these cases lasts as long as this.
+fn patient() -> Options {
+    Options::new().ttl(Duration::from_secs(60))
+}
+
+/// Each server stands still for a while; of several, the leader dies, and then the one that is named
+/// first. No waiter fails, and all are served in the order of the line.
+///
+/// # Panics
+/// If not.
+pub async fn waiters_outlast_the_trouble_of_servers_in_their_order(
+    mut ensemble: Ensemble<impl Member>,
+    connect: impl AsyncFn(&str) -> Client,
+) {
+    let client = connect(&ensemble.addresses()).await;
+    let observer = connect(&ensemble.addresses()).await.with_call_timeout(ELECTION).unwrap();
+    let holder = hold(&client, Mode::Exclusive).await;
+    let crowd = Crowd::gather(&client, Mode::Exclusive, setting("CROWD", 5_000) as usize);
+    let line = crowd.until_in_line(&observer).await;
+    stand_still(&mut ensemble).await;
+    if ensemble.members().len() > 1 {
+        let leader = until_one_leads(&ensemble).await;
+        die(&mut ensemble, leader).await;
+        ensemble.members()[leader].restart().unwrap();
+        until_all_serve(&mut ensemble).await;
+        die(&mut ensemble, 0).await;
+    }
+    assert_eq!(crowd.counts(), (0, 0), "served and failed before the holder let go");
+    assert!(holder.is_valid(), "the holder lost the lock");
+    let token = holder.token().unwrap().get();
+    // In trouble the release goes on in the background.
+    drop(holder.release().await);
+    let served = crowd.until_all_are_served().await;
+    let owners: Vec<&str> = served.iter().map(|one| one.owner.as_str()).collect();
+    let strayed = line.iter().zip(&owners).position(|(before, now)| before != now);
+    assert_eq!(strayed, None, "the order of the line was left");
+    let tokens: Vec<u64> = [token].into_iter().chain(served.iter().map(|one| one.token)).collect();
+    assert!(tokens.is_sorted_by(|one, next| one < next), "tokens went back");
+}
+
+/// Each server in turn, alone.
+async fn stand_still(ensemble: &mut Ensemble<impl Member>) {
+    for member in 0..ensemble.members().len() {
+        ensemble.members()[member].stop().unwrap();
+        tokio::time::sleep(STANDSTILL).await;
+        ensemble.members()[member].cont().unwrap();
+        until_all_serve(ensemble).await;
+    }
+}
+
+/// Returns when one of the others leads.
+async fn die(ensemble: &mut Ensemble<impl Member>, member: usize) {
+    ensemble.members()[member].kill9().unwrap();
+    until_one_leads(ensemble).await;
+}
+
+/// Tasks that arrive at once are all served, while others still arrive.
+///
+/// # Panics
+/// If not.
+pub async fn all_who_arrive_at_once_are_served(client: &Client, count: usize) {
+    let crowd = Crowd::gather(client, Mode::Exclusive, count);
+    crowd.until_all_are_served().await;
+    let free = || async { client.inspect(NAME).await.is_ok_and(|state| state.is_free()) };
+    assert!(eventually(ELECTION, free).await, "somebody is left");
+}
+
+/// Three hundred waiters behind holders that stay send next to nothing, and are all served when the
+/// holders leave one by one.
+///
+/// # Panics
+/// If not.
+pub async fn idle_waiters_cost_next_to_nothing(server: &impl Member, client: &Client, mode: Mode) {
+    let mut holders = Vec::new();
+    match mode {
+        Mode::Permits { of, .. } => {
+            for _ in 0..of {
+                holders.push(hold(client, mode).await);
+            }
+        }
+        _ => holders.push(hold(client, Mode::Exclusive).await),
+    }
+    let crowd = Crowd::gather(client, mode, setting("CROWD", 300) as usize);
+    let observer = client.clone().with_call_timeout(ELECTION).unwrap();
+    crowd.until_in_line(&observer).await;
+    until_idle(server).await;
+    assert_eq!(crowd.counts(), (0, 0), "served and failed beside the holders");
+    for holder in holders {
+        holder.release().await.unwrap();
+    }
+    crowd.until_all_are_served().await;
+}
+
+/// Returns when few requests reach the server for a while. What came before may have left some work.
+async fn until_idle(server: &impl Member) {
+    let (most, long) = IDLE;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let before = server.requests().unwrap();
+        tokio::time::sleep(long).await;
+        seen.push(server.requests().unwrap() - before);
+        if seen.last() <= Some(&most) {
+            return;
+        }
+    }
+    panic!("requests in {long:?} each, at most {most} wanted: {seen:?}");
+}
+
+async fn hold(client: &Client, mode: Mode) -> Guard {
+    acquire(client, mode).await.unwrap()
+}
+
+async fn acquire(client: &Client, mode: Mode) -> Result<Guard> {
+    match mode {
+        Mode::Shared => client.rw_lock(NAME)?.with(patient()).read().await,
+        Mode::Permits { take, of } => {
+            client.semaphore(NAME, of)?.taking(take).with(patient()).acquire().await
+        }
+        _ => client.mutex(NAME)?.with(patient()).acquire().await,
+    }
+}
+
+/// Tasks that each take the lock once, and release it as soon as they have it.
+struct Crowd {
+    count: usize,
+    tally: Arc<Mutex<Tally>>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Tally {
+    served: Vec<Served>,
+    failed: Vec<Error>,
+}
+
+struct Served {
+    owner: String,
+    token: u64,
+}
+
+impl Crowd {
+    fn gather(client: &Client, mode: Mode, count: usize) -> Self {
+        let tally = Arc::<Mutex<Tally>>::default();
+        let mut tasks = JoinSet::new();
+        for _ in 0..count {
+            let (client, tally) = (client.clone(), Arc::clone(&tally));
+            tasks.spawn(async move {
+                let guard = match acquire(&client, mode).await {
+                    Ok(guard) => guard,
+                    Err(error) => return lock(&tally).failed.push(error),
+                };
+                let token = guard.token().map_or(0, |token| token.get());
+                lock(&tally).served.push(Served { owner: guard.owner().to_string(), token });
+                match guard.release().await {
+                    Err(error) if error.kind() == ErrorKind::Lost => {
+                        lock(&tally).failed.push(error)
+                    }
+                    // In trouble the release goes on in the background.
+                    _ => {}
+                }
+            });
+        }
+        Self { count, tally, _tasks: tasks }
+    }
+
+    /// How many were served, and how many failed.
+    fn counts(&self) -> (usize, usize) {
+        let tally = lock(&self.tally);
+        (tally.served.len(), tally.failed.len())
+    }
+
+    /// The owners in line, when all are in it. To look is dear, so it is not done often.
+    async fn until_in_line(&self, observer: &Client) -> Vec<String> {
+        let start = Instant::now();
+        let mut seen = 0;
+        while start.elapsed() < 4 * ELECTION {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            self.check_that_none_failed();
+            // A store that is busy with arrivals may be late.
+            let Ok(state) = observer.inspect(NAME).await else { continue };
+            seen = state.waiters.len();
+            if seen == self.count {
+                return state.waiters.into_iter().map(|waiter| waiter.owner).collect();
+            }
+        }
+        panic!("{seen} of {} are in line", self.count);
+    }
+
+    /// Who was served, in the order of service.
+    async fn until_all_are_served(self) -> Vec<Served> {
+        let (mut before, mut since) = (0, Instant::now());
+        loop {
+            self.check_that_none_failed();
+            let served = self.counts().0;
+            if served == self.count {
+                return std::mem::take(&mut lock(&self.tally).served);
+            }
+            if served > before {
+                (before, since) = (served, Instant::now());
+            }
+            assert!(since.elapsed() < ELECTION, "{served} of {} are served", self.count);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn check_that_none_failed(&self) {
+        let tally = lock(&self.tally);
+        if let Some(error) = tally.failed.first() {
+            let (failed, served, all) = (tally.failed.len(), tally.served.len(), self.count);
+            panic!("{failed} failed by now, and {served} were served, of {all}: {error}");
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

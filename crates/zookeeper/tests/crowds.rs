@@ -1,0 +1,55 @@
+//! Many tasks of one process that wait for one lock: none fails, and idle ones cost next to nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod common;
+
+use common::{client, config_of, connect};
+use tenure_core::Mode;
+use tenure_testkit::{Ensemble, ZooKeeperEnsemble, ZooKeeperServer};
+use tenure_trials::crowds;
+
+on_servers! {
+    async fn a_crowd_outlasts_a_standstill_of_the_server_and_is_served_in_order() {
+        let alone = Ensemble::of(vec![ZooKeeperServer::start(&[]).unwrap()]).unwrap();
+        crowds::waiters_outlast_the_trouble_of_servers_in_their_order(alone, connect).await;
+    }
+}
+
+on_servers! {
+    async fn a_crowd_outlasts_the_death_of_servers_and_is_served_in_order() {
+        let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
+        crowds::waiters_outlast_the_trouble_of_servers_in_their_order(ensemble, connect).await;
+    }
+}
+
+on_servers! {
+    async fn two_thousand_who_arrive_at_once_are_all_served() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        crowds::all_who_arrive_at_once_are_served(&client(&config_of(&server)).await, 2_000).await;
+    }
+}
+
+async fn idle_waiters_cost_next_to_nothing(mode: Mode) {
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    let client = client(&config_of(&server)).await;
+    crowds::idle_waiters_cost_next_to_nothing(&server, &client, mode).await;
+}
+
+on_servers! {
+    async fn idle_waiters_for_a_mutex_cost_next_to_nothing() {
+        idle_waiters_cost_next_to_nothing(Mode::Exclusive).await;
+    }
+}
+
+on_servers! {
+    async fn idle_readers_behind_a_writer_cost_next_to_nothing() {
+        idle_waiters_cost_next_to_nothing(Mode::Shared).await;
+    }
+}
+
+on_servers! {
+    async fn idle_waiters_for_a_permit_cost_next_to_nothing() {
+        idle_waiters_cost_next_to_nothing(Mode::Permits { take: 1, of: 3 }).await;
+    }
+}
