@@ -59,6 +59,10 @@ impl<E: Engine> Store for OrderedStore<E> {
         capabilities
     }
 
+    fn longest_ttl(&self) -> Option<Duration> {
+        self.shared.engine.longest_ttl()
+    }
+
     async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
         let (shared, asked) = (Arc::clone(&self.shared), claim.clone());
         let call = async move { shared.claim(&asked, patience).await };
