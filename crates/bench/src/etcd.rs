@@ -26,7 +26,16 @@ use rpc::compare::{CompareTarget, TargetUnion};
 use rpc::kv_client::KvClient;
 use rpc::lease_client::LeaseClient;
 use rpc::request_op::Request;
-use rpc::{Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest};
+use rpc::watch_client::WatchClient;
+use rpc::watch_create_request::FilterType;
+use rpc::watch_request::RequestUnion;
+use rpc::{
+    Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest,
+    WatchCreateRequest, WatchRequest,
+};
+
+/// The key of the bare transactions.
+const KEY: &[u8] = b"bench/bare";
 
 const ROUNDS: usize = 9;
 const PAIRS: usize = 150;
@@ -57,20 +66,16 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     })?;
     let (what, against) =
         ("etcd: acquire + release, free, one task", "two bare transactions, put and delete");
-    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.2))])
+    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.15))])
 }
 
-/// From the release to the waiter's guard, against the same with the Lock RPC of the server.
-///
-/// A waiter of the server's own lock stands in line on the lease it is to hold on; but if it dies, it
-/// is in the way for its whole TTL. Ours stands there on a short lease, holds on that at first, and
-/// moves its key meanwhile.
+/// From the release to the waiter's guard, against a bare deletion and the event that tells of it,
+/// and against the same with the Lock RPC of the server.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;
     let client = connect(&runtime, &server)?;
-    let against = "the Lock and Unlock RPCs of etcd";
-    let row = |what, wait, bound| {
+    let row = |what: &str, wait, bound| {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             for _ in 0..HANDOFFS / 3 {
@@ -78,16 +83,51 @@ pub(crate) fn handoff() -> Outcome<Vec<Row>> {
                 theirs.push(runtime.block_on(their_handoff(&server, wait))?);
             }
         }
+        let against = "the Lock and Unlock RPCs of etcd";
         Outcome::Ok(Row::of_times(what, median(ours), against, median(theirs), bound))
     };
+    let (mut ours, mut events) = (Vec::new(), Vec::new());
+    let wait = Duration::from_millis(20);
+    for _ in 0..ROUNDS * HANDOFFS {
+        ours.push(runtime.block_on(our_handoff(&client, wait))?);
+        events.push(runtime.block_on(bare_event(&server, wait))?);
+    }
+    let (what, against) = ("etcd: hand-off", "a bare deletion and its event");
     Ok(vec![
-        row("etcd: hand-off, the waiter came 20 ms before", Duration::from_millis(20), Some(0.1))?,
+        Row::of_times(what, median(ours), against, median(events), Some(1.1)),
+        row("etcd: hand-off, the waiter came 20 ms before", wait, Some(0.1))?,
         row(
             "etcd: hand-off, the waiter came 500 ms before",
             Duration::from_millis(500),
             Some(1.0),
         )?,
     ])
+}
+
+/// From the deletion of a key to the event that tells of it on another connection.
+async fn bare_event(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
+    let (mut holder, watcher) = (Bare::connect(server).await?, Bare::connect(server).await?);
+    holder.put().await?;
+    let create = WatchCreateRequest {
+        key: KEY.to_vec(),
+        filters: vec![FilterType::Noput.into()],
+        watch_id: 1,
+    };
+    let (requests, mut requested) = tokio::sync::mpsc::unbounded_channel();
+    requests.send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) })?;
+    let requested = futures_util::stream::poll_fn(move |context| requested.poll_recv(context));
+    let mut replies = WatchClient::new(watcher.channel).watch(requested).await?.into_inner();
+    replies.message().await?;
+    let waiting = tokio::spawn(async move {
+        let event = replies.message().await;
+        (Instant::now(), event.map(|event| event.is_some()))
+    });
+    tokio::time::sleep(wait).await;
+    let start = Instant::now();
+    holder.delete().await?;
+    let (heard, event) = waiting.await?;
+    drop(requests);
+    if event? { Ok(heard.duration_since(start)) } else { Err("the stream ended".into()) }
 }
 
 async fn our_handoff(client: &Client, wait: Duration) -> Outcome<Duration> {
@@ -121,7 +161,7 @@ async fn their_handoff(server: &EtcdServer, wait: Duration) -> Outcome<Duration>
     Ok(waiting.await??.duration_since(start))
 }
 
-fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client> {
+pub(crate) fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client> {
     let config = EtcdConfig::new(vec![("127.0.0.1".into(), server.port())]);
     let store = runtime.block_on(EtcdStore::connect(config))?;
     let _inside = runtime.enter();
@@ -165,7 +205,12 @@ impl Bare {
     }
 
     async fn pair(&mut self) -> Outcome<()> {
-        let key = b"bench/bare".to_vec();
+        self.put().await?;
+        self.delete().await
+    }
+
+    async fn put(&mut self) -> Outcome<()> {
+        let key = KEY.to_vec();
         let mut kv = KvClient::new(self.channel.clone());
         let put = PutRequest { key: key.clone(), value: vec![b'v'; 80], lease: self.lease };
         let free = Compare {
@@ -174,10 +219,15 @@ impl Bare {
             target_union: Some(TargetUnion::CreateRevision(0)),
             ..Default::default()
         };
-        let op = |request| vec![RequestOp { request: Some(request) }];
-        let success = op(Request::RequestPut(put));
+        let success = vec![RequestOp { request: Some(Request::RequestPut(put)) }];
         kv.txn(TxnRequest { compare: vec![free], success, failure: Vec::new() }).await?;
-        let success = op(Request::RequestDeleteRange(DeleteRangeRequest { key, prev_kv: false }));
+        Ok(())
+    }
+
+    async fn delete(&mut self) -> Outcome<()> {
+        let delete = DeleteRangeRequest { key: KEY.to_vec() };
+        let success = vec![RequestOp { request: Some(Request::RequestDeleteRange(delete)) }];
+        let mut kv = KvClient::new(self.channel.clone());
         kv.txn(TxnRequest { success, ..Default::default() }).await?;
         Ok(())
     }

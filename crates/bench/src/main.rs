@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+mod crowds;
 mod etcd;
 mod free;
 mod handoff;
@@ -12,7 +13,6 @@ mod held;
 mod peer;
 mod record;
 mod redis;
-
 mod redis_line;
 mod redis_many;
 mod redlock;
@@ -37,9 +37,11 @@ const SCENARIOS: &[Scenario] = &[
     ("redis-held", held::redis),
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),
+    ("etcd-crowds", crowds::etcd),
     ("redlock-free", redlock::free),
     ("zk-free", zookeeper::free),
     ("zk-handoff", zookeeper::handoff),
+    ("zk-crowds", crowds::zookeeper),
     ("zk-neighbours", zookeeper_neighbours::measure),
 ];
 
