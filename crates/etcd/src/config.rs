@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use tenure_tls::Tls;
 
+use crate::srv::Srv;
+
 /// Where an etcd store is, and how it locks.
 #[derive(Clone)]
 pub struct EtcdConfig {
-    /// Hosts and ports of the members, one or more.
-    pub members: Vec<(String, u16)>,
+    /// Hosts and ports of servers of the cluster. Others that it has are found.
+    pub servers: Vec<(String, u16)>,
+    /// A domain in which more servers are looked up.
+    pub srv: Option<Srv>,
     /// The user to log in as.
     pub username: Option<String>,
     /// The password to log in with.
     pub password: Option<String>,
-    /// TLS, where the members speak it.
+    /// TLS, where the servers speak it.
     pub tls: Option<Tls>,
     /// What every key begins with. May be empty.
     pub prefix: String,
@@ -23,10 +27,11 @@ pub struct EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// The defaults for these members: prefix `tenure/`, two seconds.
-    pub fn new(members: Vec<(String, u16)>) -> Self {
+    /// The defaults for these servers: prefix `tenure/`, two seconds.
+    pub fn new(servers: Vec<(String, u16)>) -> Self {
         Self {
-            members,
+            servers,
+            srv: None,
             username: None,
             password: None,
             tls: None,
@@ -39,7 +44,8 @@ impl EtcdConfig {
 impl fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdConfig")
-            .field("members", &self.members)
+            .field("servers", &self.servers)
+            .field("srv", &self.srv)
             .field("username", &self.username)
             .field("password", &self.password.as_ref().map(|_| "***"))
             .field("tls", &self.tls)

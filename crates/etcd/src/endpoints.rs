@@ -1,15 +1,15 @@
 //! The servers of a cluster, and which of them is asked.
 
 use std::error::Error as StdError;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{Background, Error, ErrorKind, Moment, Result, now};
 use tenure_tls::Tls;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, Notify};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -42,8 +42,8 @@ pub(crate) struct Endpoints {
     /// The runtime of the program that connected.
     home: Id,
     background: Background,
-    /// When the cluster was last asked for its members.
-    discovered: AtomicU64,
+    /// Calls turned to another server: there may be other members to turn to.
+    turned: Notify,
 }
 
 /// One server, with two channels, each of which connects when it is first used.
@@ -109,8 +109,11 @@ const ELECTION_PAUSE: Duration = Duration::from_millis(100);
 /// A login takes a server some 60 ms of work, and all calls need it: it gets more time than a call.
 const LOGIN_CALLS: u32 = 5;
 
-/// How often the cluster is asked for its members, at most.
-const DISCOVERY: Duration = Duration::from_secs(30);
+/// When a client that has just connected asks for the cluster's members, how often it does so later,
+/// and how often at the most when servers fail.
+const FIRST_DISCOVERY: Duration = Duration::from_secs(1);
+const DISCOVERY: Duration = Duration::from_secs(300);
+const URGENT_DISCOVERY: Duration = Duration::from_secs(20);
 
 impl Endpoints {
     /// Logs in, and looks whether locks can be read. While the servers elect a leader, it tries again
@@ -120,7 +123,11 @@ impl Endpoints {
         probe: Vec<u8>,
         background: &Background,
     ) -> Result<Arc<Self>> {
-        if config.members.is_empty() {
+        let mut addresses = config.servers.clone();
+        if let Some(srv) = &config.srv {
+            addresses.extend(srv.look_up(config.tls.is_some(), config.timeout).await?);
+        }
+        if addresses.is_empty() {
             let why = "name at least one server";
             return Err(Error::new(ErrorKind::Invalid, "use this etcd store", why));
         }
@@ -128,7 +135,7 @@ impl Endpoints {
             let dialer = Dialer::new(address, config.tls.as_ref(), config.timeout)?;
             Ok(Server::new(dialer, background, true))
         };
-        let servers = config.members.iter().map(server).collect::<Result<Vec<_>>>()?;
+        let servers = addresses.iter().map(server).collect::<Result<Vec<_>>>()?;
         let endpoints = Arc::new(Self {
             servers: Mutex::new(servers.into()),
             turns: AtomicUsize::new(0),
@@ -139,7 +146,7 @@ impl Endpoints {
             timeout: config.timeout,
             home: Handle::current().id(),
             background: background.clone(),
-            discovered: AtomicU64::new(now().as_nanos()),
+            turned: Notify::new(),
         });
         let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
         let limit = now() + config.timeout;
@@ -148,13 +155,16 @@ impl Endpoints {
                 endpoints.log_in(CONNECT, 0).await?;
                 endpoints.range(CONNECT, range.clone()).await
             };
-            let Err(error) = probed.await else { return Ok(endpoints) };
+            let Err(error) = probed.await else {
+                background.runtime().spawn(discover(Arc::downgrade(&endpoints)));
+                return Ok(endpoints);
+            };
             if let Some(why) = uncertified(config, &error) {
                 return Err(why);
             }
             // One server that is not there will not be there in a moment; of several, the one that was
             // asked last says nothing of the others.
-            let elects = error.kind() == ErrorKind::QuorumLost || config.members.len() > 1;
+            let elects = error.kind() == ErrorKind::QuorumLost || addresses.len() > 1;
             if !elects || !error.is_transient() || now() + ELECTION_PAUSE >= limit {
                 return Err(error);
             }
@@ -285,7 +295,7 @@ impl Endpoints {
         let next = turn.wrapping_add(1);
         let turned = self.turns.compare_exchange(turn, next, Ordering::AcqRel, Ordering::Acquire);
         if turned.is_ok() {
-            self.discover();
+            self.turned.notify_one();
         }
     }
 
@@ -356,22 +366,8 @@ impl Endpoints {
         Err(failure.unwrap_or_else(silent))
     }
 
-    /// Asks the cluster for its members, in the background and now and then: members that have joined
-    /// since can be asked, too.
-    fn discover(self: &Arc<Self>) {
-        let last = self.discovered.load(Ordering::Acquire);
-        if now().since(Moment::from_nanos(last)) < DISCOVERY {
-            return;
-        }
-        let next = now().as_nanos();
-        if self.discovered.compare_exchange(last, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        {
-            let endpoints = Arc::clone(self);
-            self.background.runtime().spawn(async move { endpoints.look_for_members().await });
-        }
-    }
-
-    pub(crate) async fn look_for_members(self: &Arc<Self>) {
+    /// Asks the cluster for its members, and adds those that can be reached to the servers.
+    async fn look_for_members(self: &Arc<Self>) {
         let list =
             |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
         let Ok(listed) = self.call("list members", IfUnanswered::AskAnother, list).await else {
@@ -421,6 +417,23 @@ impl Endpoints {
             Some((host.to_owned(), port.parse().ok()?))
         };
         member.client_ur_ls.iter().filter_map(address).collect()
+    }
+}
+
+/// Looks for members that have joined the cluster, until the endpoints are dropped.
+async fn discover(endpoints: Weak<Endpoints>) {
+    tokio::time::sleep(FIRST_DISCOVERY).await;
+    while let Some(known) = endpoints.upgrade() {
+        known.look_for_members().await;
+        drop(known);
+        tokio::time::sleep(URGENT_DISCOVERY).await;
+        let until = tokio::time::Instant::now() + DISCOVERY;
+        // In pieces, so that the endpoints can be dropped meanwhile.
+        while let Some(known) = endpoints.upgrade()
+            && tokio::time::Instant::now() < until
+            && tokio::time::timeout(URGENT_DISCOVERY, known.turned.notified()).await.is_err()
+        {
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //! | `lease` | leases, which are the sessions: granted, confirmed, ended; the write fence |
 //! | `endpoints` | the servers: which is asked, logins, members that join |
 //! | `dial` | connections, with or without TLS |
+//! | `srv` | servers that DNS names |
 //! | `watch` | all watches of a client on one stream |
 //! | `txn`, `keys`, `fault` | transactions, names of keys, errors |
 //! | `diagnose` | what `tenure doctor` says |
@@ -74,6 +75,7 @@ mod lease;
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated: cargo xtask stubs")]
 #[rustfmt::skip]
 mod rpc;
+mod srv;
 mod txn;
 mod watch;
 
@@ -81,4 +83,5 @@ pub use config::EtcdConfig;
 pub use engine::{EntryKey, EtcdEngine, EtcdStore};
 pub use fence::etcdctl;
 pub use lease::Lease;
+pub use srv::Srv;
 pub use tenure_tls::Tls;

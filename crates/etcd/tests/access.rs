@@ -49,7 +49,7 @@ on_servers! {
         let server = encrypted(&files, &[]);
         let mut config = config_of(&server);
         for host in ["127.0.0.1", "localhost"] {
-            config.members[0].0 = host.into();
+            config.servers[0].0 = host.into();
             config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
             works(&connected(&config).await).await;
             // The public authorities know nothing of it.

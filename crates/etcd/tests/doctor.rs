@@ -40,14 +40,14 @@ on_servers! {
         assert!(has(&found, Severity::Fine, "all 3 members answer"), "{found:?}");
         assert!(has(&found, Severity::Fine, "agree on a leader"), "{found:?}");
         let mut two = all.clone();
-        two.members.pop();
+        two.servers.pop();
         assert!(has(&findings(&two).await, Severity::Advice, "names 2 of 3"));
         cluster.members()[2].kill9().unwrap();
         // It may have been the leader: the others elect another first.
         let serves = || async { EtcdStore::connect(all.clone()).await.is_ok() };
         assert!(eventually(GENEROUS, serves).await);
         let found = findings(&all).await;
-        let dead = format!(":{}", all.members[2].1);
+        let dead = format!(":{}", all.servers[2].1);
         assert!(has(&found, Severity::Advice, &dead), "{found:?}");
         assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
     }

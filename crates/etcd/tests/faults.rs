@@ -109,6 +109,23 @@ on_servers! {
 }
 
 on_servers! {
+    /// Its own server dies; the members that the cluster told of are asked instead.
+    async fn a_client_that_knows_one_server_finds_the_others() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let addresses = cluster.addresses();
+        let client = connect(addresses.split(',').next().unwrap()).await;
+        let other = connect(addresses.split(',').next_back().unwrap()).await;
+        let mutex = client.mutex("a").unwrap();
+        // They are asked for in the background, when it has been connected for a moment.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        cluster.members()[0].kill9().unwrap();
+        let guard = mutex.acquire_within(ELECTION).await.unwrap();
+        assert_eq!(other.inspect("a").await.unwrap().holders[0].token, guard.token());
+        guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
     async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
         let cluster = EtcdCluster::start().unwrap();
         members::a_lost_quorum_is_heard_of(cluster, connect).await;

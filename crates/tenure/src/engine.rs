@@ -14,7 +14,7 @@ pub(crate) enum Engine {
 }
 
 /// Every scheme there is. The order is the one messages list them in.
-const SCHEMES: [(&str, Engine); 11] = [
+const SCHEMES: [(&str, Engine); 13] = [
     ("local", Engine::Local),
     ("memory", Engine::Memory),
     ("redis", Engine::Redis),
@@ -24,6 +24,8 @@ const SCHEMES: [(&str, Engine); 11] = [
     ("redlock", Engine::Redlock),
     ("etcd", Engine::Etcd),
     ("etcds", Engine::Etcd),
+    ("etcd+srv", Engine::Etcd),
+    ("etcds+srv", Engine::Etcd),
     ("zk", Engine::ZooKeeper),
     ("zks", Engine::ZooKeeper),
 ];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
+use tenure_etcd::{EtcdConfig, EtcdStore, Srv, Tls};
 
 use crate::StoreUrl;
 use crate::engine::Engine;
@@ -18,7 +18,16 @@ fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
     if !servers.path.trim_matches('/').is_empty() {
         return Err(invalid("nothing goes after the members but options: write ?prefix=…"));
     }
-    let mut config = EtcdConfig::new(addresses(&servers.hosts, 2379));
+    let mut config = match url.scheme().strip_suffix("+srv") {
+        None => EtcdConfig::new(addresses(&servers.hosts, 2379)),
+        Some(_) if servers.hosts.contains([',', ':']) => {
+            return Err(invalid("name one domain: its SRV records have the hosts and ports"));
+        }
+        Some(_) => {
+            let srv = Srv { domain: servers.hosts.clone(), name_server: None };
+            EtcdConfig { srv: Some(srv), ..EtcdConfig::new(Vec::new()) }
+        }
+    };
     config.username = servers.user.clone();
     config.password = password(url);
     if config.username.is_some() && config.password.is_none() {
@@ -30,7 +39,7 @@ fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
     let (ca, identity) = files(url)?;
     let tls = Tls { ca, identity };
     config.tls = match url.scheme() {
-        "etcds" => Some(tls),
+        "etcds" | "etcds+srv" => Some(tls),
         _ if tls != Tls::default() => return Err(invalid("ca=, cert= and key= need etcds://")),
         _ => None,
     };
@@ -55,11 +64,14 @@ mod tests {
     #[test]
     fn a_url_says_where_the_members_are() {
         let one = config("etcd://app:p%40ss@[::1]:7000,b?prefix=&timeout=500ms").unwrap();
-        assert_eq!(one.members, [("::1".into(), 7000), ("b".into(), 2379)]);
+        assert_eq!(one.servers, [("::1".into(), 7000), ("b".into(), 2379)]);
         assert_eq!(one.username.as_deref(), Some("app"));
         assert_eq!(one.password.as_deref(), Some("p@ss"));
         assert_eq!((one.prefix.as_str(), one.timeout.as_millis()), ("", 500));
         assert!(one.tls.is_none());
+        let found = config("etcds+srv://example.com").unwrap();
+        assert_eq!(found.srv.unwrap().domain, "example.com");
+        assert!(found.servers.is_empty() && found.tls.is_some());
         let secure = config("etcds://h?ca=a.pem&cert=c.pem&key=k.pem").unwrap();
         assert_eq!(secure.prefix, "tenure/");
         let identity = Some(("c.pem".into(), "k.pem".into()));
@@ -68,7 +80,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for bad in ["etcd://h/locks", "etcd://h?ca=x", "etcds://h?key=x", "etcd://h?fencing=off"] {
+        for bad in [
+            "etcd+srv://a,b",
+            "etcd+srv://a:1",
+            "etcd://h/locks",
+            "etcd://h?ca=x",
+            "etcds://h?key=x",
+            "etcd://h?fencing=off",
+        ] {
             assert_eq!(config(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }
     }
