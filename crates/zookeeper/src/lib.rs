@@ -81,6 +81,7 @@ mod session;
 mod session_tests;
 mod store;
 mod tenants;
+mod wire;
 mod words;
 
 pub use config::{Access, Neighbours, ZooKeeperConfig};
