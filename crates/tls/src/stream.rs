@@ -1,4 +1,4 @@
-//! The bytes' way: a socket, with or without TLS.
+//! A socket, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -7,27 +7,43 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
+    set_socket_keepalive, set_socket_linger, set_tcp_keepidle, set_tcp_keepintvl,
+    set_tcp_user_timeout,
 };
-use tenure_tls::{TlsConnector, TlsStream, secure};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::{TlsConnector, TlsStream, secure};
+
 /// After so long without traffic, the server's machine is asked whether it is there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// A way to a server.
-pub(crate) enum Stream {
-    /// The writing half is shared with those who call.
+/// A socket to a server, with or without TLS.
+///
+/// One task reads. On a plain socket, callers may write past that task
+/// ([`shortcut`](Self::shortcut)).
+#[derive(Debug)]
+pub enum Stream {
+    /// A plain socket. Its writing half is shared with the callers.
     Plain(OwnedReadHalf, Arc<OwnedWriteHalf>),
+    /// A socket with TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
+    /// Connects to a server, and sets up TLS if there is a connector.
+    ///
     /// What the server's machine does not acknowledge within `limit` is thrown away, and the stream
     /// ends: it must not arrive when nobody expects it any more.
-    pub(crate) async fn open(
+    ///
+    /// # Errors
+    /// If the server cannot be reached, or one side does not trust the other
+    /// ([`distrust`](crate::distrust)).
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    pub async fn open(
         (host, port): &(String, u16),
         limit: Duration,
         tls: Option<&TlsConnector>,
@@ -46,15 +62,31 @@ impl Stream {
         Ok(Self::Tls(Box::new(secure(tls, host, socket).await?)))
     }
 
-    /// Where a call may write by itself, without the task that serves the connection.
-    pub(crate) fn shortcut(&self) -> Option<Arc<OwnedWriteHalf>> {
+    /// Where a caller may write by itself, without the task that serves the connection.
+    pub fn shortcut(&self) -> Option<Arc<OwnedWriteHalf>> {
         match self {
             Self::Plain(_, writer) => Some(Arc::clone(writer)),
             Self::Tls(_) => None,
         }
     }
 
-    pub(crate) fn poll_read(
+    /// Makes the kernel throw away what is still to be sent when the stream is dropped, and reset
+    /// the connection. For a server that is given up: a request that waits in the socket's buffer
+    /// must not reach it later.
+    pub fn discard_unsent(&self) {
+        let socket = match self {
+            Self::Plain(reader, _) => reader.as_ref(),
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        // It fails only for what is no socket.
+        let _ = set_socket_linger(socket, Some(Duration::ZERO));
+    }
+
+    /// Reads what has arrived.
+    ///
+    /// # Errors
+    /// Those of the socket and of TLS.
+    pub fn poll_read(
         &mut self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
@@ -65,7 +97,11 @@ impl Stream {
         }
     }
 
-    pub(crate) fn poll_write(
+    /// Writes as much as the socket takes.
+    ///
+    /// # Errors
+    /// Those of the socket and of TLS.
+    pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
         bytes: &[u8],
@@ -82,7 +118,11 @@ impl Stream {
         }
     }
 
-    pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Hands what was written to the socket.
+    ///
+    /// # Errors
+    /// Those of the socket and of TLS.
+    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(..) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
