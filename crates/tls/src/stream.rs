@@ -32,10 +32,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Connects to a server, and sets up TLS if there is a connector.
-    ///
-    /// What the server's machine does not acknowledge within `limit` is thrown away, and the stream
-    /// ends: it must not arrive when nobody expects it any more.
+    /// Connects to a server, and sets up TLS if there is a connector: [`connect`](Self::connect),
+    /// then [`over`](Self::over).
     ///
     /// # Errors
     /// If the server cannot be reached, or one side does not trust the other
@@ -44,10 +42,24 @@ impl Stream {
     /// # Cancel safety
     /// Dropping the future closes the socket.
     pub async fn open(
-        (host, port): &(String, u16),
+        server: &(String, u16),
         limit: Duration,
         tls: Option<&TlsConnector>,
     ) -> io::Result<Self> {
+        Self::over(Self::connect(server, limit).await?, &server.0, tls).await
+    }
+
+    /// Connects to a server.
+    ///
+    /// What the server's machine does not acknowledge within `limit` is thrown away, and the stream
+    /// ends: it must not arrive when nobody expects it any more.
+    ///
+    /// # Errors
+    /// If the server cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    pub async fn connect((host, port): &(String, u16), limit: Duration) -> io::Result<TcpStream> {
         let socket = TcpStream::connect((host.as_str(), *port)).await?;
         socket.set_nodelay(true)?;
         set_tcp_user_timeout(&socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
@@ -55,6 +67,22 @@ impl Stream {
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, KEEPALIVE)?;
         set_tcp_keepintvl(&socket, KEEPALIVE)?;
+        Ok(socket)
+    }
+
+    /// A stream over a socket that is connected to this host, with TLS if there is a connector.
+    ///
+    /// # Errors
+    /// If the connection breaks, or one side does not trust the other
+    /// ([`distrust`](crate::distrust)).
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    pub async fn over(
+        socket: TcpStream,
+        host: &str,
+        tls: Option<&TlsConnector>,
+    ) -> io::Result<Self> {
         let Some(tls) = tls else {
             let (reader, writer) = socket.into_split();
             return Ok(Self::Plain(reader, Arc::new(writer)));

@@ -31,7 +31,7 @@ pub(crate) trait Watchable: Request {
 
     fn path(&self) -> &str;
 
-    /// Which watch the reply leaves, if any: with `None` the node was there.
+    /// Which watch a reply with this code leaves, if any. `None` means success.
     fn watch(code: Option<Code>) -> Option<WatchKind>;
 }
 
@@ -435,37 +435,21 @@ impl Request for SetData {
     }
 }
 
-/// Requests of a path and whether to leave a watch.
-macro_rules! watchable {
-    ($request:ty, $opcode:expr, $reply:ty, $read:expr) => {
-        fn opcode(&self) -> i32 {
-            $opcode
-        }
-
-        fn write(&self, out: &mut Writer<'_>) {
-            out.string(&self.path);
-            out.bool(self.watch);
-        }
-
-        fn read(input: &mut Reader<'_>) -> Result<$reply, Malformed> {
-            $read(input)
-        }
-    };
-    (watch) => {
-        fn watching(self) -> Self {
-            Self { watch: true, ..self }
-        }
-
-        fn path(&self) -> &str {
-            &self.path
-        }
-    };
-}
-
 impl Request for Exists {
     type Reply = Option<Stat>;
 
-    watchable!(Exists, EXISTS, Option<Stat>, |input| Stat::read(input).map(Some));
+    fn opcode(&self) -> i32 {
+        EXISTS
+    }
+
+    fn write(&self, out: &mut Writer<'_>) {
+        out.string(&self.path);
+        out.bool(self.watch);
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Option<Stat>, Malformed> {
+        Stat::read(input).map(Some)
+    }
 
     fn refused(code: Code) -> Result<Option<Stat>, Code> {
         if code == Code::NoNode { Ok(None) } else { Err(code) }
@@ -473,7 +457,13 @@ impl Request for Exists {
 }
 
 impl Watchable for Exists {
-    watchable!(watch);
+    fn watching(self) -> Self {
+        Self { watch: true, ..self }
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
 
     fn watch(code: Option<Code>) -> Option<WatchKind> {
         match code {
@@ -487,13 +477,28 @@ impl Watchable for Exists {
 impl Request for GetData {
     type Reply = (Vec<u8>, Stat);
 
-    watchable!(GetData, GET_DATA, (Vec<u8>, Stat), |input: &mut Reader<'_>| {
+    fn opcode(&self) -> i32 {
+        GET_DATA
+    }
+
+    fn write(&self, out: &mut Writer<'_>) {
+        out.string(&self.path);
+        out.bool(self.watch);
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<(Vec<u8>, Stat), Malformed> {
         Ok((input.buffer()?.to_vec(), Stat::read(input)?))
-    });
+    }
 }
 
 impl Watchable for GetData {
-    watchable!(watch);
+    fn watching(self) -> Self {
+        Self { watch: true, ..self }
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
 
     fn watch(code: Option<Code>) -> Option<WatchKind> {
         code.is_none().then_some(WatchKind::Data)
@@ -503,13 +508,28 @@ impl Watchable for GetData {
 impl Request for GetChildren {
     type Reply = (Vec<String>, Stat);
 
-    watchable!(GetChildren, GET_CHILDREN2, (Vec<String>, Stat), |input: &mut Reader<'_>| {
+    fn opcode(&self) -> i32 {
+        GET_CHILDREN2
+    }
+
+    fn write(&self, out: &mut Writer<'_>) {
+        out.string(&self.path);
+        out.bool(self.watch);
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<(Vec<String>, Stat), Malformed> {
         Ok((strings(input)?, Stat::read(input)?))
-    });
+    }
 }
 
 impl Watchable for GetChildren {
-    watchable!(watch);
+    fn watching(self) -> Self {
+        Self { watch: true, ..self }
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
 
     fn watch(code: Option<Code>) -> Option<WatchKind> {
         code.is_none().then_some(WatchKind::Children)
@@ -780,6 +800,8 @@ pub(crate) const XID_EVENT: i32 = -1;
 pub(crate) const XID_PING: i32 = -2;
 /// The xid of a login and of its reply.
 pub(crate) const XID_AUTH: i32 = -4;
+/// The xid of a request that restores watches, and of its reply.
+pub(crate) const XID_SET_WATCHES: i32 = -8;
 /// The opcode of a ping.
 pub(crate) const PING: i32 = 11;
 

@@ -10,11 +10,15 @@
 
 #![allow(dead_code, unused_imports, reason = "the locks do not use all of it yet")]
 
+mod connection;
+mod dial;
+mod explain;
 mod fault;
 mod jute;
 mod messages;
 mod session;
 mod target;
+mod watches;
 
 pub(crate) use fault::Fault;
 pub(crate) use messages::{
@@ -22,5 +26,6 @@ pub(crate) use messages::{
     GetChildren, GetData, GetEphemerals, Multi, Op, OpReply, Request, SetData, Stat, Sync,
     Watchable,
 };
-pub(crate) use session::{Call, Session, Watch, WatchedCall};
-pub(crate) use target::Target;
+pub(crate) use session::{Call, Session, WatchedCall};
+pub(crate) use target::{Target, address};
+pub(crate) use watches::Watch;

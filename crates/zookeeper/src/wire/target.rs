@@ -42,3 +42,25 @@ impl fmt::Debug for Target {
             .finish()
     }
 }
+
+/// `host:port`, with the brackets that an address of version 6 needs.
+pub(crate) fn address((host, port): &(String, u16)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let target = Target {
+            servers: vec![("h".into(), 1)],
+            tls: None,
+            login: Some(("app".into(), "secret".into())),
+            timeout: Duration::from_secs(1),
+        };
+        let shown = format!("{target:?}");
+        assert!(shown.contains("app") && !shown.contains("secret"), "{shown}");
+    }
+}
