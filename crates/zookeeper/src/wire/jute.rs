@@ -115,3 +115,51 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lengths_that_cannot_be_are_refused_without_room_for_them() {
+        for length in [i32::MAX, 2, -2, i32::MIN] {
+            let mut out = Vec::new();
+            Writer::new(&mut out).int(length);
+            out.push(0);
+            assert_eq!(Reader::new(&out).buffer(), Err(Malformed), "{length}");
+            assert_eq!(Reader::new(&out).vector(Reader::bool), Err(Malformed), "{length}");
+        }
+        assert_eq!(Reader::new(&[0xff; 4]).buffer(), Ok(&b""[..]), "Java's null");
+        assert_eq!(Reader::new(&[2]).bool(), Err(Malformed));
+        assert_eq!(Reader::new(&[0, 0, 0, 1, 0xff]).string(), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            flag in any::<bool>(),
+            int in any::<i32>(),
+            long in any::<i64>(),
+            buffer in prop::collection::vec(any::<u8>(), 0..50),
+            texts in prop::collection::vec(".{0,20}", 0..10),
+        ) {
+            let mut out = Vec::new();
+            let mut writer = Writer::new(&mut out);
+            writer.bool(flag);
+            writer.int(int);
+            writer.long(long);
+            writer.buffer(&buffer);
+            writer.vector(&texts, |writer, text| writer.string(text));
+            let mut reader = Reader::new(&out);
+            prop_assert_eq!(reader.bool(), Ok(flag));
+            prop_assert_eq!(reader.int(), Ok(int));
+            prop_assert_eq!(reader.long(), Ok(long));
+            prop_assert_eq!(reader.buffer(), Ok(&*buffer));
+            let read = reader.vector(|reader| reader.string().map(str::to_owned));
+            prop_assert_eq!(read, Ok(texts));
+            prop_assert_eq!(reader.rest(), b"");
+        }
+    }
+}

@@ -23,8 +23,8 @@ mod watches;
 pub(crate) use fault::Fault;
 pub(crate) use messages::{
     Acl, Check, Code, Create, CreateMode, Created, Delete, Event, Exists, FailedOp, GetAcl,
-    GetChildren, GetData, GetEphemerals, Multi, Op, OpReply, Request, SetData, Stat, Sync,
-    Watchable,
+    GetChildren, GetData, GetEphemerals, Multi, Op, OpCreated, OpReply, Request, SetData, Stat,
+    Sync, Watchable,
 };
 pub(crate) use session::{Call, Session, WatchedCall};
 pub(crate) use target::{Target, address};
