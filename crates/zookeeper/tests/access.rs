@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::{client, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_testkit::{Certificates, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_zookeeper::testing::{Bare, Kind, Rights};
 use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
-use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 async fn works(client: &Client) {
     let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(20)));
@@ -52,20 +52,16 @@ on_servers! {
 }
 
 on_servers! {
-    async fn who_may_come_but_not_look_leaves_no_node_behind() {
+    async fn a_user_that_may_create_but_not_list_leaves_no_node_behind() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let address = format!("127.0.0.1:{}", server.port());
-        let warden = zookeeper_client::Client::connect(&address).await.unwrap();
-        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        warden.mkdir("/tenure", &open).await.unwrap();
-        let blind = [Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone())];
-        let blind = CreateMode::Persistent.with_acls(Acls::new(&blind));
-        warden.create("/tenure/orders", b"", &blind).await.unwrap();
+        let warden = Bare::connect(server.port()).await.unwrap();
+        warden.make("/tenure").await.unwrap();
+        let blind = warden.create("/tenure/orders", b"", Kind::Persistent, Rights::Blind);
+        blind.await.unwrap();
         let client = client(&config_of(&server)).await;
         let denied = client.mutex("orders").unwrap().acquire().await.unwrap_err();
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
-        warden.sync("/tenure/orders").await.unwrap();
-        let lock = warden.check_stat("/tenure/orders").await.unwrap().unwrap();
+        let lock = warden.state("/tenure/orders").await.unwrap().unwrap();
         assert_eq!((lock.cversion, lock.num_children), (2, 0), "one came, and is gone");
     }
 }
@@ -73,16 +69,14 @@ on_servers! {
 on_servers! {
     async fn what_a_user_may_not_read_does_not_hide_the_rest() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let address = format!("127.0.0.1:{}", server.port());
-        let warden = zookeeper_client::Client::connect(&address).await.unwrap();
-        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        warden.create("/tenure", b"", &open).await.unwrap();
+        let warden = Bare::connect(server.port()).await.unwrap();
+        warden.make("/tenure").await.unwrap();
         let [one, other] = ["one", "other"].map(|user| login(&config_of(&server), user, "x"));
         let (one, other) = (client(&one).await, client(&other).await);
         let hidden = one.mutex("theirs").unwrap().acquire().await.unwrap();
         assert_eq!(other.list("").await.unwrap_err().kind(), ErrorKind::Denied);
-        // Everybody may list who is there, but not read what their nodes say.
-        warden.create("/tenure/shared", b"", &open).await.unwrap();
+        // Every user may list the queue, but not read the data of another user.
+        warden.make("/tenure/shared").await.unwrap();
         let held = one.mutex("shared").unwrap().acquire().await.unwrap();
         let names = other.list("").await.unwrap();
         assert_eq!(names.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["shared"]);
@@ -90,7 +84,14 @@ on_servers! {
         assert_eq!(state.holders.len(), 1, "{state:?}");
         assert_eq!(state.holders[0].owner, held.owner().to_string());
         assert_eq!(state.holders[0].token, held.token());
+        // A waiter watches an entry that it may not read.
+        let mutex = other.mutex("shared").unwrap();
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        let waits = || async { other.inspect("shared").await.unwrap().waiters.len() == 1 };
+        assert!(eventually(GENEROUS, waits).await);
         held.release().await.unwrap();
+        let guard = tokio::time::timeout(GENEROUS, waiter).await.expect("the waiter was not told");
+        guard.unwrap().unwrap().release().await.unwrap();
         hidden.release().await.unwrap();
     }
 }
