@@ -338,10 +338,8 @@ impl Shared {
             _ => {}
         }
         // Replies come in order.
-        let Pending { xid, sent, watch, reply } = state.pending.pop_front().ok_or(Malformed)?;
-        if xid != header.xid {
-            return Err(Malformed);
-        }
+        state.pending.front().filter(|oldest| oldest.xid == header.xid).ok_or(Malformed)?;
+        let Pending { sent, watch, reply, .. } = state.pending.pop_front().ok_or(Malformed)?;
         state.contact = state.contact.max(sent);
         state.zxid = state.zxid.max(header.zxid);
         drop(state);

@@ -18,6 +18,8 @@ mod jute;
 mod messages;
 mod session;
 mod target;
+#[cfg(test)]
+mod tests;
 mod watches;
 
 pub(crate) use fault::Fault;

@@ -106,6 +106,7 @@ impl Session {
             status: watch::Sender::new(Status { number: 0, phase: Phase::Disconnected }),
         });
         let link = shared.link(dialled, 0);
+        shared.publish(&link);
         tokio::spawn(shared.clone().serve(link, background));
         Self(Arc::new(Handle(shared)))
     }
@@ -303,18 +304,6 @@ impl Shared {
     async fn serve(self: Arc<Self>, mut link: Link, _background: Background) {
         let ending = Ending(Arc::clone(&self));
         let why = loop {
-            if link.life < self.life() {
-                close(&link, self.target.timeout).await;
-                break format!(
-                    "the servers have shortened it from {:?} to {:?}: its holders would be believed \
-                     alive for too long",
-                    self.life(),
-                    link.life
-                );
-            }
-            let life = u64::try_from(link.life.as_millis()).unwrap_or(u64::MAX);
-            self.life.store(life, Ordering::Relaxed);
-            self.publish(&link.connection);
             let broken = tokio::select! {
                 broken = &mut link.ended => broken,
                 () = self.closing() => {
@@ -329,6 +318,16 @@ impl Shared {
                 Ok(next) => link = next,
                 Err(why) => break why,
             }
+            if link.life < self.life() {
+                close(&link, self.target.timeout).await;
+                break format!(
+                    "the servers have shortened it from {:?} to {:?}: its holders would be believed \
+                     alive for too long",
+                    self.life(),
+                    link.life
+                );
+            }
+            self.publish(&link);
         };
         ending.end(&why);
     }
@@ -366,11 +365,13 @@ impl Shared {
     }
 
     /// Lets requests be sent, unless the session is to be closed.
-    fn publish(&self, connection: &Connection) {
+    fn publish(&self, link: &Link) {
+        let life = u64::try_from(link.life.as_millis()).unwrap_or(u64::MAX);
+        self.life.store(life, Ordering::Relaxed);
         self.status.send_modify(|status| {
             status.number += 1;
             if matches!(status.phase, Phase::Disconnected) {
-                status.phase = Phase::Connected(connection.clone());
+                status.phase = Phase::Connected(link.connection.clone());
             }
         });
     }
