@@ -620,10 +620,11 @@ async fn watch(session: &ZooKeeperSession, path: &str) -> Result<Option<Watch>, 
     match session.wire.send_watched(GetData::new(path)).await {
         Ok((_, watch)) => Ok(Some(watch)),
         Err(Fault::Refused(Code::NoNode)) => Ok(None),
-        // A node that may not be read: that it is there may be known.
+        // Servers do not tell of the end of a node that may not be read, but of changes in the queue.
         Err(Fault::Refused(Code::NoAuth)) => {
-            let (stat, watch) = session.wire.send_watched(Exists::new(path)).await?;
-            Ok(stat.map(|_| watch))
+            let (lock, node) = path.rsplit_once('/').unwrap_or_default();
+            let ((children, _), watch) = session.wire.send_watched(GetChildren::new(lock)).await?;
+            Ok(children.iter().any(|child| child == node).then_some(watch))
         }
         Err(error) => Err(error),
     }

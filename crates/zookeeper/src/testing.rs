@@ -64,6 +64,7 @@ impl Bare {
         let timeout = Duration::from_secs(10);
         let target = Arc::new(Target { servers, tls: None, login: None, timeout });
         let wire = wire::Session::open(target, Duration::from_secs(30), &background).await?;
+        wire.ready().await.map_err(|error| fault(BARE, error))?;
         Ok(Self { wire, _background: background })
     }
 
