@@ -1,6 +1,7 @@
 //! What only a look from inside shows.
 
 use std::collections::HashSet;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,14 +97,14 @@ on_a_server! {
             for round in 0..3 {
                 let Entered { entry, token, listing } = enter(&engine, &session, &claim).await;
                 let listing = listing.expect("it is alone");
-                assert_eq!(listing.entries, [entry.clone()], "{round}");
+                assert_eq!(listing.entries, from_ref(&entry), "{round}");
                 assert!(listing.covers >= entry.order);
                 for node in &entry.key[..] {
                     let state = bare.state(&format!("{lock}/{node}")).await.unwrap().unwrap();
                     assert_eq!(state.czxid, i64::try_from(token.get()).unwrap());
                     assert_eq!(state.ephemeral_owner, session.id());
                 }
-                assert_eq!(engine.list(&claim.name).await.unwrap().entries, [entry.clone()]);
+                assert_eq!(engine.list(&claim.name).await.unwrap().entries, from_ref(&entry));
                 assert!(engine.remove(&claim.name, &entry).await.unwrap());
                 assert!(!engine.remove(&claim.name, &entry).await.unwrap());
             }
@@ -274,7 +275,7 @@ on_a_server! {
             assert_eq!(second.listing, None, "it is not alone");
             // Not while there is another entry.
             assert!(engine.remove(&one.name, &first.entry).await.unwrap());
-            assert_eq!(engine.list(&one.name).await.unwrap().entries, [second.entry.clone()]);
+            assert_eq!(engine.list(&one.name).await.unwrap().entries, from_ref(&second.entry));
             assert!(engine.remove(&other.name, &second.entry).await.unwrap());
             seen.extend([first, second].map(|it| (it.entry, it.token.get())));
         }
