@@ -1,13 +1,13 @@
-//! ZooKeeper: what tenure adds to the calls it makes, on the same client library.
+//! ZooKeeper: what tenure adds to the calls it makes, over the same connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::{Client, Mutex, Options};
 use tenure_testkit::ZooKeeperServer;
+use tenure_zookeeper::testing::{Bare, Kind, Rights};
 use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
 use tokio::runtime::Runtime;
-use zookeeper_client::{Acls, Client as Bare, CreateMode, CreateOptions};
 
 use crate::Outcome;
 use crate::redis::runtime;
@@ -19,8 +19,6 @@ const HANDOFFS: usize = 12;
 
 /// As servers are run: what is written is on the disk before it is answered.
 pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
-
-const NODE: CreateOptions<'static> = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 
 /// A free lock against a node that is created and deleted: by the client that used it last, and by
 /// two in turn, each of whom must know that the other is gone.
@@ -45,7 +43,7 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
             for _ in 0..PAIRS {
                 let start = Instant::now();
                 let node = create(&bare).await?;
-                bare.delete(&node, None).await?;
+                bare.delete(&node).await?;
                 theirs.push(start.elapsed());
             }
         }
@@ -105,19 +103,19 @@ pub(crate) async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Durat
 
 async fn their_handoff([holder, waiter]: &[Bare; 2]) -> Outcome<Duration> {
     let (held, wanted) = (create(holder).await?, create(waiter).await?);
-    let (_, _, watcher) = waiter.get_and_watch_data(&held).await?;
+    let changed = waiter.watch(&held).await?;
     let waiter = waiter.clone();
     let waiting = tokio::spawn(async move {
-        watcher.changed().await;
-        let children = waiter.list_children("/bare").await?;
+        changed.await;
+        let children = waiter.children("/bare").await?;
         let granted = Instant::now();
-        waiter.delete(&wanted, None).await?;
+        waiter.delete(&wanted).await?;
         assert_eq!(children.len(), 1, "nobody else is in line");
-        Ok::<_, zookeeper_client::Error>(granted)
+        Ok::<_, tenure_core::Error>(granted)
     });
     tokio::time::sleep(WAIT).await;
     let start = Instant::now();
-    holder.delete(&held, None).await?;
+    holder.delete(&held).await?;
     Ok(waiting.await??.duration_since(start))
 }
 
@@ -130,14 +128,12 @@ pub(crate) fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Cl
 
 /// A session that knows nothing of locks.
 async fn bare(server: &ZooKeeperServer) -> Outcome<Bare> {
-    let life = Duration::from_secs(30);
-    let connector = Bare::connector().with_session_timeout(life);
-    let bare = connector.connect(&format!("127.0.0.1:{}", server.port())).await?;
-    bare.mkdir("/bare", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+    let bare = Bare::connect(server.port()).await?;
+    bare.make("/bare").await?;
     Ok(bare)
 }
 
 async fn create(bare: &Bare) -> Outcome<String> {
-    let (_, number) = bare.create("/bare/lock-", &[b'v'; 60], &NODE).await?;
-    Ok(format!("/bare/lock-{number}"))
+    let created = bare.create("/bare/lock-", &[b'v'; 60], Kind::EphemeralSequential, Rights::All);
+    Ok(created.await?)
 }

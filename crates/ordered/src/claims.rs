@@ -164,6 +164,20 @@ impl<E: Engine> Claims<E> {
         changed.is_some()
     }
 
+    /// Notes that a claim holds with this entry from now on, for its TTL: however long it was ready
+    /// to wait. False: it is gone, or being removed.
+    pub(crate) fn hold(&self, owner: OwnerId, entry: Entry<E::Key>, token: Token) -> bool {
+        let changed = self.change(owner, |row| {
+            let entered = now();
+            if let State::Waits(..) = row.tracked.state {
+                row.tracked.unrecorded = Some(entered);
+            }
+            row.tracked.state = State::Holds(entry, token);
+            Some(entered + row.tracked.claim.ttl)
+        });
+        changed.is_some()
+    }
+
     /// Keeps the place of a waiting claim until the answer is dropped.
     pub(crate) fn keep(&self, owner: OwnerId) -> Kept<'_, E> {
         self.change(owner, |row| {

@@ -266,17 +266,12 @@ impl<E: Engine> Shared<E> {
         patience: Patience,
     ) -> Result<Option<Answer>> {
         let Entered { entry, token, mut listing } = entered;
-        let Claim { name, owner, ttl, .. } = &tracked.claim;
+        let Claim { name, owner, .. } = &tracked.claim;
         if listing.is_none() && patience == Patience::None {
             listing = Some(self.engine.list(name).await?);
         }
         if listing.as_ref().is_some_and(|listing| is_admitted(listing, entry.order)) {
-            let holds = self.claims.update(*owner, now() + *ttl, |tracked| {
-                if let State::Waits(..) = tracked.state {
-                    tracked.unrecorded = Some(now());
-                }
-                tracked.state = State::Holds(entry, token);
-            });
+            let holds = self.claims.hold(*owner, entry, token);
             let grant = holds.then(|| self.claims.grant(*owner)).flatten();
             return Ok(grant.map(Answer::Granted));
         }

@@ -1,4 +1,6 @@
-//! Encrypted connections, as all stores set them up: always verified, from PEM files.
+//! Sockets and encrypted connections, as all stores set them up: always verified, from PEM files.
+
+mod stream;
 
 use std::error::Error as StdError;
 use std::io;
@@ -7,6 +9,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+pub use stream::Stream;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::net::TcpStream;
 pub use tokio_rustls::TlsConnector;

@@ -1,10 +1,11 @@
-//! What there is to say about a ZooKeeper store.
+//! Where a ZooKeeper store is, and how it locks.
 
 use std::fmt;
 use std::time::Duration;
 
 use tenure_tls::Tls;
-use zookeeper_client::CreateMode;
+
+use crate::wire::CreateMode;
 
 /// Where a ZooKeeper store is, and how it locks.
 #[derive(Clone)]
@@ -49,9 +50,9 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// What a lock's own node is: gone when the lock is not used any more, unless somebody could not
-    /// bear that. A lock of kazoo's makes it once, and fails for ever when it is gone.
-    pub(crate) const fn parent(self) -> CreateMode {
+    /// The kind of a lock's own node: the servers delete a container when the lock is not used any
+    /// more. A lock of kazoo creates the node once, and fails for ever when it is gone.
+    pub(crate) const fn lock_mode(self) -> CreateMode {
         if self.kazoo { CreateMode::Persistent } else { CreateMode::Container }
     }
 }

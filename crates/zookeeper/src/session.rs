@@ -1,332 +1,313 @@
-//! Sessions, shared by the claims of one client that want to live equally long.
+//! One session with ZooKeeper, and the ephemeral nodes that go with it: its write fence and its loss
+//! channel.
 //!
-//! The client library keeps a session alive by itself, so what a session says is only this: its
-//! process lives, and reaches the servers. Claims that nobody renews are removed one by one
-//! (`tenants.rs`).
+//! # The write fence
+//!
+//! Each transaction that adds an entry also writes to the session's fence node, and so fails if that
+//! node is not there. A transaction whose reply was lost may still be on its way: a server that stood
+//! still carries it out later. To move the fence deletes the node, and from then on such a
+//! transaction fails. Each fence has a new number, and none is used before its creation was
+//! confirmed, so a fence that was deleted never comes back.
+//!
+//! # When a session is confirmed
+//!
+//! A server that lost the leader goes on answering reads for a while, and so does a leader that lost
+//! the others, even to `sync`. Only the reply to a write shows that a majority knows the session. So
+//! a session counts as confirmed at the moment before the last write was sent that was answered.
 
-use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
-use tenure_core::{Background, Error, ErrorKind, Moment, Result, now};
+use tenure_core::{Moment, now};
+use tenure_ordered::Session;
 use tokio::sync::Mutex as Turn;
-use tokio::task::AbortHandle;
-use zookeeper_client::{Client, Error as Fault, SessionState, StateWatcher};
 
-use crate::config::ZooKeeperConfig;
-use crate::connect::{CONNECT, open};
-use crate::fault::fault;
+use crate::keys::{Layout, with_ancestors};
+use crate::wire::{
+    self, Code, Create, CreateMode, Delete, Exists, Fault, Multi, Op, SetData, Stat,
+};
 
 /// How much longer than the claims on it a session lasts.
 ///
-/// A server tells the leader twice a tick whom it has heard of. If it dies before that, the leader
-/// counts from the sign of life before. Signs are sent once a second, a tick has two by default.
+/// A server tells the leader twice a tick which sessions it has heard of. If it dies before that, the
+/// leader counts from the sign of life before. Signs are sent about once a second, and a tick has two
+/// seconds by default.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// The session that is opened before anybody has asked for a lock: for the default TTL.
-const FIRST: Duration = Duration::from_secs(30);
-
-/// A session that nobody has used for so long is closed when another is opened.
-const IDLE: Duration = Duration::from_secs(60);
-
-/// A node of any version will do.
-const ANY_VERSION: i32 = -1;
-
 /// One session with ZooKeeper.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) zk: Client,
-    timeout: Duration,
-    /// The moment before the last write was sent that was answered.
+pub struct ZooKeeperSession {
+    pub(crate) wire: wire::Session,
+    layout: Arc<Layout>,
+    /// The TTL that it was opened for.
+    opened_for: Duration,
     confirmed: AtomicU64,
-    /// Who has it confirmed does so for all who wait for their turn.
-    turn: Turn<()>,
-    used: AtomicU64,
-    /// Who listens for losses.
-    listener: Mutex<Option<AbortHandle>>,
-    /// The thread that serves the session's connection.
-    background: Background,
+    /// Taken by the call that has the session confirmed, for all that wait for it.
+    confirming: Turn<Failed>,
+    fence: Mutex<Fence>,
+    /// Taken by the call that makes or moves the fence, for all that wait for it.
+    fencing: Turn<Failed>,
 }
 
-impl Session {
-    pub(crate) fn id(&self) -> i64 {
-        self.zk.session_id().0
-    }
+/// When the last call that failed was sent, and how it failed: calls that were made before, and wait
+/// for their turn, fail with it. Else each of them would wait for a reply in turn.
+type Failed = Option<(Moment, Fault)>;
 
-    /// How long the servers keep it without a sign of life.
-    pub(crate) fn life(&self) -> Duration {
-        self.zk.session_timeout()
-    }
+#[derive(Debug, Default)]
+struct Fence {
+    /// The fence that writes carry: its creation was confirmed.
+    current: Option<u64>,
+    /// A number that no request has carried yet.
+    next: u64,
+    /// When the fence was last moved: writes that were sent before carried another.
+    moved: Option<Moment>,
+}
 
-    /// Notes who listens for losses, if nobody does already.
-    pub(crate) fn attend(&self, start: impl FnOnce() -> AbortHandle) {
-        self.listener.lock().get_or_insert_with(start);
-    }
-
-    /// Whether somebody has it, besides those who keep it: a claim, or a call.
-    fn is_shared(self: &Arc<Self>) -> bool {
-        let kept = 1 + usize::from(self.listener.lock().is_some());
-        Arc::strong_count(self) > kept
-    }
-
-    /// Whether somebody uses it, or did a short while ago.
-    fn is_in_use(self: &Arc<Self>) -> bool {
-        let idle = now().since(Moment::from_nanos(self.used.load(Ordering::Relaxed)));
-        !self.is_over() && (self.is_shared() || idle < IDLE)
-    }
-
-    /// Stops listening: who listens keeps it.
-    fn leave_alone(&self) {
-        if let Some(listener) = self.listener.lock().take() {
-            listener.abort();
+impl ZooKeeperSession {
+    /// A session that was asked for at `sent`, for claims of the TTL `opened_for`.
+    pub(crate) fn new(
+        wire: wire::Session,
+        layout: Arc<Layout>,
+        opened_for: Duration,
+        sent: Moment,
+    ) -> Self {
+        Self {
+            wire,
+            layout,
+            opened_for,
+            confirmed: AtomicU64::new(sent.as_nanos()),
+            confirming: Turn::default(),
+            fence: Mutex::default(),
+            fencing: Turn::default(),
         }
     }
 
-    /// Whether it is gone for good, as far as the client library knows.
-    pub(crate) fn is_over(&self) -> bool {
-        self.zk.state().is_terminated()
+    /// Whether claims of this TTL are in good hands: they end in time after their process dies, and
+    /// not before.
+    pub(crate) fn fits(&self, ttl: Duration) -> bool {
+        self.life() >= ttl && self.life().min(self.opened_for) <= 2 * ttl
     }
 
-    /// The moment before the last write was sent that was answered: a majority took part in it, so
-    /// the session lasts from then on. A server that lost the leader goes on answering for a while,
-    /// and so does a leader that lost the others, even to `sync`: what they answer alone does not
-    /// count.
-    pub(crate) fn confirmed(&self) -> Moment {
-        Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
+    /// Whether it has a fence.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.fence.lock().current.is_some()
     }
 
-    /// A write that was sent after this moment has been answered.
-    pub(crate) fn confirm(&self, sent: Moment) {
+    /// A write that was sent at this moment was answered.
+    pub(crate) fn confirmed_at(&self, sent: Moment) {
         self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Has a majority confirm the session after `began`, by a write that changes nothing: that this
-    /// node is there. False: it is not. If another's write was in time, nobody has looked.
-    pub(crate) async fn reach(
-        self: &Arc<Self>,
-        operation: &'static str,
-        node: &str,
+    /// Has a majority confirm the session after `began`, by a write that changes nothing, and looks
+    /// at a node after that.
+    pub(crate) async fn confirm(
+        &self,
         began: Moment,
-    ) -> Result<bool> {
-        let (session, node) = (Arc::clone(self), node.to_owned());
-        let confirm = async move {
-            let _turn = session.turn.lock().await;
-            if session.confirmed() >= began {
-                return Ok(true);
-            }
-            match session.write_nothing(&node).await {
-                Ok(()) => Ok(true),
-                Err(Fault::NoNode) => Ok(false),
-                Err(error) => Err(fault(operation, error)),
-            }
-        };
-        self.background.run(operation, confirm).await
+        look: Option<Exists>,
+    ) -> Result<Option<Stat>, Fault> {
+        self.wire.ready().await?;
+        let mut turn = self.confirming.lock().await;
+        if self.confirmed() >= began {
+            drop(turn);
+            return match look {
+                Some(look) => self.wire.send(look).await,
+                None => Ok(None),
+            };
+        }
+        if let Some((_, fault)) = turn.as_ref().filter(|(sent, _)| *sent >= began) {
+            return Err(fault.clone());
+        }
+        let sent = now();
+        let outcome = self.confirm_now(look).await;
+        *turn = outcome.as_ref().err().map(|fault| (sent, fault.clone()));
+        outcome
     }
 
-    async fn write_nothing(&self, node: &str) -> Result<(), Fault> {
-        let sent = now();
-        let mut together = self.zk.new_multi_writer();
-        together.add_check_version(node, ANY_VERSION)?;
-        let checked = async { together.commit().await.map(drop).map_err(Fault::from) };
-        self.answer(checked).await?;
-        self.confirm(sent);
+    async fn confirm_now(&self, look: Option<Exists>) -> Result<Option<Stat>, Fault> {
+        let began = now();
+        let number = self.fence().await?;
+        if look.is_none() && self.confirmed() >= began {
+            // The fence has just been made.
+            return Ok(None);
+        }
+        let (sent, data) = (now(), Vec::new());
+        let written = self.wire.send(SetData { path: self.path(number), data, version: None });
+        let seen = look.map(|look| self.wire.send(look));
+        match written.await {
+            Ok(_) => self.confirmed_at(sent),
+            // It was moved, or deleted by hand: that says nothing about the session.
+            Err(Fault::Refused(Code::NoNode)) => self.replace_fence(number).await?,
+            Err(fault) => return Err(fault),
+        }
+        match seen {
+            Some(seen) => seen.await,
+            None => Ok(None),
+        }
+    }
+
+    /// The number of the fence that a write carries now. The first one is made if need be, and the
+    /// loss channel with it.
+    pub(crate) async fn fence(&self) -> Result<u64, Fault> {
+        if let Some(number) = self.fence.lock().current {
+            return Ok(number);
+        }
+        let _turn = self.fencing.lock().await;
+        let current = self.fence.lock().current;
+        match current {
+            Some(number) => Ok(number),
+            None => self.make_fence().await,
+        }
+    }
+
+    /// What a write carries so that it fails when the fence was moved. Its reply has the number of
+    /// the transaction.
+    pub(crate) fn guard(&self, fence: u64) -> Op {
+        Op::SetData(SetData { path: self.path(fence), data: Vec::new(), version: None })
+    }
+
+    /// Makes another fence, for this one is not there.
+    pub(crate) async fn replace_fence(&self, missing: u64) -> Result<(), Fault> {
+        let _turn = self.fencing.lock().await;
+        if self.fence.lock().current == Some(missing) {
+            self.make_fence().await?;
+        }
         Ok(())
     }
 
-    /// Waits for a connection. What is sent without one stays in a queue, for how long nobody knows.
-    pub(crate) async fn ready(&self, operation: &'static str) -> Result<()> {
-        self.used.store(now().as_nanos(), Ordering::Relaxed);
-        if self.zk.state() == SessionState::SyncConnected {
+    /// Makes sure that no write that was sent before `began`, and carries a fence, is carried out
+    /// after this.
+    pub(crate) async fn move_fence(&self, began: Moment) -> Result<(), Fault> {
+        self.wire.ready().await?;
+        let mut turn = self.fencing.lock().await;
+        if self.fence.lock().moved >= Some(began) {
             return Ok(());
         }
-        let settled = until(self.zk.state_watcher(), |state| {
-            state.is_terminated() || state == SessionState::SyncConnected
-        });
-        let why = match tokio::time::timeout(self.timeout, settled).await {
-            Ok(SessionState::SyncConnected) => return Ok(()),
-            Ok(_) => "the session has ended: ask again",
-            Err(_) => "there is no connection to any server: check that they run",
-        };
-        Err(Error::new(ErrorKind::Unreachable, operation, why))
-    }
-
-    /// The answer to a call that has been sent, within the time there is.
-    pub(crate) async fn answer<T>(
-        &self,
-        call: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        tokio::time::timeout(self.timeout, call).await.unwrap_or(Err(Fault::Timeout))
-    }
-}
-
-/// The sessions of one client.
-pub(crate) struct Sessions {
-    config: ZooKeeperConfig,
-    background: Background,
-    by_seconds: Mutex<HashMap<u64, Arc<Session>>>,
-    /// The longest TTL that the servers allow, if they cut the first session short.
-    longest_ttl: OnceLock<Duration>,
-    /// Who opens a session does so for all who wait for it.
-    seats: Mutex<HashMap<u64, Arc<Turn<()>>>>,
-}
-
-impl Sessions {
-    pub(crate) async fn connect(
-        config: ZooKeeperConfig,
-        background: Background,
-    ) -> Result<Arc<Self>> {
-        let (by_seconds, seats) = (Mutex::default(), Mutex::default());
-        let longest_ttl = OnceLock::new();
-        let sessions = Arc::new(Self { config, background, by_seconds, longest_ttl, seats });
-        let allowed = sessions.of_length(CONNECT, FIRST).await?.life().saturating_sub(GRACE);
-        if allowed < FIRST {
-            // It is not set before.
-            let _ = sessions.longest_ttl.set(allowed);
-        }
-        Ok(sessions)
-    }
-
-    /// The longest TTL that the servers allow, if that is shorter than the default.
-    pub(crate) fn longest_ttl(&self) -> Option<Duration> {
-        self.longest_ttl.get().copied()
-    }
-
-    /// A session for claims of this TTL, connected.
-    pub(crate) async fn get(
-        self: &Arc<Self>,
-        operation: &'static str,
-        ttl: Duration,
-    ) -> Result<Arc<Session>> {
-        let session = self.ready(operation, ttl).await?;
-        let longest = session.life().saturating_sub(GRACE);
-        if longest < ttl {
-            let life = session.life();
-            let why = format!(
-                "the servers end a session after {life:?}: ask for a TTL of at most {longest:?}, or \
-                 raise their maxSessionTimeout"
-            );
-            return Err(Error::new(ErrorKind::Invalid, operation, why));
-        }
-        Ok(session)
-    }
-
-    /// Any session, to look at things, connected.
-    pub(crate) async fn any(self: &Arc<Self>, operation: &'static str) -> Result<Arc<Session>> {
-        let alive = self.by_seconds.lock().values().find(|one| !one.is_over()).cloned();
-        if let Some(session) = alive {
-            let ready = session.ready(operation).await;
-            if !session.is_over() {
-                return ready.map(|()| session);
-            }
-        }
-        self.ready(operation, FIRST).await
-    }
-
-    /// A session of this length, connected. One that turns out to have ended is replaced.
-    async fn ready(
-        self: &Arc<Self>,
-        operation: &'static str,
-        ttl: Duration,
-    ) -> Result<Arc<Session>> {
-        let session = self.of_length(operation, ttl).await?;
-        let ready = session.ready(operation).await;
-        if !session.is_over() {
-            return ready.map(|()| session);
-        }
-        let session = self.of_length(operation, ttl).await?;
-        session.ready(operation).await?;
-        Ok(session)
-    }
-
-    async fn of_length(
-        self: &Arc<Self>,
-        operation: &'static str,
-        ttl: Duration,
-    ) -> Result<Arc<Session>> {
-        let seconds = u64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-        if let Some(session) = self.open_one(seconds) {
-            return Ok(session);
-        }
-        let sessions = Arc::clone(self);
-        let opening = async move { sessions.open(operation, seconds).await };
-        self.background.run(operation, opening).await
-    }
-
-    /// Opens a session for all who wait for it.
-    async fn open(&self, operation: &'static str, seconds: u64) -> Result<Arc<Session>> {
-        let seat = Arc::clone(self.seats.lock().entry(seconds).or_default());
-        let _turn = seat.lock().await;
-        if let Some(session) = self.open_one(seconds) {
-            return Ok(session);
+        if let Some((_, fault)) = turn.as_ref().filter(|(sent, _)| *sent >= began) {
+            return Err(fault.clone());
         }
         let sent = now();
-        let opened = open(&self.config, Duration::from_secs(seconds) + GRACE).await;
-        let zk = opened.map_err(|error| renamed(operation, error))?;
-        let moment = || AtomicU64::new(sent.as_nanos());
-        let timeout = self.config.timeout;
-        let session = Arc::new(Session {
-            zk,
-            timeout,
-            confirmed: moment(),
-            turn: Turn::new(()),
-            used: moment(),
-            listener: Mutex::default(),
-            background: self.background.clone(),
-        });
-        let mut open = self.by_seconds.lock();
-        open.retain(|_, other| {
-            let in_use = other.is_in_use();
-            // One that is over has its last words to say.
-            if !in_use && !other.is_over() {
-                other.leave_alone();
-            }
-            in_use
-        });
-        open.insert(seconds, Arc::clone(&session));
-        Ok(session)
+        let outcome = self.move_fence_now(sent).await;
+        *turn = outcome.as_ref().err().map(|fault| (sent, fault.clone()));
+        outcome
     }
 
-    /// Stops listening, so that sessions close when nobody uses them any more.
-    pub(crate) fn leave_alone(&self) {
-        self.by_seconds.lock().values().for_each(|session| session.leave_alone());
+    async fn move_fence_now(&self, sent: Moment) -> Result<(), Fault> {
+        let (current, next) = {
+            let mut fence = self.fence.lock();
+            // Without a fence, nothing was sent.
+            let Some(current) = fence.current else { return Ok(()) };
+            (current, fence.take_number())
+        };
+        let delete = Op::Delete(Delete { path: self.path(current), version: None });
+        let create = Op::Create(self.create_fence(next));
+        match self.wire.send(Multi { ops: vec![delete, create] }).await? {
+            Ok(_) => {
+                self.confirmed_at(sent);
+                self.fence.lock().current = Some(next);
+            }
+            // An earlier call of unknown outcome has moved it, or it was deleted by hand.
+            Err(failed) if failed.code == Code::NoNode => drop(self.make_fence().await?),
+            Err(failed) => return Err(Fault::Refused(failed.code)),
+        }
+        self.fence.lock().moved = Some(sent);
+        Ok(())
     }
 
-    /// Closes the sessions that nobody has. One that cannot be closed now ends by itself.
-    pub(crate) async fn give_back(&self) {
-        let mut closed = Vec::new();
-        self.by_seconds.lock().retain(|_, session| {
-            let keep = session.is_over() || session.is_shared();
-            if !keep {
-                session.leave_alone();
-                closed.push(session.zk.state_watcher());
+    /// Makes a fence, and the loss channel if it is missing. The caller has the turn.
+    async fn make_fence(&self) -> Result<u64, Fault> {
+        let number = self.fence.lock().take_number();
+        self.wire.ready().await?;
+        let sent = now();
+        let make = || {
+            let made = self.wire.send(self.create_fence(number));
+            // Whether it is there, `Engine::open_loss_channel` finds out.
+            drop(self.wire.send(self.create_loss_channel()));
+            made
+        };
+        let mut made = make().await;
+        if let Err(Fault::Refused(Code::NoNode)) = made {
+            self.make_folder(self.layout.folder()).await?;
+            made = make().await;
+        }
+        match made {
+            Ok(_) | Err(Fault::Refused(Code::NodeExists)) => {
+                self.confirmed_at(sent);
+                self.fence.lock().current = Some(number);
+                Ok(number)
             }
-            keep
-        });
-        for watcher in closed {
-            until(watcher, SessionState::is_terminated).await;
+            Err(fault) => Err(fault),
         }
     }
 
-    fn open_one(&self, seconds: u64) -> Option<Arc<Session>> {
-        self.by_seconds.lock().get(&seconds).filter(|one| !one.is_over()).cloned()
+    /// Makes a node that others are to be children of, and those above it.
+    pub(crate) async fn make_folder(&self, path: &str) -> Result<(), Fault> {
+        let create = |path| self.wire.send(self.layout.create(path, b"", CreateMode::Persistent));
+        let calls: Vec<_> = with_ancestors(path).map(create).collect();
+        let mut made = Ok(());
+        for call in calls {
+            made = match call.await {
+                Ok(_) | Err(Fault::Refused(Code::NodeExists)) => Ok(()),
+                Err(fault) => Err(fault),
+            };
+        }
+        // Those above it may be there already, and not be ours to create.
+        made
+    }
+
+    pub(crate) fn loss_channel(&self) -> String {
+        self.layout.loss_channel(self.id())
+    }
+
+    pub(crate) fn create_loss_channel(&self) -> Create {
+        self.layout.create(&self.loss_channel(), b"", CreateMode::Ephemeral)
+    }
+
+    fn create_fence(&self, number: u64) -> Create {
+        self.layout.create(&self.path(number), b"", CreateMode::Ephemeral)
+    }
+
+    fn path(&self, fence: u64) -> String {
+        self.layout.fence(self.id(), fence)
     }
 }
 
-/// Waits for a state that will do.
-async fn until(mut watcher: StateWatcher, will_do: impl Fn(SessionState) -> bool) -> SessionState {
-    let mut state = watcher.state();
-    while !will_do(state) {
-        state = watcher.changed().await;
+impl Fence {
+    fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
     }
-    state
 }
 
-/// To open a session is part of what was asked for.
-fn renamed(operation: &'static str, error: Error) -> Error {
-    if operation == CONNECT {
-        return error;
+#[async_trait]
+impl Session for ZooKeeperSession {
+    fn id(&self) -> i64 {
+        self.wire.id()
     }
-    Error::new(error.kind(), operation, error.to_string()).caused_by(error)
+
+    fn life(&self) -> Duration {
+        self.wire.life().saturating_sub(GRACE)
+    }
+
+    fn confirmed(&self) -> Moment {
+        Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
+    }
+
+    fn is_over(&self) -> bool {
+        self.wire.is_over()
+    }
+
+    async fn ended(&self) {
+        self.wire.ended().await;
+    }
+}
+
+impl fmt::Debug for ZooKeeperSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("ZooKeeperSession");
+        shown.field("id", &format_args!("{:x}", self.id())).field("life", &self.life());
+        shown.finish_non_exhaustive()
+    }
 }

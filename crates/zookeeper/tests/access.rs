@@ -12,8 +12,8 @@ use tenure_testkit::{
     Certificates, GENEROUS, Member, ZooKeeperEnsemble, ZooKeeperServer, eventually,
 };
 use tenure_trials::until_waiting;
+use tenure_zookeeper::testing::{Bare, Kind, Rights};
 use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
-use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 async fn works(client: &Client) {
     let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(20)));
@@ -55,20 +55,16 @@ on_servers! {
 }
 
 on_servers! {
-    async fn who_may_come_but_not_look_leaves_no_node_behind() {
+    async fn a_user_that_may_create_but_not_list_leaves_no_node_behind() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let address = format!("127.0.0.1:{}", server.port());
-        let warden = zookeeper_client::Client::connect(&address).await.unwrap();
-        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        warden.mkdir("/tenure", &open).await.unwrap();
-        let blind = [Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone())];
-        let blind = CreateMode::Persistent.with_acls(Acls::new(&blind));
-        warden.create("/tenure/orders", b"", &blind).await.unwrap();
+        let warden = Bare::connect(server.port()).await.unwrap();
+        warden.make("/tenure").await.unwrap();
+        let blind = warden.create("/tenure/orders", b"", Kind::Persistent, Rights::Blind);
+        blind.await.unwrap();
         let client = client(&config_of(&server)).await;
         let denied = client.mutex("orders").unwrap().acquire().await.unwrap_err();
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
-        warden.sync("/tenure/orders").await.unwrap();
-        let lock = warden.check_stat("/tenure/orders").await.unwrap().unwrap();
+        let lock = warden.state("/tenure/orders").await.unwrap().unwrap();
         assert_eq!((lock.cversion, lock.num_children), (2, 0), "one came, and is gone");
     }
 }
@@ -76,16 +72,14 @@ on_servers! {
 on_servers! {
     async fn what_a_user_may_not_read_does_not_hide_the_rest() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let address = format!("127.0.0.1:{}", server.port());
-        let warden = zookeeper_client::Client::connect(&address).await.unwrap();
-        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        warden.create("/tenure", b"", &open).await.unwrap();
+        let warden = Bare::connect(server.port()).await.unwrap();
+        warden.make("/tenure").await.unwrap();
         let [one, other] = ["one", "other"].map(|user| login(&config_of(&server), user, "x"));
         let (one, other) = (client(&one).await, client(&other).await);
         let hidden = one.mutex("theirs").unwrap().acquire().await.unwrap();
         assert_eq!(other.list("").await.unwrap_err().kind(), ErrorKind::Denied);
-        // Everybody may list who is there, but not read what their nodes say.
-        warden.create("/tenure/shared", b"", &open).await.unwrap();
+        // Every user may list the queue, but not read the data of another user.
+        warden.make("/tenure/shared").await.unwrap();
         let held = one.mutex("shared").unwrap().acquire().await.unwrap();
         let names = other.list("").await.unwrap();
         assert_eq!(names.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["shared"]);
@@ -93,7 +87,14 @@ on_servers! {
         assert_eq!(state.holders.len(), 1, "{state:?}");
         assert_eq!(state.holders[0].owner, held.owner().to_string());
         assert_eq!(state.holders[0].token, held.token());
+        // A waiter watches an entry that it may not read.
+        let mutex = other.mutex("shared").unwrap();
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        let waits = || async { other.inspect("shared").await.unwrap().waiters.len() == 1 };
+        assert!(eventually(GENEROUS, waits).await);
         held.release().await.unwrap();
+        let guard = tokio::time::timeout(GENEROUS, waiter).await.expect("the waiter was not told");
+        guard.unwrap().unwrap().release().await.unwrap();
         hidden.release().await.unwrap();
     }
 }
@@ -150,10 +151,11 @@ on_servers! {
         let denied = refusal(&config).await;
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.to_string().contains("check ca"), "{denied}");
-        for ca in [Some("/nowhere.pem".into()), None] {
-            config.tls = Some(Tls { ca, identity: None });
-            assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
-        }
+        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), identity: None });
+        assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
+        // Only the public authorities are trusted.
+        config.tls = Some(Tls::default());
+        assert_eq!(refusal(&config).await.kind(), ErrorKind::Denied);
     }
 }
 
@@ -223,18 +225,14 @@ on_servers! {
 }
 
 on_servers! {
-    /// The node belongs to another user, who alone may read it: that it is there can be seen all the
-    /// same, and that it goes.
+    /// No client may read the node: that it is there can be seen all the same, and that it goes.
     async fn a_waiter_behind_a_node_that_it_may_not_read_sends_few_requests_and_is_served() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let address = format!("127.0.0.1:{}", server.port());
-        let stranger = zookeeper_client::Client::connect(&address).await.unwrap();
-        stranger.auth("digest", b"other:x").await.unwrap();
-        let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        stranger.mkdir("/tenure/orders", &open).await.unwrap();
-        let closed = CreateMode::EphemeralSequential.with_acls(Acls::creator_all());
+        let stranger = Bare::connect(server.port()).await.unwrap();
+        stranger.make("/tenure/orders").await.unwrap();
         let node = "/tenure/orders/_c_11111111-2222-3333-4444-555555555555-lock-";
-        let (_, number) = stranger.create(node, b"", &closed).await.unwrap();
+        let created = stranger.create(node, b"", Kind::EphemeralSequential, Rights::Blind).await;
+        let node = created.unwrap();
         let client = client(&config_of(&server)).await;
         let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(60)));
         let waiting = tokio::spawn(async move { mutex.acquire().await });
@@ -245,7 +243,7 @@ on_servers! {
         let sent = server.requests().unwrap() - before;
         assert!(sent <= 20, "{sent} requests in {long:?}");
         assert!(!waiting.is_finished(), "{:?}", waiting.await);
-        stranger.delete(&format!("{node}{number}"), None).await.unwrap();
+        stranger.delete(&node).await.unwrap();
         let held = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
         held.unwrap().release().await.unwrap();
     }

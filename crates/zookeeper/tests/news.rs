@@ -1,4 +1,4 @@
-//! News of a hand-off: they reach the one they are for, and nobody else.
+//! News of a hand-off: few nodes are watched, and few clients are woken.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -23,7 +23,7 @@ fn events(server: &ZooKeeperServer) -> f64 {
 }
 
 on_servers! {
-    async fn one_release_among_a_hundred_wakes_one() {
+    async fn a_release_among_a_hundred_waiters_wakes_few_clients() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
@@ -37,21 +37,23 @@ on_servers! {
             let sender = sender.clone();
             tasks.spawn(async move { sender.send(mutex.acquire().await.unwrap()).unwrap() });
         }
-        let watched = || async {
-            // Sessions watch other nodes, too: for their losses, and those of locks they use often.
-            let paths = server.word("wchp").unwrap();
-            paths.lines().filter(|line| line.contains("-lock-")).count() == WAITERS
-        };
-        assert!(eventually(GENEROUS, watched).await, "{}", server.word("wchp").unwrap());
-        let mut before = events(&server);
+        let queued = || async { clients[0].inspect("a").await.unwrap().waiters.len() == WAITERS };
+        assert!(eventually(GENEROUS, queued).await);
+        let watched = server.word("wchp").unwrap();
+        let watched = watched.lines().filter(|line| line.contains("-lock-")).count();
+        // Each client watches what is before its first waiter, and its first two.
+        assert!((CLIENTS..=3 * CLIENTS).contains(&watched), "{watched} nodes are watched");
+        let (first, mut before) = (events(&server), events(&server));
         let mut held = holder;
         for _ in 0..WAITERS {
             held.release().await.unwrap();
             held = tokio::time::timeout(GENEROUS, guards.recv()).await.expect("no news").unwrap();
             let now = events(&server);
-            assert!((now - before - 1.0).abs() < 0.1, "{} events for one release", now - before);
+            assert!(now - before < 4.5, "{} events for one release", now - before);
             before = now;
         }
+        let mean = (before - first) / WAITERS as f64;
+        assert!(mean < 2.5, "{mean} events for a release");
         held.release().await.unwrap();
     }
 }
@@ -64,7 +66,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn news_of_a_waiter_that_gave_up_let_nobody_in() {
+    async fn news_of_a_waiter_that_gave_up_admits_no_claim() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         news::a_waiter_that_gave_up_lets_nobody_in(&store(&config_of(&server)).await).await;
     }

@@ -2,10 +2,9 @@
 
 mod command;
 mod connection;
-mod stream;
 mod value;
 
 pub(crate) use command::{Arg, Command, cmd};
 pub(crate) use connection::{Connection, Hearer, Lost, Outcome, Reply};
-pub(crate) use stream::Stream;
+pub(crate) use tenure_tls::Stream;
 pub(crate) use value::{Refusal, Value};

@@ -5,6 +5,7 @@ use tenure_core::ErrorKind;
 use crate::scene::{NAME, PATH, Scene, connect};
 use tenure_testkit::{GENEROUS, eventually};
 use tenure_zookeeper::Neighbours;
+use tenure_zookeeper::testing::Bare;
 
 pub(crate) async fn their_hold_keeps_ours_out(scene: &Scene) {
     let mut theirs = scene.theirs().await;
@@ -108,10 +109,9 @@ pub(crate) async fn a_parent_of_ours_that_vanishes_stops_nobody(scene: &Scene) {
     // When this one has vanished, the other has, too, if it can.
     let others = connect(scene.ports[0], Neighbours::default()).await;
     others.mutex("another").unwrap().acquire().await.unwrap().release().await.unwrap();
-    let server = format!("127.0.0.1:{}", scene.ports[0]);
-    let looks = zookeeper_client::Client::connect(&server).await.unwrap();
+    let looks = Bare::connect(scene.ports[0]).await.unwrap();
     let another = PATH.replace("orders", "another");
-    let gone = || async { looks.check_stat(&another).await.is_ok_and(|stat| stat.is_none()) };
+    let gone = || async { looks.state(&another).await.is_ok_and(|stat| stat.is_none()) };
     assert!(eventually(GENEROUS, gone).await, "{another} stays");
     assert!(theirs.try_hold().await);
     let waiter = scene.waiter(1).await;

@@ -1,4 +1,4 @@
-//! Four-letter words: what a server says of itself to whoever asks, without a session.
+//! Four-letter words: what a server says of itself without a session.
 
 use std::io;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::config::ZooKeeperConfig;
-use crate::connect::address;
+use crate::wire::address;
 
-/// How one server is, as far as it says.
+/// The state of one server, as far as it tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Serves {
@@ -20,7 +20,7 @@ pub(crate) enum Answer {
     },
     /// It is there, and has no quorum.
     Idle,
-    /// It answers, and does not say how it is.
+    /// It answers, but not this word.
     Mute,
     /// It takes connections, and answers nothing.
     Stuck,
@@ -52,13 +52,13 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// One who waits for no server longer than this.
+    /// Waits for each server for at most `limit`.
     pub(crate) fn new(config: &ZooKeeperConfig, limit: Duration) -> Result<Self> {
         let tls = config.tls.as_ref().map(Tls::connector).transpose()?;
         Ok(Self { tls, limit })
     }
 
-    /// How a server is.
+    /// The state of a server.
     pub(crate) async fn state(&self, server: &(String, u16)) -> Answer {
         self.ask(server, "srvr").await.map_or_else(|answer| answer, |said| state(&said))
     }
@@ -90,9 +90,9 @@ async fn hear(mut stream: impl AsyncRead + AsyncWrite + Unpin, word: &str) -> io
     stream.write_all(word.as_bytes()).await?;
     stream.flush().await?;
     let mut said = Vec::new();
-    // Whoever answers more than this is no ZooKeeper.
+    // ZooKeeper does not answer more than this.
     let heard = stream.take(65_536).read_to_end(&mut said).await;
-    // Over TLS, servers hang up without a goodbye.
+    // Over TLS, servers end the connection without a close notification.
     if said.is_empty() {
         heard?;
     }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tenure_core::{LockName, Result};
-use zookeeper_client::{Permission, Stat};
 
-use crate::connect::address;
-use crate::inner::Inner;
-use crate::session::Session;
-use crate::words::{Answer, Asker};
+use crate::engine::ZooKeeperEngine;
+use crate::four_letter_words::{Answer, Asker};
+use crate::names::numbers_given;
+use crate::session::ZooKeeperSession;
+use crate::wire::{Acl, Exists, GetAcl, GetChildren, GetData, address};
 
 /// What is known of the ensemble.
 #[derive(Clone, Debug, Default)]
@@ -54,32 +54,36 @@ impl Settings {
 /// How many locks' numbers are looked at.
 const LOCKS: usize = 2_000;
 
-const EXAMINE: &str = "examine ZooKeeper";
+/// Where the servers keep who votes.
+const VOTERS: &str = "/zookeeper/config";
 
-pub(crate) async fn collect(inner: &Inner) -> Result<Facts> {
-    let session = inner.sessions.any(EXAMINE).await?;
-    let asker = Asker::new(&inner.config, inner.config.timeout)?;
+const DIAGNOSE: &str = "diagnose ZooKeeper";
+
+pub(crate) async fn collect(engine: &ZooKeeperEngine) -> Result<Facts> {
+    let session = engine.sessions.any(DIAGNOSE).await?;
+    let config = &engine.config;
+    let asker = Asker::new(config, config.timeout)?;
     let (mut servers, mut settings) = (Vec::new(), Vec::new());
-    for server in &inner.config.servers {
+    for server in &config.servers {
         let answer = asker.state(server).await;
         if let Answer::Serves { .. } = answer {
             settings.extend(asker.ask(server, "conf").await.ok().and_then(|said| times(&said)));
         }
         servers.push((address(server), answer));
     }
-    let config = session.answer(session.zk.get_config()).await.ok();
-    let voters = config.map(|(text, _)| voters(&String::from_utf8_lossy(&text)));
+    let text = session.wire.send(GetData::new(VOTERS)).await.ok();
+    let voters = text.map(|(text, _)| voters(&String::from_utf8_lossy(&text)));
     Ok(Facts {
         servers,
-        // One that is alone names nobody.
+        // A server that is alone names no voters.
         voters: voters.map(|voters| voters.max(1)),
-        life: session.life(),
+        life: session.wire.life(),
         uneven: settings.iter().any(|one| one.longest != settings[0].longest),
         settings: settings.into_iter().reduce(Settings::stricter),
-        open: is_open(inner, &session).await,
-        logs_in: inner.config.username.is_some(),
-        encrypted: inner.config.tls.is_some(),
-        numbers: numbers(inner, &session).await,
+        open: is_open(engine, &session).await,
+        logs_in: config.username.is_some(),
+        encrypted: config.tls.is_some(),
+        numbers: numbers(engine, &session).await,
     })
 }
 
@@ -97,31 +101,26 @@ fn voters(config: &str) -> usize {
     servers.filter(|line| !line.contains(":observer")).count()
 }
 
-async fn is_open(inner: &Inner, session: &Session) -> Option<bool> {
-    let acl = session.answer(session.zk.get_acl(inner.keyring.folder())).await;
-    let (acl, _) = acl.ok()?;
-    let anybody = acl.iter().filter(|one| one.scheme() == "world");
-    Some(anybody.into_iter().any(|one| one.permission().has(Permission::DELETE)))
+async fn is_open(engine: &ZooKeeperEngine, session: &ZooKeeperSession) -> Option<bool> {
+    let path = engine.layout.folder().to_owned();
+    let (acl, _) = session.wire.send(GetAcl { path }).await.ok()?;
+    let mut anybody = acl.iter().filter(|one| one.scheme == "world");
+    Some(anybody.any(|one| one.permissions & Acl::DELETE != 0))
 }
 
-async fn numbers(inner: &Inner, session: &Session) -> Option<(String, i64)> {
-    let folder = inner.keyring.folder();
-    let children = session.answer(session.zk.list_children(folder)).await.ok()?;
-    let known = children.iter().filter_map(|child| inner.keyring.lock_of(child));
+/// The lock that has used the most numbers.
+async fn numbers(engine: &ZooKeeperEngine, session: &ZooKeeperSession) -> Option<(String, i64)> {
+    let folder = engine.layout.folder();
+    let (children, _) = session.wire.send(GetChildren::new(folder)).await.ok()?;
+    let known = children.iter().filter_map(|child| engine.layout.lock_of(child));
     let known: Vec<LockName> = known.take(LOCKS).collect();
     let look = |name: LockName| async move {
-        let stat = session.answer(session.zk.check_stat(&inner.keyring.lock(&name))).await;
-        stat.ok().flatten().map(|stat| (name.to_string(), given(&stat)))
+        let stat = session.wire.send(Exists::new(engine.layout.lock(&name))).await;
+        stat.ok().flatten().map(|stat| (name.to_string(), i64::from(numbers_given(&stat))))
     };
     let looks = stream::iter(known).map(look).buffer_unordered(64);
     let all: Vec<Option<(String, i64)>> = looks.collect().await;
     all.into_iter().flatten().max_by_key(|(_, given)| *given)
-}
-
-/// How many numbers a node has given to its children: the server counts every child that comes and
-/// every one that goes, and those who are there have not gone.
-const fn given(stat: &Stat) -> i64 {
-    (stat.cversion as i64 + stat.num_children as i64) / 2
 }
 
 #[cfg(test)]
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn settings_and_voters_are_read() {
         let conf = "clientPort=1\ntickTime=200\nminSessionTimeout=400\nmaxSessionTimeout=4000\n";
         let settings = times(conf).unwrap();
         assert_eq!((settings.tick.as_millis(), settings.longest.as_secs()), (200, 4));

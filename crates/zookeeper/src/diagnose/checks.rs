@@ -5,9 +5,9 @@ use std::time::Duration;
 use tenure_core::{Finding, Options};
 
 use super::facts::Facts;
-use crate::numbers::Limits;
+use crate::four_letter_words::Answer;
+use crate::limits::Limits;
 use crate::session::GRACE;
-use crate::words::Answer;
 
 pub(crate) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![quorum(facts)];
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn of_servers_that_say_nothing_nobody_claims_that_they_serve() {
+    fn servers_that_say_nothing_are_not_said_to_serve() {
         let mut facts = facts("3.9.3", 3);
         facts.servers[1].1 = Answer::Mute;
         let findings = of(&facts);

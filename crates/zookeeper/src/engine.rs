@@ -1,0 +1,685 @@
+//! ZooKeeper as an engine of ordered entries: ephemeral sequential nodes below the lock's own node.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use tenure_core::{
+    Background, Claim, Error, ErrorKind, Eviction, Fence, Fencing, Finding, LockName, Mode, Moment,
+    Result, Store, Token, now,
+};
+use tenure_ordered::{
+    Change, Details, Engine, Entered, Entry, Listing, Session, Watching, with_loss,
+};
+
+use crate::config::ZooKeeperConfig;
+use crate::diagnose::diagnose;
+use crate::fault::fault;
+use crate::keys::{Layout, parent};
+use crate::limits::{Limits, used_up};
+use crate::names::{Key, alone, listing, number, order, order_before, stems};
+use crate::session::ZooKeeperSession;
+use crate::sessions::Sessions;
+use crate::wire::{
+    Code, CreateMode, Delete, Event, Exists, FailedOp, Fault, GetChildren, GetData, Multi, Op,
+    OpReply, SetData, Stat, Sync, Watch,
+};
+
+const ACQUIRE: &str = "acquire";
+const RENEW: &str = "renew";
+const RELEASE: &str = "release";
+const WAIT: &str = "wait";
+const INSPECT: &str = "inspect";
+const LIST: &str = "list locks";
+const EVICT: &str = "evict";
+const HEAR: &str = "listen for losses";
+
+/// How often an entry is sent again when it was refused because a node it needs was missing.
+const ROUNDS: usize = 5;
+
+/// How many nodes are read at once.
+const AT_ONCE: usize = 64;
+
+/// How many locks' nodes are remembered.
+const PARENTS: usize = 10_000;
+
+/// ZooKeeper, as [`OrderedStore`](tenure_ordered::OrderedStore) uses it.
+pub struct ZooKeeperEngine {
+    pub(crate) config: ZooKeeperConfig,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) limits: Limits,
+    background: Background,
+    /// Locks whose own node was there, and could be listed, when it was last used.
+    parent_cache: Mutex<HashSet<String>>,
+    /// The latest transaction that added an entry of this client.
+    latest: AtomicI64,
+}
+
+#[async_trait]
+impl Engine for ZooKeeperEngine {
+    type Config = ZooKeeperConfig;
+    type Session = ZooKeeperSession;
+    type Key = Key;
+
+    async fn connect(config: ZooKeeperConfig, background: &Background) -> Result<Self> {
+        let layout = Arc::new(Layout::new(&config)?);
+        let sessions = Sessions::connect(&config, &layout, background).await?;
+        Ok(Self {
+            config,
+            layout,
+            sessions,
+            limits: Limits::default(),
+            background: background.clone(),
+            parent_cache: Mutex::default(),
+            latest: AtomicI64::default(),
+        })
+    }
+
+    fn fencing(&self) -> Fencing {
+        let fault = "ZooKeeper's data is wiped, or restored from an older snapshot";
+        Fencing::Until { fault }
+    }
+
+    fn longest_ttl(&self) -> Option<Duration> {
+        self.sessions.longest_ttl()
+    }
+
+    async fn session(&self, ttl: Duration) -> Result<Arc<ZooKeeperSession>> {
+        let session = self.sessions.get(ACQUIRE, ttl).await?;
+        if !session.is_prepared() || now().since(session.confirmed()) > ttl / 4 {
+            let prepared = Arc::clone(&session);
+            let prepare = async move { prepared.confirm(now(), None).await.map(drop) };
+            self.run(ACQUIRE, prepare).await?;
+        }
+        Ok(session)
+    }
+
+    async fn confirm(&self, session: &Arc<ZooKeeperSession>, began: Moment) -> Result<bool> {
+        let seen = self.confirm_and_look(RENEW, session, began, None).await?;
+        Ok(seen.is_some())
+    }
+
+    async fn enter(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+        claim: &Claim,
+        record: Vec<u8>,
+        look: bool,
+    ) -> Result<Entered<Key>> {
+        let lock = self.layout.lock(&claim.name);
+        for _ in 0..ROUNDS {
+            if let Some(entered) = self.try_enter(session, claim, &lock, &record, look).await? {
+                return Ok(entered);
+            }
+        }
+        let why = format!("the nodes above {lock} were deleted at every try: try again");
+        Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why))
+    }
+
+    async fn fence_writes(&self, session: &Arc<ZooKeeperSession>, began: Moment) -> Result<bool> {
+        let fenced = Arc::clone(session);
+        let outcome = self.run(ACQUIRE, async move { fenced.move_fence(began).await }).await;
+        if session.is_over() { Ok(false) } else { outcome.map(|()| true) }
+    }
+
+    async fn find(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+        claim: &Claim,
+    ) -> Result<Option<(Entry<Key>, Token)>> {
+        let lock = self.layout.lock(&claim.name);
+        let queue = self.list_lock(ACQUIRE, session, &lock).await?;
+        let own = queue.entries.into_iter().filter(|entry| entry.owner == Some(claim.owner));
+        for entry in own {
+            let seen = session.wire.send(Exists::new(format!("{lock}/{}", entry.key[0]))).await;
+            let stat = seen.map_err(|error| fault(ACQUIRE, error))?;
+            // An earlier session of the same claim may have left one behind.
+            if let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) {
+                self.latest.fetch_max(stat.czxid, Ordering::AcqRel);
+                return Ok(token(&stat).map(|token| (entry, token)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn is_free(&self, name: &LockName) -> Result<Option<bool>> {
+        let session = self.sessions.any(ACQUIRE).await?;
+        let lock = self.layout.lock(name);
+        let synced = session.wire.send(Sync { path: lock.clone() });
+        let seen = session.wire.send(Exists::new(lock));
+        let stat = async {
+            synced.await?;
+            seen.await
+        };
+        let stat = stat.await.map_err(|error| fault(ACQUIRE, error))?;
+        // What else is below it may be in no queue.
+        Ok(stat.is_none_or(|stat| stat.num_children == 0).then_some(true))
+    }
+
+    async fn list(&self, name: &LockName) -> Result<Listing<Key>> {
+        let session = self.sessions.any(WAIT).await?;
+        self.list_lock(WAIT, &session, &self.layout.lock(name)).await
+    }
+
+    async fn watch(
+        &self,
+        name: &LockName,
+        entry: &Entry<Key>,
+        _: Watching,
+    ) -> Result<Option<BoxFuture<'static, Result<Change>>>> {
+        let session = self.sessions.any(WAIT).await?;
+        let path = self.path(name, entry);
+        let watched = match watch(&session, &path).await {
+            // This session's server may not have heard of the node yet.
+            Ok(None) => {
+                let synced = session.wire.send(Sync { path: path.clone() });
+                let watched = watch(&session, &path).await;
+                synced.await.and(watched)
+            }
+            watched => watched,
+        };
+        let watched = watched.map_err(|error| fault(WAIT, error))?;
+        Ok(watched.map(|watch| changed(WAIT, session, watch)))
+    }
+
+    async fn remove(&self, name: &LockName, entry: &Entry<Key>) -> Result<bool> {
+        let session = self.sessions.any(RELEASE).await?;
+        let lock = self.layout.lock(name);
+        let removed = delete(&session, &self.paths(name, entry)).await;
+        self.renew_numbers(&session, &lock, entry);
+        removed.map_err(|error| fault(RELEASE, error))
+    }
+
+    async fn renew(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+        name: &LockName,
+        entry: &Entry<Key>,
+        record: Option<Vec<u8>>,
+    ) -> Result<bool> {
+        let path = self.path(name, entry);
+        let stat = match record {
+            None => {
+                let look = Some(Exists::new(path));
+                self.confirm_and_look(RENEW, session, now(), look).await?.flatten()
+            }
+            Some(data) => match self.set(session, path, data).await {
+                Err(_) if session.is_over() => None,
+                stat => stat.map_err(|error| fault(RENEW, error))?,
+            },
+        };
+        Ok(stat.is_some_and(|stat| stat.ephemeral_owner == session.id()))
+    }
+
+    async fn write(&self, name: &LockName, entry: &Entry<Key>, record: Vec<u8>) -> Result<()> {
+        let session = self.sessions.any(ACQUIRE).await?;
+        let written = self.set(&session, self.path(name, entry), record).await;
+        written.map(drop).map_err(|error| fault(ACQUIRE, error))
+    }
+
+    async fn open_loss_channel(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+    ) -> Result<Option<(Vec<u8>, BoxFuture<'static, Result<Change>>)>> {
+        let failed = |error| fault(HEAR, error);
+        let channel = session.loss_channel();
+        for _ in 0..ROUNDS {
+            session.wire.ready().await.map_err(failed)?;
+            match session.wire.send_watched(GetData::new(channel.as_str())).await {
+                Ok(((content, _), watch)) => {
+                    return Ok(Some((content, changed(HEAR, Arc::clone(session), watch))));
+                }
+                Err(_) if session.is_over() => return Ok(None),
+                Err(Fault::Refused(Code::NoNode)) => {
+                    session.make_folder(self.layout.folder()).await.map_err(failed)?;
+                    match session.wire.send(session.create_loss_channel()).await {
+                        Ok(_) | Err(Fault::Refused(Code::NodeExists)) => {}
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let why = format!("{channel} was deleted at every try: try again");
+        Err(Error::new(ErrorKind::Unreachable, HEAR, why))
+    }
+
+    async fn evict(&self, eviction: &Eviction, entry: &Entry<Key>, held: bool) -> Result<bool> {
+        let session = self.sessions.any(EVICT).await?;
+        match self.try_evict(&session, eviction, entry, held).await {
+            Err(Fault::Refused(Code::NoNode | Code::BadVersion | Code::NodeExists)) => Ok(false),
+            outcome => outcome.map(|()| true).map_err(|error| fault(EVICT, error)),
+        }
+    }
+
+    async fn details(
+        &self,
+        name: &LockName,
+        entries: &[Entry<Key>],
+        _: usize,
+    ) -> Result<Vec<Option<Details>>> {
+        let session = self.sessions.any(INSPECT).await?;
+        let paths: Vec<String> = entries.iter().map(|entry| self.path(name, entry)).collect();
+        let read = |path: String| {
+            let session = Arc::clone(&session);
+            async move { read(&session, path).await.map_err(|error| fault(INSPECT, error)) }
+        };
+        let read: Vec<_> = stream::iter(paths).map(read).buffered(AT_ONCE).collect().await;
+        read.into_iter().collect()
+    }
+
+    async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let session = self.sessions.any(LIST).await?;
+        let folder = self.layout.folder();
+        let children = children(&session, folder).await.map_err(|error| fault(LIST, error))?;
+        let children = children.map(|(names, _)| names).unwrap_or_default();
+        let locks = children.iter().filter_map(|child| self.layout.lock_of(child));
+        let asked: Vec<LockName> = locks.filter(|name| name.as_str().starts_with(prefix)).collect();
+        let look = |name: LockName| {
+            let (session, lock) = (Arc::clone(&session), self.layout.lock(&name));
+            async move {
+                let listed = if_there(session.wire.send(GetChildren::new(lock)).await)?;
+                let queue = listed.map(|(children, stat)| listing(children, &stat));
+                // A node stays for a while after its last child.
+                Ok(queue.filter(|queue| !queue.entries.is_empty()).map(|_| name))
+            }
+        };
+        let mut looks = stream::iter(asked).map(look).buffer_unordered(AT_ONCE);
+        let (mut names, mut refused, mut all) = (Vec::new(), None, true);
+        while let Some(seen) = looks.next().await {
+            match seen {
+                // What other users keep beside our locks must not hide our locks.
+                Err(error @ Fault::Refused(Code::NoAuth)) => refused = Some(error),
+                seen => {
+                    names.extend(seen.map_err(|error| fault(LIST, error))?);
+                    all = false;
+                }
+            }
+        }
+        if let Some(error) = refused.filter(|_| all) {
+            return Err(fault(LIST, error));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn foreign_owner(&self, _: &LockName, key: &Key) -> String {
+        key.concat()
+    }
+
+    fn fence(&self, name: &LockName, entry: &Entry<Key>, token: Token) -> Option<Fence> {
+        Some(Fence::new(self.path(name, entry), i64::try_from(token.get()).ok()?))
+    }
+
+    async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>> {
+        diagnose(store, self).await
+    }
+
+    async fn end_unused_sessions(&self) {
+        self.sessions.close_unused().await;
+    }
+}
+
+impl ZooKeeperEngine {
+    /// Adds an entry in one transaction with the session's fence, and looks at the lock's node in the
+    /// same go: a server handles the requests of a session in their order. `None`: a node that it
+    /// needs was missing, and has been made.
+    async fn try_enter(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+        claim: &Claim,
+        lock: &str,
+        record: &[u8],
+        look: bool,
+    ) -> Result<Option<Entered<Key>>> {
+        let failed = |error| fault(ACQUIRE, error);
+        let wire = &session.wire;
+        wire.ready().await.map_err(failed)?;
+        let fence = session.fence().await.map_err(failed)?;
+        let create = |stem: &String| {
+            let path = format!("{lock}/{stem}");
+            Op::Create(self.layout.create(&path, record, CreateMode::EphemeralSequential))
+        };
+        let mut ops = vec![session.guard(fence)];
+        ops.extend(stems(claim, self.config.neighbours).iter().map(create));
+        let known = self.parent_cache.lock().contains(lock);
+        // A lock that is new to this client is listed: whether that is allowed must be known.
+        let list = !known || (look && claim.mode != Mode::Exclusive);
+        let sent = now();
+        let above = (!known).then(|| wire.send(self.layout.create_lock(lock)));
+        let created = wire.send(Multi { ops });
+        let counted = (!list).then(|| wire.send(Exists::new(lock)));
+        let listed = list.then(|| wire.send(GetChildren::new(lock)));
+        let above = match above {
+            Some(above) => above.await.map(drop),
+            None => Ok(()),
+        };
+        let replies = match created.await.map_err(failed)? {
+            Ok(replies) => replies,
+            Err(FailedOp { index: 0, code: Code::NoNode }) => {
+                let fenced = Arc::clone(session);
+                self.run(ACQUIRE, async move { fenced.replace_fence(fence).await }).await?;
+                return Ok(None);
+            }
+            Err(FailedOp { code: Code::NoNode, .. }) => {
+                self.parent_cache.lock().remove(lock);
+                match above {
+                    Ok(()) | Err(Fault::Refused(Code::NodeExists)) => {}
+                    Err(Fault::Refused(Code::NoNode)) => {
+                        session.make_folder(parent(lock)).await.map_err(failed)?;
+                    }
+                    Err(error) => return Err(failed(error)),
+                }
+                return Ok(None);
+            }
+            Err(FailedOp { code, .. }) => return Err(failed(Fault::Refused(code))),
+        };
+        session.confirmed_at(sent);
+        // From here on the entry is there.
+        let (transaction, nodes) = created_nodes(&replies)
+            .ok_or_else(|| unsure("a part of ZooKeeper's reply is missing"))?;
+        self.latest.fetch_max(transaction, Ordering::AcqRel);
+        let state = match (counted, listed) {
+            (Some(counted), _) => counted.await.map(|stat| stat.map(|stat| (stat, None))),
+            (None, Some(listed)) => {
+                listed.await.map(|(children, stat)| Some((stat, Some(children))))
+            }
+            (None, None) => Ok(None),
+        };
+        let (stat, children) = match state {
+            // A node that was created later is not the one that the entry is below.
+            Ok(Some((stat, children))) if stat.czxid < transaction => (stat, children),
+            Ok(_) => return Err(unsure("the entry was removed as soon as it was there")),
+            Err(error @ Fault::Refused(Code::NoAuth)) => {
+                return self.give_up(session, lock, &nodes, failed(error)).await.map(Some);
+            }
+            Err(error) => return Err(failed(error).with_unknown_effect()),
+        };
+        let numbers: Vec<i32> = nodes.iter().filter_map(|node| number(node)).collect();
+        let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
+            return Err(unsure("a node has no number"));
+        };
+        if self.limits.are_passed(last) {
+            let full = used_up(ACQUIRE, lock);
+            return self.give_up(session, lock, &nodes, full).await.map(Some);
+        }
+        self.remember_parent(lock);
+        let Claim { mode, owner, .. } = *claim;
+        let entry = Entry { order: order(stat.czxid, first), mode, owner: Some(owner), key: nodes };
+        let others = usize::try_from(stat.num_children) != Ok(entry.key.len());
+        let listing = match children {
+            Some(children) => Some(listing(children, &stat)),
+            None => (!others).then(|| alone(&entry, &stat, last)),
+        };
+        let token = Token::new(transaction.cast_unsigned());
+        Ok(Some(Entered { entry, token, listing }))
+    }
+
+    /// Removes the nodes of a claim that is refused, so that nothing is left of it.
+    async fn give_up<T>(
+        &self,
+        session: &ZooKeeperSession,
+        lock: &str,
+        nodes: &[String],
+        refusal: Error,
+    ) -> Result<T> {
+        let paths: Vec<String> = nodes.iter().map(|node| format!("{lock}/{node}")).collect();
+        match delete(session, &paths).await {
+            Ok(_) => Err(refusal),
+            Err(_) => Err(refusal.with_unknown_effect()),
+        }
+    }
+
+    fn remember_parent(&self, lock: &str) {
+        let mut known = self.parent_cache.lock();
+        if !known.contains(lock) {
+            if known.len() >= PARENTS {
+                known.clear();
+            }
+            known.insert(lock.to_owned());
+        }
+    }
+
+    /// Has the session confirmed, and looks at a node. `None`: the session is over.
+    async fn confirm_and_look(
+        &self,
+        operation: &'static str,
+        session: &Arc<ZooKeeperSession>,
+        began: Moment,
+        look: Option<Exists>,
+    ) -> Result<Option<Option<Stat>>> {
+        let confirmed = Arc::clone(session);
+        let confirm = async move { confirmed.confirm(began, look).await };
+        let outcome = self.run(operation, confirm).await;
+        if session.is_over() { Ok(None) } else { outcome.map(Some) }
+    }
+
+    /// Does work that other calls may wait for: it goes on although its caller may not be polled.
+    async fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    ) -> Result<T> {
+        let work = async move { work.await.map_err(|error| fault(operation, error)) };
+        self.background.run(operation, work).await
+    }
+
+    /// The queue of a lock, at least as the leader knew it when this was called.
+    async fn list_lock(
+        &self,
+        operation: &'static str,
+        session: &ZooKeeperSession,
+        lock: &str,
+    ) -> Result<Listing<Key>> {
+        let latest = self.latest.load(Ordering::Acquire);
+        let listed = children(session, lock).await.map_err(|error| fault(operation, error))?;
+        Ok(match listed {
+            Some((children, stat)) => listing(children, &stat),
+            // None of the entries that were added before is there, and all that are added later are
+            // below a node that is created later.
+            None => Listing { entries: Vec::new(), covers: order_before(latest) },
+        })
+    }
+
+    /// Replaces a node's data. `None`: it is not there.
+    async fn set(
+        &self,
+        session: &ZooKeeperSession,
+        path: String,
+        data: Vec<u8>,
+    ) -> Result<Option<Stat>, Fault> {
+        session.wire.ready().await?;
+        let sent = now();
+        match session.wire.send(SetData { path, data, version: None }).await {
+            Ok(stat) => {
+                session.confirmed_at(sent);
+                Ok(Some(stat))
+            }
+            Err(Fault::Refused(Code::NoNode)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the nodes of an entry, records it and tells its session, all or nothing.
+    async fn try_evict(
+        &self,
+        session: &ZooKeeperSession,
+        eviction: &Eviction,
+        entry: &Entry<Key>,
+        held: bool,
+    ) -> Result<(), Fault> {
+        let name = &eviction.name;
+        let seen = session.wire.send(Exists::new(self.path(name, entry))).await?;
+        let stat = seen.ok_or(Fault::Refused(Code::NoNode))?;
+        let channel = self.layout.loss_channel(stat.ephemeral_owner);
+        let audit = self.layout.audit(name);
+        let told = session.wire.send(GetData::new(channel.as_str()));
+        let recorded = held.then(|| session.wire.send(GetData::new(audit.as_str())));
+        let delete = |path| Op::Delete(Delete { path, version: None });
+        let mut ops: Vec<Op> = self.paths(name, entry).into_iter().map(delete).collect();
+        // A session of another client listens to nothing.
+        if let Some((content, known)) = if_there(told.await)? {
+            let data = with_loss(&content, &eviction.owner, token(&stat));
+            ops.push(Op::SetData(SetData { path: channel, data, version: Some(known.version) }));
+        }
+        if let Some(recorded) = recorded {
+            ops.push(match if_there(recorded.await)? {
+                Some((older, known)) => {
+                    let data = eviction.recorded(&older);
+                    Op::SetData(SetData { path: audit, data, version: Some(known.version) })
+                }
+                None => {
+                    session.make_folder(parent(&audit)).await?;
+                    let data = eviction.recorded(b"");
+                    Op::Create(self.layout.create(&audit, &data, CreateMode::Persistent))
+                }
+            });
+        }
+        let done = session.wire.send(Multi { ops }).await?;
+        done.map(drop).map_err(|failed| Fault::Refused(failed.code))
+    }
+
+    /// Deletes the node of a lock whose last entry has left, if its numbers are worth it. An entry
+    /// that comes at the same moment makes it anew.
+    fn renew_numbers(&self, session: &ZooKeeperSession, lock: &str, left: &Entry<Key>) {
+        let high = left.key.iter().filter_map(|node| number(node)).max();
+        // kazoo would not make it anew.
+        if high.is_some_and(|high| high > self.limits.renew) && !self.config.neighbours.kazoo {
+            self.parent_cache.lock().remove(lock);
+            // It is refused if there are other entries, which is as well.
+            drop(session.wire.send(Delete { path: lock.into(), version: None }));
+        }
+    }
+
+    /// The path of the node that is watched.
+    fn path(&self, name: &LockName, entry: &Entry<Key>) -> String {
+        format!("{}/{}", self.layout.lock(name), entry.key[0])
+    }
+
+    fn paths(&self, name: &LockName, entry: &Entry<Key>) -> Vec<String> {
+        let lock = self.layout.lock(name);
+        entry.key.iter().map(|node| format!("{lock}/{node}")).collect()
+    }
+}
+
+impl fmt::Debug for ZooKeeperEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeperEngine").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The transaction that added an entry, and the names of its nodes.
+fn created_nodes(replies: &[OpReply]) -> Option<(i64, Key)> {
+    let transaction = replies.iter().find_map(|reply| match reply {
+        OpReply::Set(stat) => Some(stat.mzxid),
+        _ => None,
+    })?;
+    let names = replies.iter().filter_map(|reply| match reply {
+        OpReply::Created(created) => created.path.rsplit('/').next().map(str::to_owned),
+        _ => None,
+    });
+    let nodes: Key = names.collect();
+    (!nodes.is_empty()).then_some((transaction, nodes))
+}
+
+fn unsure(why: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, ACQUIRE, why).with_unknown_effect()
+}
+
+/// The transaction that created the node: they are numbered for the whole of ZooKeeper.
+fn token(stat: &Stat) -> Option<Token> {
+    u64::try_from(stat.czxid).ok().map(Token::new)
+}
+
+fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match read {
+        Err(Fault::Refused(Code::NoNode)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// The children of a node and its own state, at least as the leader knew them when this was called.
+async fn children(
+    session: &ZooKeeperSession,
+    path: &str,
+) -> Result<Option<(Vec<String>, Stat)>, Fault> {
+    let synced = session.wire.send(Sync { path: path.into() });
+    let listed = session.wire.send(GetChildren::new(path));
+    synced.await?;
+    if_there(listed.await)
+}
+
+/// Watches a node. `None`: it is not there.
+async fn watch(session: &ZooKeeperSession, path: &str) -> Result<Option<Watch>, Fault> {
+    match session.wire.send_watched(GetData::new(path)).await {
+        Ok((_, watch)) => Ok(Some(watch)),
+        Err(Fault::Refused(Code::NoNode)) => Ok(None),
+        // Servers do not tell of the end of a node that may not be read, but of changes in the queue.
+        Err(Fault::Refused(Code::NoAuth)) => {
+            let (lock, node) = path.rsplit_once('/').unwrap_or_default();
+            let ((children, _), watch) = session.wire.send_watched(GetChildren::new(lock)).await?;
+            Ok(children.iter().any(|child| child == node).then_some(watch))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Resolves with what happens to a watched node. The session is kept as long.
+fn changed(
+    operation: &'static str,
+    session: Arc<ZooKeeperSession>,
+    watch: Watch,
+) -> BoxFuture<'static, Result<Change>> {
+    Box::pin(async move {
+        let event = watch.await;
+        drop(session);
+        match event {
+            Event::Deleted => Ok(Change::Removed),
+            Event::Created | Event::DataChanged | Event::ChildrenChanged => Ok(Change::Written),
+            Event::SessionOver => Err(fault(operation, Fault::Over)),
+        }
+    })
+}
+
+/// Deletes the nodes of one entry, together. False: they were gone.
+async fn delete(session: &ZooKeeperSession, paths: &[String]) -> Result<bool, Fault> {
+    let delete = |path: &String| Delete { path: path.clone(), version: None };
+    if let [path] = paths {
+        return if_there(session.wire.send(delete(path)).await).map(|deleted| deleted.is_some());
+    }
+    let ops = paths.iter().map(|path| Op::Delete(delete(path))).collect();
+    match session.wire.send(Multi { ops }).await? {
+        Ok(_) => return Ok(true),
+        Err(FailedOp { code: Code::NoNode, .. }) => {}
+        Err(FailedOp { code, .. }) => return Err(Fault::Refused(code)),
+    }
+    // One of them is gone: the others must go all the same.
+    let calls: Vec<_> = paths.iter().map(|path| session.wire.send(delete(path))).collect();
+    let mut any = false;
+    for call in calls {
+        any |= if_there(call.await)?.is_some();
+    }
+    Ok(any)
+}
+
+/// What an entry's first node says; `None` if it is gone.
+async fn read(session: &ZooKeeperSession, path: String) -> Result<Option<Details>, Fault> {
+    let details = |record, stat: &Stat| Details { record, token: token(stat), time_left: None };
+    match session.wire.send(GetData::new(path.as_str())).await {
+        Ok((record, stat)) => Ok(Some(details(record, &stat))),
+        Err(Fault::Refused(Code::NoNode)) => Ok(None),
+        // Its name says the most about it, and that it is there may be known.
+        Err(Fault::Refused(Code::NoAuth)) => {
+            let stat = session.wire.send(Exists::new(path)).await?;
+            Ok(stat.map(|stat| details(Vec::new(), &stat)))
+        }
+        Err(error) => Err(error),
+    }
+}

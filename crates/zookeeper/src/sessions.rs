@@ -1,0 +1,201 @@
+//! The sessions of one client: few, each shared by the claims that it fits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, join_all};
+use parking_lot::Mutex;
+use tenure_core::{Background, Error, ErrorKind, Result, now};
+use tenure_ordered::Session;
+
+use crate::config::ZooKeeperConfig;
+use crate::fault::fault;
+use crate::keys::Layout;
+use crate::session::{GRACE, ZooKeeperSession};
+use crate::wire::{self, Target};
+
+const CONNECT: &str = "connect to ZooKeeper";
+
+/// The TTL that the first session is for, before any lock is asked for: the default.
+const FIRST: Duration = Duration::from_secs(30);
+
+/// How many sessions there are before claims share one that outlives them by more than their TTL.
+const FEW: usize = 8;
+
+pub(crate) struct Sessions {
+    layout: Arc<Layout>,
+    target: Arc<Target>,
+    background: Background,
+    open: Mutex<Vec<Arc<ZooKeeperSession>>>,
+    /// The sessions that are being opened, by the TTL that they are for.
+    opening: Mutex<HashMap<Duration, Opening>>,
+    /// The longest TTL that the servers allow, if the first session was cut short.
+    longest: Mutex<Option<Duration>>,
+}
+
+type Opening = Shared<BoxFuture<'static, Result<Arc<ZooKeeperSession>>>>;
+
+impl Sessions {
+    /// Opens the first session.
+    pub(crate) async fn connect(
+        config: &ZooKeeperConfig,
+        layout: &Arc<Layout>,
+        background: &Background,
+    ) -> Result<Arc<Self>> {
+        let target = Target {
+            servers: config.servers.clone(),
+            tls: config.tls.clone(),
+            login: config.username.clone().zip(config.password.clone()),
+            timeout: config.timeout,
+        };
+        let sessions = Arc::new(Self {
+            layout: Arc::clone(layout),
+            target: Arc::new(target),
+            background: background.clone(),
+            open: Mutex::default(),
+            opening: Mutex::default(),
+            longest: Mutex::default(),
+        });
+        let first = sessions.open(CONNECT, FIRST).await?;
+        let limit = Some(first.life()).filter(|life| *life < FIRST);
+        *sessions.longest.lock() = limit;
+        Ok(sessions)
+    }
+
+    /// The longest TTL that the servers allow, if they allow less than the default.
+    pub(crate) fn longest_ttl(&self) -> Option<Duration> {
+        *self.longest.lock()
+    }
+
+    /// A session for claims of this TTL, connected.
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        operation: &'static str,
+        ttl: Duration,
+    ) -> Result<Arc<ZooKeeperSession>> {
+        let session = match self.choose(ttl) {
+            // One that turns out to be over is replaced.
+            Ok(session) if session.wire.ready().await.is_ok() || !session.is_over() => session,
+            Ok(_) => self.open(operation, ttl).await?,
+            Err(length) => self.open(operation, length).await?,
+        };
+        let (life, longest) = (session.wire.life(), session.life());
+        if longest < ttl {
+            let why = format!(
+                "the servers end a session after {life:?}: ask for a TTL of at most {longest:?}, or \
+                 raise their maxSessionTimeout"
+            );
+            return Err(Error::new(ErrorKind::Invalid, operation, why));
+        }
+        session.wire.ready().await.map_err(|error| fault(operation, error))?;
+        Ok(session)
+    }
+
+    /// Any session, to read with, connected.
+    pub(crate) async fn any(
+        self: &Arc<Self>,
+        operation: &'static str,
+    ) -> Result<Arc<ZooKeeperSession>> {
+        let alive = {
+            let open = self.open.lock();
+            let mut alive = open.iter().filter(|session| !session.is_over());
+            let connected = alive.clone().find(|session| session.wire.is_connected());
+            connected.or_else(|| alive.next()).cloned()
+        };
+        if let Some(session) = alive {
+            match session.wire.ready().await {
+                Ok(()) => return Ok(session),
+                Err(_) if session.is_over() => {}
+                Err(error) => return Err(fault(operation, error)),
+            }
+        }
+        let session = self.open(operation, FIRST).await?;
+        session.wire.ready().await.map_err(|error| fault(operation, error))?;
+        Ok(session)
+    }
+
+    /// Closes the sessions that are not used.
+    pub(crate) async fn close_unused(&self) {
+        let unused = take_unused(&mut self.open.lock());
+        join_all(unused.iter().map(|session| session.wire.close())).await;
+    }
+
+    /// A session that is open, or the TTL to open one for.
+    fn choose(&self, ttl: Duration) -> Result<Arc<ZooKeeperSession>, Duration> {
+        let open = self.open.lock();
+        let alive = || open.iter().filter(|session| !session.is_over());
+        let shortest = |session: &&Arc<ZooKeeperSession>| session.life();
+        if let Some(session) = alive().filter(|session| session.fits(ttl)).min_by_key(shortest) {
+            return Ok(Arc::clone(session));
+        }
+        if alive().filter(|session| is_used(session)).count() < FEW {
+            return Err(ttl);
+        }
+        match alive().filter(|session| session.life() >= ttl).min_by_key(shortest) {
+            Some(session) => Ok(Arc::clone(session)),
+            // So much longer than the others that it serves many TTLs to come.
+            None => {
+                let longest = alive().map(|session| session.life()).max().unwrap_or_default();
+                Err(ttl.max(2 * longest))
+            }
+        }
+    }
+
+    /// Opens a session for claims of this TTL, one for all calls that want it.
+    async fn open(
+        self: &Arc<Self>,
+        operation: &'static str,
+        ttl: Duration,
+    ) -> Result<Arc<ZooKeeperSession>> {
+        let opening = {
+            let mut opening = self.opening.lock();
+            let begin = || {
+                let sessions = Arc::clone(self);
+                // It goes on although its caller may not be polled any more.
+                let task = self.background.runtime().spawn(async move {
+                    let opened = sessions.open_now(ttl).await;
+                    sessions.opening.lock().remove(&ttl);
+                    opened
+                });
+                let failed = |_| Error::new(ErrorKind::Internal, CONNECT, "the task ended early");
+                async move { task.await.map_err(failed)? }.boxed().shared()
+            };
+            opening.entry(ttl).or_insert_with(begin).clone()
+        };
+        let named = |error: Error| match operation {
+            CONNECT => error,
+            _ => Error::new(error.kind(), operation, error.to_string()).caused_by(error),
+        };
+        opening.await.map_err(named)
+    }
+
+    async fn open_now(&self, ttl: Duration) -> Result<Arc<ZooKeeperSession>> {
+        let sent = now();
+        let target = Arc::clone(&self.target);
+        let wire = wire::Session::open(target, ttl + GRACE, &self.background).await?;
+        let layout = Arc::clone(&self.layout);
+        let session = Arc::new(ZooKeeperSession::new(wire, layout, ttl, sent));
+        let unused = {
+            let mut open = self.open.lock();
+            let unused = take_unused(&mut open);
+            open.push(Arc::clone(&session));
+            unused
+        };
+        for session in unused {
+            self.background.runtime().spawn(async move { session.wire.close().await });
+        }
+        Ok(session)
+    }
+}
+
+/// Whether a claim or a call has the session, beside the list of open ones.
+fn is_used(session: &Arc<ZooKeeperSession>) -> bool {
+    Arc::strong_count(session) > 1
+}
+
+/// Takes those out that are over or not used.
+fn take_unused(open: &mut Vec<Arc<ZooKeeperSession>>) -> Vec<Arc<ZooKeeperSession>> {
+    open.extract_if(.., |session| session.is_over() || !is_used(session)).collect()
+}

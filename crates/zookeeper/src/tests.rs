@@ -1,0 +1,314 @@
+//! What only a look from inside shows.
+
+use std::collections::HashSet;
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{
+    Answer, Background, Claim, Effect, ErrorKind, LockName, Mode, Origin, OwnerId, Patience,
+    Released, Store, now,
+};
+use tenure_ordered::{Engine, Entered, Entry, Session};
+use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
+
+use crate::config::Neighbours;
+use crate::engine::ZooKeeperEngine;
+use crate::limits::Limits;
+use crate::names::{Key, stems};
+use crate::session::ZooKeeperSession;
+use crate::testing::{Bare, Kind, Rights};
+use crate::wire::{Code, CreateMode, FailedOp, Multi, Op};
+use crate::{ZooKeeperConfig, ZooKeeperStore};
+
+const TTL: Duration = Duration::from_secs(30);
+const LOCK: &str = "/tenure/a";
+
+/// A new claim on the lock `a`.
+fn claim() -> Claim {
+    Claim {
+        name: LockName::new("a").unwrap(),
+        owner: OwnerId::random(),
+        mode: Mode::Exclusive,
+        ttl: TTL,
+        origin: Origin::here(),
+        label: "".into(),
+    }
+}
+
+fn config(server: &ZooKeeperServer) -> ZooKeeperConfig {
+    ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())])
+}
+
+/// An engine, the thread that serves it, and a session of it.
+async fn engine(config: ZooKeeperConfig) -> (ZooKeeperEngine, Background, Arc<ZooKeeperSession>) {
+    let background = Background::start("test").unwrap();
+    let engine = ZooKeeperEngine::connect(config, &background).await.unwrap();
+    let session = engine.session(TTL).await.unwrap();
+    (engine, background, session)
+}
+
+async fn enter(
+    engine: &ZooKeeperEngine,
+    session: &Arc<ZooKeeperSession>,
+    claim: &Claim,
+) -> Entered<Key> {
+    engine.enter(session, claim, b"data".to_vec(), true).await.unwrap()
+}
+
+/// The transaction that adds a claim's entry, as the engine sends it.
+fn entering(
+    engine: &ZooKeeperEngine,
+    session: &ZooKeeperSession,
+    fence: u64,
+    claim: &Claim,
+) -> Multi {
+    let mut ops = vec![session.guard(fence)];
+    ops.extend(stems(claim, Neighbours::default()).iter().map(|stem| {
+        let path = format!("{LOCK}/{stem}");
+        Op::Create(engine.layout.create(&path, b"", CreateMode::EphemeralSequential))
+    }));
+    Multi { ops }
+}
+
+/// A test that needs a server.
+macro_rules! on_a_server {
+    (async fn $name:ident($server:ident) $body:block) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            if ZooKeeperServer::is_missing(stringify!($name)) {
+                return;
+            }
+            let $server = ZooKeeperServer::start(&[]).unwrap();
+            $body
+        }
+    };
+}
+
+on_a_server! {
+    async fn the_first_claim_on_an_empty_server_holds_and_its_token_is_its_czxid(server) {
+        for neighbours in [Neighbours::default(), Neighbours { curator_rw: true, kazoo: true }] {
+            let mut config = config(&server);
+            (config.neighbours, config.chroot) = (neighbours, format!("/{}", neighbours.kazoo));
+            let lock = format!("{}{LOCK}", config.chroot);
+            let (engine, _background, session) = engine(config).await;
+            let claim = claim();
+            let bare = Bare::connect(server.port()).await.unwrap();
+            for round in 0..3 {
+                let Entered { entry, token, listing } = enter(&engine, &session, &claim).await;
+                let listing = listing.expect("it is alone");
+                assert_eq!(listing.entries, from_ref(&entry), "{round}");
+                assert!(listing.covers >= entry.order);
+                for node in &entry.key[..] {
+                    let state = bare.state(&format!("{lock}/{node}")).await.unwrap().unwrap();
+                    assert_eq!(state.czxid, i64::try_from(token.get()).unwrap());
+                    assert_eq!(state.ephemeral_owner, session.id());
+                }
+                assert_eq!(engine.list(&claim.name).await.unwrap().entries, from_ref(&entry));
+                assert!(engine.remove(&claim.name, &entry).await.unwrap());
+                assert!(!engine.remove(&claim.name, &entry).await.unwrap());
+            }
+            assert_eq!(bare.data(&lock).await.unwrap(), b"");
+            assert_eq!(engine.is_free(&claim.name).await.unwrap(), Some(true));
+        }
+    }
+}
+
+on_a_server! {
+    async fn an_entry_that_arrives_after_the_fence_was_moved_is_refused(server) {
+        let (engine, _background, session) = engine(config(&server)).await;
+        let first = claim();
+        enter(&engine, &session, &first).await;
+        let fence = session.fence().await.unwrap();
+        let in_time = claim();
+        let sent = session.wire.send(entering(&engine, &session, fence, &in_time));
+        assert!(sent.await.unwrap().is_ok());
+        let began = now();
+        assert!(engine.fence_writes(&session, began).await.unwrap());
+        let late = claim();
+        let sent = session.wire.send(entering(&engine, &session, fence, &late)).await.unwrap();
+        assert_eq!(sent.unwrap_err(), FailedOp { index: 0, code: Code::NoNode });
+        assert!(engine.find(&session, &in_time).await.unwrap().is_some());
+        assert_eq!(engine.find(&session, &late).await.unwrap(), None);
+        // One move serves all who asked before it.
+        let moved = session.fence().await.unwrap();
+        assert!(moved != fence && engine.fence_writes(&session, began).await.unwrap());
+        assert_eq!(session.fence().await.unwrap(), moved);
+        enter(&engine, &session, &claim()).await;
+    }
+}
+
+on_a_server! {
+    async fn entries_and_confirmations_survive_that_fences_are_moved_or_deleted(server) {
+        let (engine, _background, session) = engine(config(&server)).await;
+        let bare = Bare::connect(server.port()).await.unwrap();
+        let engine = Arc::new(engine);
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let (engine, session) = (Arc::clone(&engine), Arc::clone(&session));
+            tasks.spawn(async move {
+                for _ in 0..10 {
+                    let claim = claim();
+                    let entry = enter(&engine, &session, &claim).await.entry;
+                    assert!(engine.renew(&session, &claim.name, &entry, None).await.unwrap());
+                    assert!(engine.fence_writes(&session, now()).await.unwrap());
+                    assert!(engine.confirm(&session, now()).await.unwrap());
+                }
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+        assert_eq!(engine.list(&claim().name).await.unwrap().entries.len(), 80);
+        for child in bare.children("/tenure").await.unwrap() {
+            if child.starts_with("%fence") {
+                bare.delete(&format!("/tenure/{child}")).await.unwrap();
+            }
+        }
+        assert!(engine.confirm(&session, now()).await.unwrap());
+        enter(&engine, &session, &claim()).await;
+        let fences = bare.children("/tenure").await.unwrap();
+        assert_eq!(fences.iter().filter(|name| name.starts_with("%fence")).count(), 1);
+    }
+}
+
+on_a_server! {
+    async fn an_entry_of_an_earlier_session_is_not_taken_for_the_claims_own(server) {
+        let (engine, _background, session) = engine(config(&server)).await;
+        let (claim, earlier) = (claim(), Bare::connect(server.port()).await.unwrap());
+        earlier.make(LOCK).await.unwrap();
+        let node = format!("{LOCK}/{}", stems(&claim, Neighbours::default())[0]);
+        let left = earlier.create(&node, b"", Kind::EphemeralSequential, Rights::All);
+        left.await.unwrap();
+        assert_eq!(engine.find(&session, &claim).await.unwrap(), None);
+        let entered = enter(&engine, &session, &claim).await;
+        let (entry, token) = engine.find(&session, &claim).await.unwrap().unwrap();
+        assert_eq!((&entry, token), (&entered.entry, entered.token));
+        assert_eq!(engine.list(&claim.name).await.unwrap().entries.len(), 2, "two entries");
+        assert!(engine.renew(&session, &claim.name, &entry, Some(b"new".to_vec())).await.unwrap());
+    }
+}
+
+on_a_server! {
+    async fn entries_below_a_lock_node_that_was_made_anew_come_after_the_older_ones(server) {
+        let (engine, _background, session) = engine(config(&server)).await;
+        let bare = Bare::connect(server.port()).await.unwrap();
+        let claim = claim();
+        let mut before = None;
+        for _ in 0..3 {
+            let entered = enter(&engine, &session, &claim).await;
+            let order = entered.entry.order;
+            assert!(Some(order) > before, "the numbers have begun anew");
+            bare.delete(&format!("{LOCK}/{}", entered.entry.key[0])).await.unwrap();
+            bare.delete(LOCK).await.unwrap();
+            let empty = engine.list(&claim.name).await.unwrap();
+            assert!(empty.entries.is_empty() && empty.covers >= order, "the entry is gone");
+            let next = enter(&engine, &session, &claim).await.entry;
+            assert!(next.order > empty.covers, "it was added later");
+            before = Some(next.order);
+            engine.remove(&claim.name, &next).await.unwrap();
+            bare.delete(LOCK).await.unwrap();
+        }
+    }
+}
+
+on_a_server! {
+    async fn a_waiter_is_served_after_its_lock_node_was_deleted_and_made_anew(server) {
+        let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
+        let (held, waits) = (claim(), claim());
+        store.claim(&held, Patience::queue(TTL)).await.unwrap();
+        let answer = store.claim(&waits, Patience::queue(TTL)).await.unwrap();
+        assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+        let bare = Bare::connect(server.port()).await.unwrap();
+        for child in bare.children(LOCK).await.unwrap() {
+            bare.delete(&format!("{LOCK}/{child}")).await.unwrap();
+        }
+        bare.delete(LOCK).await.unwrap();
+        bare.make(LOCK).await.unwrap();
+        let other = format!("{LOCK}/x-lock-");
+        let other = bare.create(&other, b"", Kind::EphemeralSequential, Rights::All);
+        let other = other.await.unwrap();
+        let again = || async {
+            let answer = store.claim(&waits, Patience::queue(TTL)).await;
+            assert!(!matches!(answer, Ok(Answer::Granted(_))), "another holds the lock");
+            store.inspect(&waits.name).await.unwrap().waiters.len() == 1
+        };
+        assert!(eventually(GENEROUS, again).await, "it is not in the queue again");
+        bare.delete(&other).await.unwrap();
+        let granted = || async {
+            matches!(store.claim(&waits, Patience::queue(TTL)).await, Ok(Answer::Granted(_)))
+        };
+        assert!(eventually(GENEROUS, granted).await, "nobody else is there");
+    }
+}
+
+on_a_server! {
+    async fn a_lock_near_the_end_of_its_numbers_is_refused(server) {
+        let (mut engine, _background, session) = engine(config(&server)).await;
+        engine.limits = Limits { renew: i32::MAX, last: 2 };
+        for _ in 0..3 {
+            let claim = claim();
+            let entry = enter(&engine, &session, &claim).await.entry;
+            assert!(engine.remove(&claim.name, &entry).await.unwrap());
+        }
+        let refused = engine.enter(&session, &claim(), Vec::new(), true).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+        assert_eq!(refused.effect(), Effect::None);
+        assert!(refused.to_string().contains("delete that node"), "{refused}");
+        assert!(engine.list(&claim().name).await.unwrap().entries.is_empty());
+        // What the error says to do.
+        let bare = Bare::connect(server.port()).await.unwrap();
+        bare.delete(LOCK).await.unwrap();
+        enter(&engine, &session, &claim()).await;
+    }
+}
+
+on_a_server! {
+    async fn the_numbers_of_a_lock_begin_anew_when_it_is_not_used(server) {
+        let (mut engine, _background, session) = engine(config(&server)).await;
+        engine.limits = Limits { renew: 2, last: 9 };
+        let mut seen: Vec<(Entry<Key>, u64)> = Vec::new();
+        for _ in 0..30 {
+            let [one, other] = [claim(), claim()];
+            let first = enter(&engine, &session, &one).await;
+            let second = enter(&engine, &session, &other).await;
+            assert_eq!(second.listing, None, "it is not alone");
+            // Not while there is another entry.
+            assert!(engine.remove(&one.name, &first.entry).await.unwrap());
+            assert_eq!(engine.list(&one.name).await.unwrap().entries, from_ref(&second.entry));
+            assert!(engine.remove(&other.name, &second.entry).await.unwrap());
+            seen.extend([first, second].map(|it| (it.entry, it.token.get())));
+        }
+        let sorted = |one: &(Entry<Key>, u64), next: &(Entry<Key>, u64)| {
+            one.0.order < next.0.order && one.1 < next.1
+        };
+        assert!(seen.is_sorted_by(sorted), "{seen:?}");
+    }
+}
+
+on_a_server! {
+    async fn claims_of_many_ttls_share_few_sessions(server) {
+        let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
+        let mut claims = Vec::new();
+        for seconds in 1..=60 {
+            let name = LockName::new(&format!("lock {seconds}")).unwrap();
+            let claim = Claim { name, ttl: Duration::from_secs(seconds), ..claim() };
+            let answer = store.claim(&claim, Patience::queue(TTL)).await.unwrap();
+            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            claims.push(claim);
+        }
+        let bare = Bare::connect(server.port()).await.unwrap();
+        let mut sessions = HashSet::new();
+        for claim in &claims {
+            let lock = format!("/tenure/{}", claim.name);
+            for child in bare.children(&lock).await.unwrap() {
+                let state = bare.state(&format!("{lock}/{child}")).await.unwrap();
+                sessions.extend(state.map(|state| state.ephemeral_owner));
+            }
+        }
+        assert!((2..=11).contains(&sessions.len()), "{} sessions", sessions.len());
+        for claim in &claims[5..] {
+            assert_eq!(store.release(claim).await.unwrap(), Released::Released);
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! One connection, which many calls share: replies come in the order of the requests.
+//!
+//! A caller writes to the socket by itself as long as few replies are owed, so that a lone caller
+//! pays for no hop to another task. Otherwise requests are gathered, and the task that reads writes
+//! them together. A call that is given up, or takes too long, keeps its place in the order.
+//!
+//! The task also sends pings, and ends the connection when the server is silent while it owes a
+//! reply.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tenure_tls::Stream;
+use tokio::io::ReadBuf;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Sleep};
+
+use super::Fault;
+use super::jute::{Malformed, Reader, Writer};
+use super::messages::{
+    Code, PING, ReplyHeader, Request, SetWatches, WatchKind, Watchable, XID_EVENT, XID_PING,
+    XID_SET_WATCHES, read_event,
+};
+use super::watches::{Watch, Watches};
+
+/// The longest frame that is read or written. Servers send at most 1 MiB unless they are told
+/// otherwise.
+const LONGEST_FRAME: usize = 64 << 20;
+
+/// While fewer replies than this are owed, callers write to the socket by themselves.
+const FEW: usize = 16;
+
+/// A connection whose oldest call has waited for so many limits is given up.
+const DEAD: u32 = 5;
+
+const CHUNK: usize = 16 << 10;
+
+const NONSENSE: &str = "what it sends makes no sense: is this a ZooKeeper server?";
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// For the reply to a call.
+    limit: Duration,
+    /// After the last request, before a ping.
+    ping: Duration,
+    /// For any sign of a server that owes a reply.
+    silence: Duration,
+}
+
+impl Pace {
+    /// The pace for sessions of this length. After a server has gone silent, more than half of the
+    /// session's life is left to find another. Pings are frequent, because the leader hears of them
+    /// with a delay, and counts from the last one it heard of.
+    pub(super) fn new(life: Duration, limit: Duration) -> Self {
+        let ping = (life / 6).min(Duration::from_secs(1));
+        let silence = (life / 3).min(Duration::from_millis(2500));
+        Self { limit, ping, silence }
+    }
+}
+
+/// What a server answered.
+pub(super) struct Answer {
+    /// `None` means success.
+    pub(super) code: Option<Code>,
+    /// The reply without its header.
+    pub(super) body: Vec<u8>,
+    /// The watch that the reply has left, if one was asked for.
+    pub(super) watch: Option<Watch>,
+}
+
+pub(super) type Outcome = Result<Answer, Fault>;
+
+/// A handle on a connection, which closes with the last handle.
+#[derive(Clone)]
+pub(super) struct Connection(Arc<Owner>);
+
+struct Owner {
+    shared: Arc<Shared>,
+    /// Where callers write by themselves.
+    shortcut: Option<Arc<OwnedWriteHalf>>,
+    pace: Pace,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    watches: Arc<Watches>,
+    /// Wakes the task that serves the connection.
+    task: AtomicWaker,
+}
+
+struct State {
+    outgoing: Vec<u8>,
+    /// Whether the task is in the middle of writing.
+    writing: bool,
+    pending: VecDeque<Pending>,
+    /// When the ping was sent that has no reply yet.
+    ping: Option<Instant>,
+    next_xid: i32,
+    last_sent: Instant,
+    last_heard: Instant,
+    /// When the task's timer will fire, at the latest.
+    armed: Instant,
+    /// When the latest request was sent that has been answered.
+    contact: Instant,
+    /// The latest transaction that the server spoke of.
+    zxid: i64,
+    /// Why the connection is to end.
+    closed: Option<&'static str>,
+    ended: bool,
+}
+
+/// A request without a reply.
+struct Pending {
+    xid: i32,
+    sent: Instant,
+    watch: Option<WatchWish>,
+    reply: Option<oneshot::Sender<Outcome>>,
+}
+
+/// A watch that a reply may leave.
+struct WatchWish {
+    path: String,
+    /// Which watch is left by a reply with this code.
+    kind: fn(Option<Code>) -> Option<WatchKind>,
+}
+
+impl Connection {
+    /// Serves a stream on the current runtime, after the handshake. The handle resolves with why the
+    /// connection ended. `began` is when the handshake was sent, `input` what has arrived since.
+    pub(super) fn start(
+        stream: Stream,
+        input: Vec<u8>,
+        pace: Pace,
+        began: Instant,
+        zxid: i64,
+        watches: Arc<Watches>,
+    ) -> (Self, JoinHandle<Fault>) {
+        let now = Instant::now();
+        let state = State {
+            outgoing: Vec::new(),
+            writing: false,
+            pending: VecDeque::new(),
+            ping: None,
+            next_xid: 1,
+            last_sent: now,
+            last_heard: now,
+            armed: now,
+            contact: began,
+            zxid,
+            closed: None,
+            ended: false,
+        };
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), watches, task: AtomicWaker::new() });
+        let shortcut = stream.shortcut();
+        let (ending, served) = (Ending(Arc::clone(&shared)), Arc::clone(&shared));
+        let task = tokio::spawn(async move {
+            let mut task = Task {
+                shared: served,
+                stream,
+                pace,
+                input,
+                chunk: vec![0; CHUNK].into(),
+                writing: Vec::new(),
+                written: 0,
+                timer: Box::pin(tokio::time::sleep_until(now)),
+            };
+            let why = poll_fn(|context| task.poll(context)).await;
+            // Requests that the server has not taken yet must not reach it later.
+            task.stream.discard_unsent();
+            ending.end(&why);
+            why
+        });
+        (Self(Arc::new(Owner { shared, shortcut, pace })), task)
+    }
+
+    /// Sends a request. Its reply is awaited for at most the pace's limit.
+    ///
+    /// # Errors
+    /// [`Fault::NotConnected`] if the connection has ended: nothing was sent.
+    pub(super) fn send<R: Request>(
+        &self,
+        request: &R,
+    ) -> Result<oneshot::Receiver<Outcome>, Fault> {
+        self.write(None, request, None)
+    }
+
+    /// As [`send`](Self::send), with a watch.
+    pub(super) fn send_watched<R: Watchable>(
+        &self,
+        request: R,
+    ) -> Result<oneshot::Receiver<Outcome>, Fault> {
+        let wish = WatchWish { path: request.path().to_owned(), kind: R::watch };
+        self.write(None, &request.watching(), Some(wish))
+    }
+
+    /// Tells the server of watches from earlier connections. Nothing else may have been sent.
+    pub(super) fn restore(&self, request: &SetWatches) {
+        // If the connection has ended, the next one is told.
+        let _ = self.write(Some(XID_SET_WATCHES), request, None);
+    }
+
+    /// When the latest request was sent that has been answered: the session lasts from then on.
+    pub(super) fn contact(&self) -> Instant {
+        self.0.shared.state.lock().contact
+    }
+
+    /// The latest transaction that the server spoke of.
+    pub(super) fn zxid(&self) -> i64 {
+        self.0.shared.state.lock().zxid
+    }
+
+    fn write<R: Request>(
+        &self,
+        xid: Option<i32>,
+        request: &R,
+        watch: Option<WatchWish>,
+    ) -> Result<oneshot::Receiver<Outcome>, Fault> {
+        let Owner { shared, shortcut, pace } = &*self.0;
+        let mut state = shared.state.lock();
+        if state.ended || state.closed.is_some() {
+            return Err(Fault::NotConnected);
+        }
+        let idle = state.outgoing.is_empty() && !state.writing && state.pending.len() < FEW;
+        let xid = xid.unwrap_or(state.next_xid);
+        frame(&mut state.outgoing, |out| {
+            out.int(xid);
+            out.int(request.opcode());
+            request.write(out);
+        })
+        .map_err(|Malformed| Fault::Refused(Code::BadArguments))?;
+        if xid == state.next_xid {
+            state.next_xid = xid.checked_add(1).unwrap_or(1);
+        }
+        let (reply, receiver) = oneshot::channel();
+        let sent = Instant::now();
+        state.last_sent = sent;
+        state.pending.push_back(Pending { xid, sent, watch, reply: Some(reply) });
+        if idle
+            && let Some(socket) = shortcut
+            && let Ok(written) = socket.try_write(&state.outgoing)
+        {
+            // The rest, and any error, is left to the task.
+            state.outgoing.drain(..written);
+        }
+        let wake = !state.outgoing.is_empty() || sent + pace.limit.min(pace.silence) < state.armed;
+        drop(state);
+        if wake {
+            shared.task.wake();
+        }
+        Ok(receiver)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.state.lock().closed.get_or_insert("it was closed");
+        self.shared.task.wake();
+    }
+}
+
+/// Appends a frame: its length, and what `write` adds.
+///
+/// # Errors
+/// If it would be too long. Then nothing is appended.
+pub(super) fn frame(
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&mut Writer<'_>),
+) -> Result<(), Malformed> {
+    let start = out.len();
+    let mut writer = Writer::new(out);
+    writer.int(0);
+    write(&mut writer);
+    let length = out.len() - start - size_of::<i32>();
+    let Some(length) = i32::try_from(length).ok().filter(|_| length <= LONGEST_FRAME) else {
+        out.truncate(start);
+        return Err(Malformed);
+    };
+    out[start..start + size_of::<i32>()].copy_from_slice(&length.to_be_bytes());
+    Ok(())
+}
+
+/// The content of the frame that `input` begins with. `None`: it has not arrived in full.
+///
+/// # Errors
+/// If no frame is this long.
+pub(super) fn unframe(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+    let mut reader = Reader::new(input);
+    let Ok(length) = reader.int() else { return Ok(None) };
+    let length = usize::try_from(length).map_err(|_| Malformed)?;
+    if length > LONGEST_FRAME {
+        return Err(Malformed);
+    }
+    Ok(reader.rest().get(..length))
+}
+
+impl Shared {
+    /// Hands out all frames that have arrived in full.
+    fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), Malformed> {
+        let mut taken = 0;
+        while let Some(content) = unframe(&input[taken..])? {
+            taken += size_of::<i32>() + content.len();
+            self.take(content)?;
+        }
+        input.drain(..taken);
+        Ok(())
+    }
+
+    fn take(&self, content: &[u8]) -> Result<(), Malformed> {
+        let mut reader = Reader::new(content);
+        let header = ReplyHeader::read(&mut reader)?;
+        let mut state = self.state.lock();
+        state.last_heard = Instant::now();
+        match header.xid {
+            XID_EVENT => {
+                drop(state);
+                if let Some((event, path)) = read_event(&mut reader)? {
+                    self.watches.fire(event, path);
+                }
+                return Ok(());
+            }
+            XID_PING => {
+                let sent = state.ping.take().ok_or(Malformed)?;
+                state.contact = state.contact.max(sent);
+                state.zxid = state.zxid.max(header.zxid);
+                return Ok(());
+            }
+            _ => {}
+        }
+        // Replies come in order.
+        state.pending.front().filter(|oldest| oldest.xid == header.xid).ok_or(Malformed)?;
+        let Pending { sent, watch, reply, .. } = state.pending.pop_front().ok_or(Malformed)?;
+        state.contact = state.contact.max(sent);
+        state.zxid = state.zxid.max(header.zxid);
+        drop(state);
+        let Some(reply) = reply.filter(|reply| !reply.is_closed()) else { return Ok(()) };
+        // An event for this watch comes after this reply, so it cannot be missed.
+        let left = watch.and_then(|wish| Some(((wish.kind)(header.code)?, wish.path)));
+        let watch = left.map(|(kind, path)| self.watches.add(kind, path));
+        let _given_up =
+            reply.send(Ok(Answer { code: header.code, body: reader.rest().to_vec(), watch }));
+        Ok(())
+    }
+}
+
+/// However the task ends, also with its runtime: no call waits for it any more.
+struct Ending(Arc<Shared>);
+
+impl Ending {
+    fn end(&self, why: &Fault) {
+        let mut state = self.0.state.lock();
+        state.ended = true;
+        let pending = std::mem::take(&mut state.pending);
+        drop(state);
+        for reply in pending.into_iter().filter_map(|pending| pending.reply) {
+            let _ = reply.send(Err(why.clone()));
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.end(&broken("its task was dropped"));
+    }
+}
+
+fn broken(why: &str) -> Fault {
+    Fault::Broken(why.into())
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        broken(&error.to_string())
+    }
+}
+
+/// Serves one connection.
+struct Task {
+    shared: Arc<Shared>,
+    stream: Stream,
+    pace: Pace,
+    input: Vec<u8>,
+    chunk: Box<[u8]>,
+    writing: Vec<u8>,
+    written: usize,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// What is due.
+enum Due {
+    /// A ping was added to what is to be written.
+    Write,
+    /// Nothing before this moment.
+    At(Instant),
+}
+
+impl Task {
+    /// Resolves with why the connection ended.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Fault> {
+        self.shared.task.register(context.waker());
+        loop {
+            if let Some(why) = self.shared.state.lock().closed {
+                return Poll::Ready(broken(why));
+            }
+            if let Poll::Ready(Err(error)) = self.poll_write(context) {
+                return Poll::Ready(error.into());
+            }
+            // Before the clock is looked at: a process that was stopped finds the replies here.
+            if let Poll::Ready(why) = self.poll_read(context) {
+                return Poll::Ready(why);
+            }
+            match self.due() {
+                Err(why) => return Poll::Ready(why),
+                Ok(Due::Write) => {}
+                Ok(Due::At(next)) => {
+                    self.timer.as_mut().reset(next);
+                    if self.timer.as_mut().poll(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.written == self.writing.len() {
+                self.writing.clear();
+                self.written = 0;
+                let mut state = self.shared.state.lock();
+                std::mem::swap(&mut self.writing, &mut state.outgoing);
+                state.writing = !self.writing.is_empty();
+                drop(state);
+                if self.writing.is_empty() {
+                    return self.stream.poll_flush(context);
+                }
+            }
+            self.written += ready!(self.stream.poll_write(context, &self.writing[self.written..]))?;
+        }
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Fault> {
+        loop {
+            if self.shared.dispatch(&mut self.input).is_err() {
+                return Poll::Ready(broken(NONSENSE));
+            }
+            let mut read = ReadBuf::new(&mut self.chunk);
+            if let Err(error) = ready!(self.stream.poll_read(context, &mut read)) {
+                return Poll::Ready(error.into());
+            }
+            if read.filled().is_empty() {
+                return Poll::Ready(broken("the server closed it"));
+            }
+            self.input.extend_from_slice(read.filled());
+        }
+    }
+
+    /// Gives up calls that take too long, and adds a ping when nothing was sent for a while.
+    ///
+    /// # Errors
+    /// If the server has owed a reply for too long.
+    fn due(&mut self) -> Result<Due, Fault> {
+        let Pace { limit, ping, silence } = self.pace;
+        let now = Instant::now();
+        let mut state = self.shared.state.lock();
+        let oldest = state.pending.front().map(|pending| pending.sent);
+        let owed_since = oldest.into_iter().chain(state.ping).min();
+        let heard = state.last_heard;
+        let dead = owed_since.map(|since| (since.max(heard) + silence).min(since + limit * DEAD));
+        if dead.is_some_and(|dead| dead <= now) {
+            let waited = owed_since.map_or(silence, |since| now - since);
+            return Err(broken(&format!("the server has owed a reply for {waited:?}")));
+        }
+        if state.ping.is_none() && state.last_sent + ping <= now {
+            let written = frame(&mut state.outgoing, |out| {
+                out.int(XID_PING);
+                out.int(PING);
+            });
+            debug_assert!(written.is_ok(), "a ping is short");
+            state.ping = Some(now);
+            state.last_sent = now;
+            return Ok(Due::Write);
+        }
+        let late = |pending: &&mut Pending| pending.sent + limit <= now;
+        let given_up: Vec<_> = state
+            .pending
+            .iter_mut()
+            .take_while(late)
+            .filter_map(|pending| pending.reply.take())
+            .collect();
+        let call = state.pending.iter().find(|pending| pending.reply.is_some());
+        let call = call.map(|pending| pending.sent + limit);
+        let ping = state.ping.is_none().then(|| state.last_sent + ping);
+        let next = [dead, call, ping].into_iter().flatten().min().unwrap_or(now + silence);
+        state.armed = next;
+        drop(state);
+        for reply in given_up {
+            let _ = reply.send(Err(Fault::Silent(limit)));
+        }
+        Ok(Due::At(next))
+    }
+}
