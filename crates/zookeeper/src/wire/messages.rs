@@ -970,6 +970,15 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_leaves_the_watch_that_the_server_keeps() {
+        let replies = [None, Some(Code::NoNode), Some(Code::NoAuth)];
+        let data = Some(WatchKind::Data);
+        assert_eq!(replies.map(Exists::watch), [data, Some(WatchKind::Exist), None]);
+        assert_eq!(replies.map(GetData::watch), [data, None, None]);
+        assert_eq!(replies.map(GetChildren::watch), [Some(WatchKind::Children), None, None]);
+    }
+
+    #[test]
     fn the_reply_to_a_multi_tells_what_each_operation_did_or_which_one_failed() {
         let done = reply::<Multi>(captured::MULTI).1.unwrap();
         let [OpReply::Checked, OpReply::Created(created), OpReply::Set(set), OpReply::Deleted] =
