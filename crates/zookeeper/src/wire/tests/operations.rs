@@ -11,9 +11,10 @@ use tenure_testkit::{Certificates, GENEROUS, ZooKeeperServer};
 use tenure_tls::Tls;
 
 use super::{LIFE, node, open, refusal, reported, session, target};
+use crate::wire::messages::GetEphemerals;
 use crate::wire::{
     Acl, Check, Code, Create, CreateMode, Delete, Event, Exists, FailedOp, Fault, GetAcl,
-    GetChildren, GetData, GetEphemerals, Multi, Op, OpReply, Session, SetData, Sync,
+    GetChildren, GetData, Multi, Op, OpReply, Session, SetData, Sync,
 };
 
 fn delete(path: &str, version: Option<i32>) -> Delete {
