@@ -83,13 +83,6 @@ pub async fn secure(
     connector.connect(name, socket).await
 }
 
-/// Lets libraries that take whatever provider the process has find one: `ring`, unless the program
-/// has chosen for itself.
-pub fn provide() {
-    // It fails only where there is one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}
-
 /// What one side did not like about the other, if that is what the error tells of.
 pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
     // It is wrapped in an IO error, which does not name it as its source.

@@ -135,7 +135,8 @@ impl Engine for ZooKeeperEngine {
         claim: &Claim,
     ) -> Result<Option<(Entry<Key>, Token)>> {
         let lock = self.layout.lock(&claim.name);
-        let queue = self.list_lock(ACQUIRE, session, &lock).await?;
+        let queue = self.list_lock(Arc::clone(session), lock.clone()).await;
+        let queue = queue.map_err(|error| fault(ACQUIRE, error))?;
         let own = queue.entries.into_iter().filter(|entry| entry.owner == Some(claim.owner));
         for entry in own {
             let seen = session.wire.send(Exists::new(format!("{lock}/{}", entry.key[0]))).await;
@@ -150,22 +151,21 @@ impl Engine for ZooKeeperEngine {
     }
 
     async fn is_free(&self, name: &LockName) -> Result<Option<bool>> {
-        let session = self.sessions.any(ACQUIRE).await?;
         let lock = self.layout.lock(name);
-        let synced = session.wire.send(Sync { path: lock.clone() });
-        let seen = session.wire.send(Exists::new(lock));
-        let stat = async {
-            synced.await?;
-            seen.await
+        let look = |session: Arc<ZooKeeperSession>| {
+            let synced = session.wire.send(Sync { path: lock.clone() });
+            let seen = session.wire.send(Exists::new(lock.as_str()));
+            async move { synced.await.and(seen.await) }
         };
-        let stat = stat.await.map_err(|error| fault(ACQUIRE, error))?;
+        let stat = self.with_any_session(ACQUIRE, look).await?;
         // What else is below it may be in no queue.
         Ok(stat.is_none_or(|stat| stat.num_children == 0).then_some(true))
     }
 
     async fn list(&self, name: &LockName) -> Result<Listing<Key>> {
-        let session = self.sessions.any(WAIT).await?;
-        self.list_lock(WAIT, &session, &self.layout.lock(name)).await
+        let lock = self.layout.lock(name);
+        let list = |session| self.list_lock(session, lock.clone());
+        self.with_any_session(WAIT, list).await
     }
 
     async fn watch(
@@ -190,11 +190,16 @@ impl Engine for ZooKeeperEngine {
     }
 
     async fn remove(&self, name: &LockName, entry: &Entry<Key>) -> Result<bool> {
-        let session = self.sessions.any(RELEASE).await?;
-        let lock = self.layout.lock(name);
-        let removed = delete(&session, &self.paths(name, entry)).await;
-        self.renew_numbers(&session, &lock, entry);
-        removed.map_err(|error| fault(RELEASE, error))
+        let (lock, paths) = (self.layout.lock(name), self.paths(name, entry));
+        let remove = |session: Arc<ZooKeeperSession>| {
+            let (lock, paths) = (lock.as_str(), paths.as_slice());
+            async move {
+                let removed = delete(&session, paths).await;
+                self.renew_numbers(&session, lock, entry);
+                removed
+            }
+        };
+        self.with_any_session(RELEASE, remove).await
     }
 
     async fn renew(
@@ -471,16 +476,31 @@ impl ZooKeeperEngine {
         self.background.run(operation, work).await
     }
 
+    /// Makes a call that may be made twice on any session. If its connection turns out to have ended,
+    /// it is made once more on the next one: after a pause of the process, all of them have.
+    async fn with_any_session<T, F: Future<Output = Result<T, Fault>>>(
+        &self,
+        operation: &'static str,
+        call: impl Fn(Arc<ZooKeeperSession>) -> F,
+    ) -> Result<T> {
+        let outcome = call(self.sessions.any(operation).await?).await;
+        let outcome = match outcome {
+            Err(Fault::Broken(_) | Fault::NotConnected | Fault::Over) => {
+                call(self.sessions.any(operation).await?).await
+            }
+            outcome => outcome,
+        };
+        outcome.map_err(|error| fault(operation, error))
+    }
+
     /// The queue of a lock, at least as the leader knew it when this was called.
     async fn list_lock(
         &self,
-        operation: &'static str,
-        session: &ZooKeeperSession,
-        lock: &str,
-    ) -> Result<Listing<Key>> {
+        session: Arc<ZooKeeperSession>,
+        lock: String,
+    ) -> Result<Listing<Key>, Fault> {
         let latest = self.latest.load(Ordering::Acquire);
-        let listed = children(session, lock).await.map_err(|error| fault(operation, error))?;
-        Ok(match listed {
+        Ok(match children(&session, &lock).await? {
             Some((children, stat)) => listing(children, &stat),
             // None of the entries that were added before is there, and all that are added later are
             // below a node that is created later.

@@ -231,7 +231,7 @@ impl Connection {
         if state.ended || state.closed.is_some() {
             return Err(Fault::NotConnected);
         }
-        let idle = state.outgoing.is_empty() && !state.writing && state.pending.len() < FEW;
+        let idle = !state.writing && state.pending.len() < FEW;
         let xid = xid.unwrap_or(state.next_xid);
         frame(&mut state.outgoing, |out| {
             out.int(xid);

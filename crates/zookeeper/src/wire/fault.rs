@@ -31,14 +31,6 @@ impl Fault {
     pub(crate) const fn had_no_effect(&self) -> bool {
         self.is_refusal() || matches!(self, Self::NotConnected | Self::Over)
     }
-
-    /// The code with which a server refused.
-    pub(crate) const fn code(&self) -> Option<Code> {
-        match self {
-            Self::Refused(code) => Some(*code),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for Fault {

@@ -70,6 +70,7 @@ pub(crate) struct Create {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreateMode {
     Persistent,
+    #[allow(dead_code, reason = "part of the protocol, not needed by the locks yet")]
     PersistentSequential,
     /// Deleted with its session.
     Ephemeral,
@@ -139,6 +140,7 @@ pub(crate) struct Sync {
 /// The paths of this session's ephemeral nodes that begin with `prefix`. Servers before 3.6 answer
 /// with [`Code::Unimplemented`].
 #[derive(Clone, Debug)]
+#[allow(dead_code, reason = "part of the protocol, not needed by the locks yet")]
 pub(crate) struct GetEphemerals {
     pub(crate) prefix: String,
 }
@@ -227,11 +229,8 @@ pub(crate) struct Acl {
 }
 
 impl Acl {
-    pub(crate) const READ: i32 = 1;
-    pub(crate) const WRITE: i32 = 2;
     pub(crate) const CREATE: i32 = 4;
     pub(crate) const DELETE: i32 = 8;
-    pub(crate) const ADMIN: i32 = 16;
     pub(crate) const ALL: i32 = 31;
 
     pub(crate) fn new(permissions: i32, scheme: &str, id: &str) -> Self {
@@ -967,6 +966,15 @@ mod tests {
         }
         assert_eq!(Exists::refused(Code::NoNode), Ok(None));
         assert_eq!(Exists::refused(Code::NoAuth), Err(Code::NoAuth));
+    }
+
+    #[test]
+    fn a_reply_leaves_the_watch_that_the_server_keeps() {
+        let replies = [None, Some(Code::NoNode), Some(Code::NoAuth)];
+        let data = Some(WatchKind::Data);
+        assert_eq!(replies.map(Exists::watch), [data, Some(WatchKind::Exist), None]);
+        assert_eq!(replies.map(GetData::watch), [data, None, None]);
+        assert_eq!(replies.map(GetChildren::watch), [Some(WatchKind::Children), None, None]);
     }
 
     #[test]

@@ -8,8 +8,6 @@
 //! TLS. SASL (Kerberos, DIGEST-MD5) is absent: it would go into the handshake in `dial.rs`, after
 //! the session is established and before the login.
 
-#![allow(dead_code, unused_imports, reason = "the locks do not use all of it yet")]
-
 mod connection;
 mod dial;
 mod explain;
@@ -24,10 +22,9 @@ mod watches;
 
 pub(crate) use fault::Fault;
 pub(crate) use messages::{
-    Acl, Check, Code, Create, CreateMode, Created, Delete, Event, Exists, FailedOp, GetAcl,
-    GetChildren, GetData, GetEphemerals, Multi, Op, OpCreated, OpReply, Request, SetData, Stat,
-    Sync, Watchable,
+    Acl, Check, Code, Create, CreateMode, Delete, Event, Exists, FailedOp, GetAcl, GetChildren,
+    GetData, Multi, Op, OpReply, Request, SetData, Stat, Sync,
 };
-pub(crate) use session::{Call, Session, WatchedCall};
+pub(crate) use session::Session;
 pub(crate) use target::{Target, address};
 pub(crate) use watches::Watch;

@@ -123,6 +123,7 @@ impl Session {
     }
 
     /// The number of the latest connection. It rises with each.
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests tell connections apart by it"))]
     pub(crate) fn connection(&self) -> u64 {
         self.shared().status.borrow().number
     }

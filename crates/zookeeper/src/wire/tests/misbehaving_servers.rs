@@ -10,7 +10,7 @@ use tenure_testkit::{GENEROUS, eventually};
 use super::fake::{Asked, Fake, PASSWORD, SESSION};
 use super::{LIFE, open, over, reconnected, refusal, reported, target};
 use crate::wire::messages::XID_PING;
-use crate::wire::{Delete, Event, Exists, Fault, Session, Target};
+use crate::wire::{Delete, Event, Exists, Fault, Session, SetData, Target};
 
 const AUTH_FAILED: i32 = -115;
 const AUTH: i32 = 100;
@@ -244,6 +244,41 @@ async fn a_call_that_takes_too_long_fails_and_keeps_its_place() {
     let next = session.send(request("/next"));
     sender.send(()).unwrap();
     assert_eq!(next.await, Ok(()), "not the reply to the first");
+    assert_eq!(session.connection(), 1);
+}
+
+/// The first request does not fit into the socket's buffer: those after it must not overtake its
+/// end.
+#[tokio::test]
+async fn requests_to_a_server_that_reads_slowly_stay_whole_and_in_order() {
+    const SMALL: usize = 12;
+    let (sender, receiver) = mpsc::channel::<()>();
+    let receiver = Mutex::new(receiver);
+    let fake = Fake::start(move |_, mut peer| {
+        peer.welcome(60_000);
+        receiver.lock().unwrap().recv().unwrap();
+        let mut numbers = 1..;
+        while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+            assert_eq!(Some(asked.xid), numbers.next());
+            let version = [0; 68];
+            let body = if asked.opcode == 5 { &version[..] } else { &[] };
+            peer.reply(asked.xid, 0, 0, body);
+        }
+    });
+    let session = session(&fake).await;
+    let data = vec![b'x'; 16 << 20];
+    let large = session.send(SetData { path: "/a".into(), data, version: None });
+    sender.send(()).unwrap();
+    let mut small = Vec::new();
+    for _ in 0..SMALL {
+        small.push(session.send(request("/b")));
+        // Spreads them over the time that the server takes to read the large one.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    large.await.unwrap();
+    for call in small {
+        call.await.unwrap();
+    }
     assert_eq!(session.connection(), 1);
 }
 
