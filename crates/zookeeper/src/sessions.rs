@@ -130,8 +130,12 @@ impl Sessions {
         if let Some(session) = alive().filter(|session| session.fits(ttl)).min_by_key(shortest) {
             return Ok(Arc::clone(session));
         }
-        if alive().filter(|session| is_used(session)).count() < FEW {
-            return Err(ttl);
+        let used = || alive().filter(|session| is_used(session));
+        // With a slightly shorter one there are likely to be more such TTLs: it is to serve these, too.
+        let near =
+            |session: &Arc<ZooKeeperSession>| session.life() < ttl && ttl < 2 * session.life();
+        if used().count() < FEW {
+            return Err(if used().any(near) { ttl.mul_f64(1.5) } else { ttl });
         }
         match alive().filter(|session| session.life() >= ttl).min_by_key(shortest) {
             Some(session) => Ok(Arc::clone(session)),
