@@ -138,7 +138,7 @@ impl<'a> Attempt<'a> {
             let news = match self.ask().await {
                 Ok(Answer::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
-                    match self.check_term(&grant, since) {
+                    match self.check_term(since) {
                         Ok(()) => return Ok((grant, since)),
                         // Asked for again, it is dated anew, and that may be quicker than it was to get.
                         Err(_) if too_short < DATED_ANEW => {
@@ -170,7 +170,7 @@ impl<'a> Attempt<'a> {
             match news {
                 // Without a date, or with an old one, the grant is asked for again: that dates it.
                 Ok(Answer::Granted(grant)) => match grant.since {
-                    Some(since) if self.check_term(&grant, since).is_ok() => {
+                    Some(since) if self.check_term(since).is_ok() => {
                         return Ok((grant, since));
                     }
                     _ => {}
@@ -232,8 +232,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Refuses a grant of whose term too little is left to work and renew in.
-    fn check_term(&self, grant: &Grant, since: Moment) -> Result<()> {
-        let term = self.term(grant);
+    fn check_term(&self, since: Moment) -> Result<()> {
+        let term = self.undo.claim.ttl;
         let left = deadline(since, term).since(self.inner.clock.now());
         if left >= term / 2 {
             return Ok(());
@@ -242,19 +242,13 @@ impl<'a> Attempt<'a> {
         Err(Error::new(ErrorKind::LeaseTooShort, "acquire", why))
     }
 
-    fn term(&self, grant: &Grant) -> Duration {
-        let ttl = self.undo.claim.ttl;
-        grant.term.map_or(ttl, |term| term.min(ttl))
-    }
-
     /// No await lies between the grant and the guard: one or the other always owns the claim.
     fn into_guard(mut self, grant: Grant, since: Moment) -> Guard {
         self.undo.armed = false;
         let claim = self.undo.claim.clone();
         metric::acquired(now().since(self.started));
         let hold_until = self.options.max_hold.map(|limit| self.inner.clock.now() + limit);
-        let term = self.term(&grant);
-        let watchdog = Watchdog::with_first_term(since, term, claim.ttl, hold_until);
+        let watchdog = Watchdog::new(since, claim.ttl, hold_until);
         let deadline = watchdog.deadline();
         let runtime = self.inner.background.runtime().clone();
         let lease = Arc::new(Lease::new(

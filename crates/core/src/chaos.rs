@@ -211,7 +211,7 @@ impl Store for Chaos {
                     road.open().await;
                     road.travel().await;
                     if !road.loses_a_reply() {
-                        listener.tell(told);
+                        listener.lost(told);
                     }
                 }
             };

@@ -93,8 +93,7 @@ impl Guard {
     }
 
     /// Resolves when half the TTL has passed without a renewal, or the lock is lost. A renewal may
-    /// still come: danger is not loss. A store that hands a lock over on a shorter first term warns at
-    /// half of that, until it is renewed.
+    /// still come: danger is not loss.
     ///
     /// # Cancel safety
     /// Safe to drop and call again.

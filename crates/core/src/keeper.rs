@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use crate::client::within;
 use crate::clock::Alarm;
 use crate::lease::Lease;
-use crate::listener::{HoldListener, News};
+use crate::listener::HoldListener;
 use crate::{
     Background, Clock, Error, ErrorKind, Hold, Moment, OwnerId, Renewal, Result, Store, metric,
 };
@@ -112,14 +112,14 @@ struct Ward {
 }
 
 impl Ward {
-    /// The store says that its term began anew.
+    /// Its term began anew.
     fn renewed(&mut self, since: Moment) {
         self.watchdog.handle_renewed(since);
         if !self.watchdog.is_in_danger() && !self.lease.extend(self.watchdog.deadline()) {
             // The guard has found it lost by the clock: it must not be renewed any longer.
             self.watchdog.handle_not_held();
         }
-        self.backoff = backoff(&self.watchdog);
+        self.backoff = backoff(self.lease.claim.ttl);
     }
 
     /// The store says that it does not hold.
@@ -131,9 +131,8 @@ impl Ward {
 }
 
 /// Renewals that fail are made again several times in a term.
-fn backoff(watchdog: &Watchdog) -> Backoff {
-    let term = watchdog.term();
-    Backoff::new(term / 60, term / 12)
+fn backoff(ttl: Duration) -> Backoff {
+    Backoff::new(ttl / 60, ttl / 12)
 }
 
 const NEVER: Moment = Moment::from_nanos(u64::MAX);
@@ -154,11 +153,11 @@ impl Book {
     fn add(&mut self, lease: Arc<Lease>, watchdog: Watchdog) -> bool {
         let alarm = watchdog.poll_timeout();
         let hold = Hold { owner: lease.claim.owner, token: lease.token };
-        let backoff = backoff(&watchdog);
+        let backoff = backoff(lease.claim.ttl);
         self.alarms.insert((alarm, hold.owner));
         self.wards.insert(hold.owner, Ward { lease, watchdog, backoff, alarm });
         if self.strays.contains(&hold) {
-            self.hear(News { hold, since: None });
+            self.lost(hold);
         }
         self.ring_for(alarm)
     }
@@ -212,14 +211,12 @@ impl Book {
         self.ring_for(alarm)
     }
 
-    /// What the store says of a hold. Another grant than the one in care is not meant.
-    fn hear(&mut self, News { hold, since }: News) {
+    /// The store says that a hold is over. Another grant than the one in care is not meant.
+    fn lost(&mut self, hold: Hold) {
         let ward = self.wards.get_mut(&hold.owner);
-        match (ward.filter(|ward| ward.lease.token == hold.token), since) {
-            (Some(ward), Some(since)) => ward.renewed(since),
-            (Some(ward), None) => ward.lose(),
-            (None, Some(_)) => {}
-            (None, None) => {
+        match ward.filter(|ward| ward.lease.token == hold.token) {
+            Some(ward) => ward.lose(),
+            None => {
                 self.strays.truncate(STRAYS - 1);
                 self.strays.push_front(hold);
             }
@@ -256,7 +253,7 @@ impl Book {
     }
 }
 
-async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedReceiver<News>) {
+async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedReceiver<Hold>) {
     loop {
         let (renewals, next) = {
             let mut book = round.book.lock();
@@ -272,9 +269,9 @@ async fn go_round(round: Arc<Round>, alarm: Alarm, mut news: mpsc::UnboundedRece
             // A store without loss notifications has dropped its sender.
             Some(told) = news.recv() => {
                 let mut book = round.book.lock();
-                book.hear(told);
+                book.lost(told);
                 while let Ok(told) = news.try_recv() {
-                    book.hear(told);
+                    book.lost(told);
                 }
             }
             slept = alarm.sleep_until(next) => if let Err(error) = slept {
@@ -348,8 +345,8 @@ mod tests {
         assert!(book.add(lease(), quick));
     }
 
-    fn over(owner: OwnerId, token: Option<Token>) -> News {
-        News { hold: Hold { owner, token }, since: None }
+    fn over(owner: OwnerId, token: Option<Token>) -> Hold {
+        Hold { owner, token }
     }
 
     #[tokio::test]
@@ -357,29 +354,14 @@ mod tests {
         let mut book = Book::default();
         let watchdog = Watchdog::new(now(), Duration::from_secs(30), None);
         let lease = lease();
-        book.hear(over(lease.claim.owner, None));
+        book.lost(over(lease.claim.owner, None));
         for _ in 1..STRAYS {
-            book.hear(over(OwnerId::random(), None));
+            book.lost(over(OwnerId::random(), None));
         }
         book.add(Arc::clone(&lease), watchdog);
         assert_eq!(lease.loss(), Some(LossReason::NotHeld));
-        book.hear(over(OwnerId::random(), None));
+        book.lost(over(OwnerId::random(), None));
         assert_eq!(book.strays.len(), STRAYS, "they do not pile up");
-    }
-
-    #[tokio::test]
-    async fn a_told_renewal_makes_a_whole_term_of_a_short_first_one() {
-        let (mut book, began) = (Book::default(), now());
-        let (short, ttl) = (Duration::from_secs(6), Duration::from_secs(60));
-        let watchdog = Watchdog::with_first_term(began, short, ttl, None);
-        let lease = granted(None, watchdog.deadline());
-        book.add(Arc::clone(&lease), watchdog);
-        let hold = Hold { owner: lease.claim.owner, token: None };
-        assert!(lease.remaining() < short);
-        book.hear(News { hold, since: Some(began) });
-        assert!(lease.remaining() > short);
-        let (alarm, _) = *book.alarms.first().unwrap();
-        assert_eq!(alarm, began + ttl / 3);
     }
 
     #[tokio::test]
@@ -404,12 +386,12 @@ mod tests {
         }
         let owner = lost.claim.owner;
         for stale in [None, Some(Token::new(6))] {
-            book.hear(over(owner, stale));
+            book.lost(over(owner, stale));
         }
-        book.hear(over(OwnerId::random(), token));
+        book.lost(over(OwnerId::random(), token));
         assert!(lost.is_valid(), "old news are no news");
         for _ in 0..2 {
-            book.hear(over(owner, token));
+            book.lost(over(owner, token));
         }
         assert_eq!(lost.loss(), Some(LossReason::NotHeld));
         assert!(other.is_valid());

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::{Moment, OwnerId, Token};
+use crate::{OwnerId, Token};
 
 /// One grant, as a store and a client both know it.
 ///
@@ -20,36 +20,18 @@ pub struct Hold {
 /// Where a store tells of holds: one for each client that uses it. Nothing comes of news of holds that
 /// are not that client's.
 #[derive(Clone, Debug)]
-pub struct HoldListener(mpsc::UnboundedSender<News>);
-
-/// What a [`HoldListener`] hears of one hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
-    pub(crate) hold: Hold,
-    /// When its term began anew; `None`: it is over.
-    pub(crate) since: Option<Moment>,
-}
+pub struct HoldListener(mpsc::UnboundedSender<Hold>);
 
 impl HoldListener {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<News>) {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Hold>) {
         let (sender, news) = mpsc::unbounded_channel();
         (Self(sender), news)
     }
 
     /// Tells, without waiting, that a hold is over. The store knows it for certain.
     pub fn lost(&self, hold: Hold) {
-        self.tell(News { hold, since: None });
-    }
-
-    /// Tells, without waiting, that a hold's term began anew, as if it had been renewed: `since` is
-    /// a moment before that.
-    pub fn renewed(&self, hold: Hold, since: Moment) {
-        self.tell(News { hold, since: Some(since) });
-    }
-
-    pub(crate) fn tell(&self, news: News) {
         // Where nobody listens any more, nobody holds.
-        let _ = self.0.send(news);
+        let _ = self.0.send(hold);
     }
 
     /// Whether nobody listens any more.
@@ -81,13 +63,6 @@ impl HoldListeners {
             listener.lost(hold);
         }
     }
-
-    /// Tells each of them that a hold's term began anew.
-    pub fn renewed(&self, hold: Hold, since: Moment) {
-        for listener in &*self.0.lock() {
-            listener.renewed(hold, since);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -105,7 +80,7 @@ mod tests {
         listeners.add(second.clone());
         assert_eq!(listeners.0.lock().len(), 1);
         listeners.lost(hold);
-        assert_eq!(here.try_recv(), Ok(News { hold, since: None }));
+        assert_eq!(here.try_recv(), Ok(hold));
         assert!(!second.is_closed());
     }
 }

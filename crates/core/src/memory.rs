@@ -144,7 +144,7 @@ impl Lock {
             Standing::Holds(_) => {
                 let hold = self.members.get(owner).and_then(|member| member.hold);
                 let (token, since) = hold.map(|hold| (hold.token, hold.since)).unzip();
-                Answer::Granted(Grant { token, since, term: None })
+                Answer::Granted(Grant { token, since })
             }
             Standing::Waits(obstacle) => Answer::Queued(Place {
                 ask_again_in: obstacle.map(|end| end.since(now)),

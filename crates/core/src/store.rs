@@ -79,8 +79,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Only what is certain is told: the guard is lost by it, at once and for good. What is not told,
     /// or not heard, is found by the next renewal. To tell twice, or of what nobody holds, does no
-    /// harm. A release, and a term that ends unrenewed, are no news. That a term began anew may be
-    /// told, too.
+    /// harm. A release, and a term that ends unrenewed, are no news.
     fn tell_holders(&self, listener: HoldListener) {
         drop(listener);
     }
@@ -168,9 +167,6 @@ pub struct Grant {
     /// ([`Capabilities::clock`]).
     /// `None`: the moment before the call that returned the grant was sent.
     pub since: Option<Moment>,
-    /// How long the grant is good until it is first renewed, where that is shorter than the claim's
-    /// TTL.
-    pub term: Option<Duration>,
 }
 
 /// A place in line.

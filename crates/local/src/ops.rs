@@ -328,7 +328,6 @@ pub(crate) fn granted(holder: &Entry) -> Answer {
     Answer::Granted(Grant {
         token: Some(Token::new(holder.token)),
         since: Some(Moment::from_nanos(holder.ends.saturating_sub(holder.ttl))),
-        term: None,
     })
 }
 

@@ -192,7 +192,7 @@ impl<E: Engine> Shared<E> {
     async fn confirm(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<Option<Answer>> {
         let State::Holds(_, token) = tracked.state else { return Ok(None) };
         let sent = now();
-        let grant = Grant { token: Some(token), since: Some(sent), term: None };
+        let grant = Grant { token: Some(token), since: Some(sent) };
         Ok(self.is_held(tracked).await?.then_some(Answer::Granted(grant)))
     }
 

@@ -58,8 +58,6 @@ pub enum LossReason {
 #[derive(Clone, Debug)]
 pub struct Watchdog {
     ttl: Duration,
-    /// How long the present term is: the TTL, but for a first one that is shorter.
-    term: Duration,
     since: Moment,
     hold_until: Option<Moment>,
     renewal: Renewal,
@@ -76,30 +74,13 @@ enum Renewal {
 impl Watchdog {
     /// Watches a term of `ttl` that began at `since`, held at most until `hold_until`.
     pub fn new(since: Moment, ttl: Duration, hold_until: Option<Moment>) -> Self {
-        Self::with_first_term(since, ttl, ttl, hold_until)
-    }
-
-    /// Watches a lease whose first term, which began at `since`, may be shorter than its TTL: until
-    /// the first renewal, everything happens by that term.
-    pub fn with_first_term(
-        since: Moment,
-        first: Duration,
-        ttl: Duration,
-        hold_until: Option<Moment>,
-    ) -> Self {
-        let term = first.min(ttl);
-        let renewal = Renewal::Due(since + term / 3);
-        Self { ttl, term, since, hold_until, renewal, warned: false, lost: false }
-    }
-
-    /// How long the present term is.
-    pub const fn term(&self) -> Duration {
-        self.term
+        let renewal = Renewal::Due(since + ttl / 3);
+        Self { ttl, since, hold_until, renewal, warned: false, lost: false }
     }
 
     /// The moment from which the lease is not valid any more.
     pub fn deadline(&self) -> Moment {
-        let end = deadline(self.since, self.term);
+        let end = deadline(self.since, self.ttl);
         self.hold_until.map_or(end, |cap| cap.min(end))
     }
 
@@ -152,10 +133,10 @@ impl Watchdog {
         if self.lost {
             return;
         }
-        if deadline(sent, self.ttl) >= deadline(self.since, self.term) {
-            (self.since, self.term, self.warned) = (sent, self.ttl, false);
+        if sent >= self.since {
+            (self.since, self.warned) = (sent, false);
         }
-        self.renewal = Renewal::Due(self.since + self.term / 3);
+        self.renewal = Renewal::Due(self.since + self.ttl / 3);
     }
 
     /// A renewal failed, or its reply is overdue: try again after `pause`.
@@ -171,11 +152,11 @@ impl Watchdog {
     /// How long a single renewal may take before it counts as failed: so short that several fit
     /// between the renewal at a third and the deadline.
     pub fn renewal_timeout(&self) -> Duration {
-        self.term / 6
+        self.ttl / 6
     }
 
     fn danger_at(&self) -> Moment {
-        self.since + self.term / 2
+        self.since + self.ttl / 2
     }
 
     const fn lose(&mut self, reason: LossReason) -> Action {
@@ -216,24 +197,6 @@ mod tests {
         watchdog.handle_renewed(at(12.0));
         watchdog.handle_renewed(at(10.0));
         assert_eq!(watchdog.deadline(), deadline(at(12.0), TTL));
-    }
-
-    #[test]
-    fn a_short_first_term_is_all_there_is_until_the_first_renewal() {
-        let second = Duration::from_secs(1);
-        let mut watchdog = Watchdog::with_first_term(at(0.0), 6 * second, TTL, None);
-        assert_eq!(watchdog.deadline(), deadline(at(0.0), 6 * second));
-        assert_eq!(watchdog.poll_timeout(), at(2.0));
-        assert_eq!(watchdog.renewal_timeout(), second);
-        assert_eq!(watchdog.poll_action(at(2.0)), Some(Action::Renew));
-        assert_eq!(watchdog.poll_action(at(3.0)), Some(Action::Danger));
-        let mut unrenewed = watchdog.clone();
-        assert_eq!(unrenewed.poll_action(at(6.0)), Some(Action::Lost(LossReason::Expired)));
-        watchdog.handle_renewed(at(2.0));
-        assert_eq!(watchdog.deadline(), deadline(at(2.0), TTL));
-        assert_eq!(watchdog.poll_timeout(), at(12.0));
-        // One that is longer than the TTL is not believed.
-        assert_eq!(Watchdog::with_first_term(at(0.0), 2 * TTL, TTL, None).term(), TTL);
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl RedisStore {
         let set = set.number(millis(claim.ttl));
         match self.servers.send("acquire", keys.slot, &set).await? {
             Value::Null => Ok(None),
-            _ => Ok(Some(Answer::Granted(Grant { token: None, since: None, term: None }))),
+            _ => Ok(Some(Answer::Granted(Grant { token: None, since: None }))),
         }
     }
 
@@ -155,7 +155,7 @@ impl RedisStore {
             ["granted", token, _] => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
-                Some(Answer::Granted(Grant { token, since: None, term: None }))
+                Some(Answer::Granted(Grant { token, since: None }))
             }
             ["queued", again, server_us] => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
@@ -265,7 +265,7 @@ impl Store for RedisStore {
         }
         self.inbox.forget(claim.owner);
         let (token, since) = (self.wanted(news.token), Some(since.min(now())));
-        Ok(Answer::Granted(Grant { token, since, term: None }))
+        Ok(Answer::Granted(Grant { token, since }))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {

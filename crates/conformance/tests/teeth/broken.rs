@@ -114,7 +114,7 @@ impl Broken {
     /// A grant out of nothing.
     fn forged(&self) -> Answer {
         let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
-        Answer::Granted(Grant { token: Some(Token::new(token)), since: None, term: None })
+        Answer::Granted(Grant { token: Some(Token::new(token)), since: None })
     }
 
     /// Anybody's claim that is shown as a holder, or waits, under this name.

@@ -157,7 +157,7 @@ impl Quorum {
 }
 
 fn granted(token: Token) -> Answer {
-    Answer::Granted(Grant { token: Some(token), since: None, term: None })
+    Answer::Granted(Grant { token: Some(token), since: None })
 }
 
 #[async_trait]
