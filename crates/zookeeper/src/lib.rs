@@ -65,6 +65,7 @@
 mod config;
 mod diagnose;
 mod engine;
+mod enter;
 mod fault;
 mod four_letter_words;
 mod keys;

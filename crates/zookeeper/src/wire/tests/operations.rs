@@ -247,7 +247,7 @@ async fn a_user_logs_in_and_others_do_not_get_in() {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_and_verified_with_files_that_may_change() {
+async fn tls_is_spoken_and_verified() {
     if ZooKeeperServer::is_missing("tls_is_spoken_and_verified") {
         return;
     }

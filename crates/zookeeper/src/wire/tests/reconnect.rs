@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use tenure_testkit::{GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_testkit::{
+    Certificates, GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually,
+};
+use tenure_tls::Tls;
 
-use super::{LIFE, node, open, over, reconnected, reported, session, target};
+use super::{LIFE, Target, node, open, over, reconnected, reported, session, target};
 use crate::wire::{
     Acl, Create, CreateMode, Event, Exists, Fault, GetChildren, GetData, Session, SetData,
 };
@@ -136,6 +139,29 @@ async fn a_session_that_is_cut_off_ends_on_both_sides() {
     proxy.heal();
     over(&cut_off).await;
     assert_eq!(reported(watch).await, Event::SessionOver);
+}
+
+#[tokio::test]
+async fn each_connection_reads_the_files_for_tls_anew() {
+    if ZooKeeperServer::is_missing("each_connection_reads_the_files_for_tls_anew") {
+        return;
+    }
+    let files = Certificates::make().unwrap();
+    let server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
+    let proxy = Proxy::start(server.tls_port().unwrap()).unwrap();
+    let tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+    let session = open(Target { tls, ..target(&[proxy.port()]) }, LIFE).await.unwrap();
+    let good = std::fs::read(files.ca()).unwrap();
+    std::fs::write(files.ca(), "no certificate").unwrap();
+    proxy.heal();
+    let gone = || async { !session.is_connected() };
+    assert!(eventually(GENEROUS, gone).await);
+    // With the file as it is there is no connection.
+    assert_eq!(session.connection(), 1);
+    assert!(!session.is_over());
+    std::fs::write(files.ca(), good).unwrap();
+    reconnected(&session, 1).await;
+    session.send(Exists::new("/")).await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -1,0 +1,157 @@
+//! How an entry is added: one transaction, and a look at the lock's node behind it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tenure_core::{Claim, Error, ErrorKind, Mode, Result, Token, now};
+use tenure_ordered::{Entered, Entry};
+
+use crate::engine::{ACQUIRE, ZooKeeperEngine, delete};
+use crate::fault::fault;
+use crate::keys::parent;
+use crate::limits::used_up;
+use crate::names::{Key, alone, listing, number, order, stems};
+use crate::session::ZooKeeperSession;
+use crate::wire::{Code, CreateMode, Exists, FailedOp, Fault, GetChildren, Multi, Op, OpReply};
+
+/// How many locks' nodes are remembered.
+const PARENTS: usize = 10_000;
+
+impl ZooKeeperEngine {
+    /// Adds an entry in one transaction with the session's fence, and looks at the lock's node in the
+    /// same go: a server handles the requests of a session in their order. `None`: a node that it
+    /// needs was missing, and has been made.
+    pub(crate) async fn try_enter(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+        claim: &Claim,
+        lock: &str,
+        record: &[u8],
+        look: bool,
+    ) -> Result<Option<Entered<Key>>> {
+        let failed = |error| fault(ACQUIRE, error);
+        let wire = &session.wire;
+        wire.ready().await.map_err(failed)?;
+        let fence = session.fence().await.map_err(failed)?;
+        let create = |stem: &String| {
+            let path = format!("{lock}/{stem}");
+            Op::Create(self.layout.create(&path, record, CreateMode::EphemeralSequential))
+        };
+        let mut ops = vec![session.guard(fence)];
+        ops.extend(stems(claim, self.config.neighbours).iter().map(create));
+        let known = self.parent_cache.lock().contains(lock);
+        // A lock that is new to this client is listed: whether that is allowed must be known.
+        let list = !known || (look && claim.mode != Mode::Exclusive);
+        let sent = now();
+        let above = (!known).then(|| wire.send(self.layout.create_lock(lock)));
+        let created = wire.send(Multi { ops });
+        let counted = (!list).then(|| wire.send(Exists::new(lock)));
+        let listed = list.then(|| wire.send(GetChildren::new(lock)));
+        let above = match above {
+            Some(above) => above.await.map(drop),
+            None => Ok(()),
+        };
+        let replies = match created.await.map_err(failed)? {
+            Ok(replies) => replies,
+            Err(FailedOp { index: 0, code: Code::NoNode }) => {
+                let fenced = Arc::clone(session);
+                self.run(ACQUIRE, async move { fenced.replace_fence(fence).await }).await?;
+                return Ok(None);
+            }
+            Err(FailedOp { code: Code::NoNode, .. }) => {
+                self.parent_cache.lock().remove(lock);
+                match above {
+                    Ok(()) | Err(Fault::Refused(Code::NodeExists)) => {}
+                    Err(Fault::Refused(Code::NoNode)) => {
+                        session.make_folder(parent(lock)).await.map_err(failed)?;
+                    }
+                    Err(error) => return Err(failed(error)),
+                }
+                return Ok(None);
+            }
+            Err(FailedOp { code, .. }) => return Err(failed(Fault::Refused(code))),
+        };
+        session.confirmed_at(sent);
+        // From here on the entry is there.
+        let (transaction, nodes) = created_nodes(&replies)
+            .ok_or_else(|| unsure("a part of ZooKeeper's reply is missing"))?;
+        self.latest.fetch_max(transaction, Ordering::AcqRel);
+        let state = match (counted, listed) {
+            (Some(counted), _) => counted.await.map(|stat| stat.map(|stat| (stat, None))),
+            (None, Some(listed)) => {
+                listed.await.map(|(children, stat)| Some((stat, Some(children))))
+            }
+            (None, None) => Ok(None),
+        };
+        let (stat, children) = match state {
+            // A node that was created later is not the one that the entry is below.
+            Ok(Some((stat, children))) if stat.czxid < transaction => (stat, children),
+            Ok(_) => return Err(unsure("the entry was removed as soon as it was there")),
+            Err(error @ Fault::Refused(Code::NoAuth)) => {
+                return self.give_up(session, lock, &nodes, failed(error)).await.map(Some);
+            }
+            Err(error) => return Err(failed(error).with_unknown_effect()),
+        };
+        let numbers: Vec<i32> = nodes.iter().filter_map(|node| number(node)).collect();
+        let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
+            return Err(unsure("a node has no number"));
+        };
+        if self.limits.are_passed(last) {
+            let full = used_up(ACQUIRE, lock);
+            return self.give_up(session, lock, &nodes, full).await.map(Some);
+        }
+        self.remember_parent(lock);
+        let Claim { mode, owner, .. } = *claim;
+        let entry = Entry { order: order(stat.czxid, first), mode, owner: Some(owner), key: nodes };
+        let others = usize::try_from(stat.num_children) != Ok(entry.key.len());
+        let listing = match children {
+            Some(children) => Some(listing(children, &stat)),
+            None => (!others).then(|| alone(&entry, &stat, last)),
+        };
+        let token = Token::new(transaction.cast_unsigned());
+        Ok(Some(Entered { entry, token, listing }))
+    }
+
+    /// Removes the nodes of a claim that is refused, so that nothing is left of it.
+    async fn give_up<T>(
+        &self,
+        session: &ZooKeeperSession,
+        lock: &str,
+        nodes: &[String],
+        refusal: Error,
+    ) -> Result<T> {
+        let paths: Vec<String> = nodes.iter().map(|node| format!("{lock}/{node}")).collect();
+        match delete(session, &paths).await {
+            Ok(_) => Err(refusal),
+            Err(_) => Err(refusal.with_unknown_effect()),
+        }
+    }
+
+    fn remember_parent(&self, lock: &str) {
+        let mut known = self.parent_cache.lock();
+        if !known.contains(lock) {
+            if known.len() >= PARENTS {
+                known.clear();
+            }
+            known.insert(lock.to_owned());
+        }
+    }
+}
+
+/// The transaction that added an entry, and the names of its nodes.
+fn created_nodes(replies: &[OpReply]) -> Option<(i64, Key)> {
+    let transaction = replies.iter().find_map(|reply| match reply {
+        OpReply::Set(stat) => Some(stat.mzxid),
+        _ => None,
+    })?;
+    let names = replies.iter().filter_map(|reply| match reply {
+        OpReply::Created(created) => created.path.rsplit('/').next().map(str::to_owned),
+        _ => None,
+    });
+    let nodes: Key = names.collect();
+    (!nodes.is_empty()).then_some((transaction, nodes))
+}
+
+fn unsure(why: &str) -> Error {
+    Error::new(ErrorKind::Unreachable, ACQUIRE, why).with_unknown_effect()
+}
