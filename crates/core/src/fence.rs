@@ -1,33 +1,42 @@
 //! A comparison that makes a write in the store itself depend on the lock.
 
-/// What must be true in the store while a guard's lock is held, to be put into a transaction there: a
-/// write of a holder that lost its lock then fails inside the store, whatever the holder believes.
-/// From [`Guard::fence`](crate::Guard::fence).
+/// What is true in the store for as long as a guard's lock is held, to be put into a transaction
+/// there: a write of a holder that lost its lock then fails inside the store, whatever the holder
+/// believes. From [`Guard::fence`](crate::Guard::fence).
 ///
-/// It is the comparison "the key [`key`](Self::key) is there, and was created in
-/// [`revision`](Self::revision)", for whichever client makes the transaction. Each store that has one
-/// says how to write it down.
-///
-/// The key names the owner of the hold: whoever can read it could release the lock by hand.
+/// The transaction can be made with any client of the store. The key or path names the owner of the
+/// hold: a program that can read it could release the lock by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
-    key: String,
-    revision: i64,
+#[non_exhaustive]
+pub enum Fence {
+    /// etcd: compare that this key was created by this revision.
+    CreateRevision {
+        /// The key.
+        key: String,
+        /// Its create revision.
+        revision: i64,
+    },
+    /// ZooKeeper: check that this node is there, in any version, in the `multi` that writes.
+    Exists {
+        /// The path of the node.
+        path: String,
+    },
 }
 
 impl Fence {
-    /// The key is there, and was created in this revision, as long as the lock is held.
-    pub const fn new(key: String, revision: i64) -> Self {
-        Self { key, revision }
+    /// The key and the create revision to compare, where that is the comparison.
+    pub fn create_revision(&self) -> Option<(&str, i64)> {
+        match self {
+            Self::CreateRevision { key, revision } => Some((key, *revision)),
+            Self::Exists { .. } => None,
+        }
     }
 
-    /// The key to compare: a key of etcd, the path of a node of ZooKeeper.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// The revision it must have been created in: etcd's create revision, ZooKeeper's `czxid`.
-    pub const fn revision(&self) -> i64 {
-        self.revision
+    /// The path of the node to check, where that is the comparison.
+    pub fn existing_path(&self) -> Option<&str> {
+        match self {
+            Self::Exists { path } => Some(path),
+            Self::CreateRevision { .. } => None,
+        }
     }
 }

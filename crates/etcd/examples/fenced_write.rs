@@ -1,8 +1,8 @@
 //! A write in etcd that fails when the lock is lost, whatever its holder believes.
 //!
 //! `cargo run -p tenure-etcd --example fenced_write -- 127.0.0.1:2379` with an etcd there, and
-//! `etcdctl` to make the transaction; with any other client, compare the create revision of
-//! [`Fence::key`] with [`Fence::revision`].
+//! `etcdctl` to make the transaction; with any other client, compare what
+//! [`Fence::create_revision`] says.
 
 use std::error::Error;
 use std::io::Write;
@@ -37,7 +37,8 @@ fn write(address: &str, fence: &Fence, value: &str) -> Result<String, Box<dyn Er
     command.env("ETCDCTL_API", "3").args(["--endpoints", address, "txn"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut input = child.stdin.take().ok_or("no input")?;
-    write!(input, "{}\n\nput balance {value}\n\n\n", etcdctl(fence))?;
+    let compare = etcdctl(fence).ok_or("it is not a fence of etcd")?;
+    write!(input, "{compare}\n\nput balance {value}\n\n\n")?;
     drop(input);
     let said = String::from_utf8(child.wait_with_output()?.stdout)?;
     Ok(said.lines().next().unwrap_or_default().to_owned())

@@ -292,9 +292,12 @@ impl Engine for EtcdEngine {
         self.keys.queue(name).name_of(&key.key)
     }
 
-    fn fence(&self, _: &LockName, entry: &Entry<EntryKey>, _: Token) -> Option<Fence> {
+    fn fence(&self, _: &LockName, entry: &Entry<EntryKey>) -> Option<Fence> {
         let EntryKey { key, revision, .. } = &entry.key;
-        Some(Fence::new(String::from_utf8(key.clone()).ok()?, *revision))
+        Some(Fence::CreateRevision {
+            key: String::from_utf8(key.clone()).ok()?,
+            revision: *revision,
+        })
     }
 
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>> {

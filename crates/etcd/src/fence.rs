@@ -2,9 +2,11 @@
 
 use tenure_core::Fence;
 
-/// A fence as `etcdctl txn` reads it: the key's create revision is the fence's.
-pub fn etcdctl(fence: &Fence) -> String {
-    format!("create({:?}) = \"{}\"", fence.key(), fence.revision())
+/// A fence as `etcdctl txn` reads it: a comparison of the key's create revision. `None` for the fence
+/// of another store.
+pub fn etcdctl(fence: &Fence) -> Option<String> {
+    let (key, revision) = fence.create_revision()?;
+    Some(format!("create({key:?}) = \"{revision}\""))
 }
 
 #[cfg(test)]
@@ -13,7 +15,8 @@ mod tests {
 
     #[test]
     fn a_fence_is_written_as_etcdctl_reads_it() {
-        let fence = Fence::new("tenure/a \"b\"/1".into(), 7);
-        assert_eq!(etcdctl(&fence), r#"create("tenure/a \"b\"/1") = "7""#);
+        let fence = Fence::CreateRevision { key: "tenure/a \"b\"/1".into(), revision: 7 };
+        assert_eq!(etcdctl(&fence).unwrap(), r#"create("tenure/a \"b\"/1") = "7""#);
+        assert_eq!(etcdctl(&Fence::Exists { path: "/a".into() }), None);
     }
 }

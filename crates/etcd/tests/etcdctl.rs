@@ -201,17 +201,17 @@ on_servers! {
         let mutex = client.mutex("a/\"b\"").unwrap().with(options);
         let guard = mutex.acquire().await.unwrap();
         let stale = guard.fence().unwrap();
-        assert!(write_if(&server, &etcdctl(&stale), "balance", "1"));
+        assert!(write_if(&server, &etcdctl(&stale).unwrap(), "balance", "1"));
         let order = Eviction::new(guard.name().clone(), guard.owner(), "test");
         client.store().evict(&order).await.unwrap();
         let next = mutex.acquire().await.unwrap();
-        assert!(!write_if(&server, &etcdctl(&stale), "balance", "2"));
+        assert!(!write_if(&server, &etcdctl(&stale).unwrap(), "balance", "2"));
         let fence = next.fence().unwrap();
-        assert!(fence.revision() > stale.revision());
-        assert!(write_if(&server, &etcdctl(&fence), "balance", "3"));
+        assert!(fence.create_revision().unwrap().1 > stale.create_revision().unwrap().1);
+        assert!(write_if(&server, &etcdctl(&fence).unwrap(), "balance", "3"));
         assert_eq!(server.control(&["get", "--print-value-only", "balance"]).unwrap(), "3");
         next.release().await.unwrap();
-        assert!(!write_if(&server, &etcdctl(&fence), "balance", "4"));
+        assert!(!write_if(&server, &etcdctl(&fence).unwrap(), "balance", "4"));
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, Grant, Hold, Moment, OwnerId, Token, now};
+use tenure_core::{Claim, Error, Grant, Hold, Moment, OwnerId, Token, now};
 use tenure_proto::Order;
 use tokio::sync::Notify;
 
@@ -19,6 +19,8 @@ pub(crate) struct Tracked<E: Engine> {
     pub(crate) claim: Claim,
     pub(crate) session: Arc<E::Session>,
     pub(crate) state: State<E::Key>,
+    /// Why it will not be admitted, if its queue can no longer be followed.
+    pub(crate) fault: Option<Error>,
     /// Since when it holds, if it had to wait and its entry does not say so yet.
     pub(crate) unrecorded: Option<Moment>,
     /// Notified when `state` changes.
@@ -40,6 +42,7 @@ impl<E: Engine> Clone for Tracked<E> {
             claim: self.claim.clone(),
             session: Arc::clone(&self.session),
             state: self.state.clone(),
+            fault: self.fault.clone(),
             unrecorded: self.unrecorded,
             changed: Arc::clone(&self.changed),
         }
@@ -53,6 +56,7 @@ impl<E: Engine> Tracked<E> {
             claim: claim.clone(),
             session: Arc::clone(session),
             state: State::Unsure,
+            fault: None,
             unrecorded: None,
             changed: Arc::default(),
         }
@@ -202,6 +206,15 @@ impl<E: Engine> Claims<E> {
             Some(entered + row.tracked.claim.ttl)
         })
         .filter(|tracked| matches!(&tracked.state, State::Holds(entry, _) if entry.order == order))
+    }
+
+    /// Notes why a waiting claim will not be admitted, and wakes it.
+    pub(crate) fn fail(&self, owner: OwnerId, error: &Error) {
+        self.change(owner, |row| {
+            row.tracked.fault = Some(error.clone());
+            row.tracked.changed.notify_waiters();
+            None
+        });
     }
 
     /// The grant of a claim that holds, dated by its session. From then on the entry stays for as

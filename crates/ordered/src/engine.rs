@@ -194,7 +194,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     fn foreign_owner(&self, name: &LockName, key: &Self::Key) -> String;
 
     /// What is true in the engine as long as this entry is there.
-    fn fence(&self, name: &LockName, entry: &Entry<Self::Key>, token: Token) -> Option<Fence>;
+    fn fence(&self, name: &LockName, entry: &Entry<Self::Key>) -> Option<Fence>;
 
     /// See [`Store::examine`]. `store` is the store that uses this engine, to try a lock with.
     ///

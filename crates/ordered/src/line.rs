@@ -69,6 +69,10 @@ impl<E: Engine> Line<E> {
         self.view.lock().queue.waiting()
     }
 
+    fn waiters(&self) -> Vec<OwnerId> {
+        self.view.lock().waiters.values().copied().collect()
+    }
+
     pub(crate) fn is_first(&self, order: Order) -> bool {
         self.view.lock().queue.is_first(order)
     }
@@ -304,6 +308,11 @@ impl<E: Engine> Follower<E> {
         let trouble =
             self.trouble.get_or_insert_with(|| Trouble { since: now, report: now + FIRST_WARNING });
         let (lock, waiting) = (&self.line.name, self.line.waiting());
+        if !error.is_transient() {
+            for owner in self.line.waiters() {
+                self.shared.claims.fail(owner, error);
+            }
+        }
         if now >= trouble.report {
             trouble.report = now + NEXT_WARNING;
             let lasts = now.since(trouble.since);

@@ -91,7 +91,7 @@ impl<E: Engine> Store for OrderedStore<E> {
     fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
         let (tracked, _) = self.shared.claims.find(hold.owner)?;
         let State::Holds(entry, token) = tracked.state else { return None };
-        (Some(token) == hold.token).then(|| self.shared.engine.fence(name, &entry, token))?
+        (Some(token) == hold.token).then(|| self.shared.engine.fence(name, &entry))?
     }
 
     fn tell_holders(&self, listener: HoldListener) {
@@ -296,6 +296,9 @@ impl<E: Engine> Shared<E> {
             let mut news = std::pin::pin!(changed.notified());
             news.as_mut().enable();
             match self.claims.find(claim.owner) {
+                Some((Tracked { state: State::Waits(..), fault: Some(error), .. }, _)) => {
+                    return Err(error);
+                }
                 Some((Tracked { state: State::Waits(..), .. }, false)) => news.await,
                 Some((Tracked { state: State::Holds(..), .. }, false)) => {
                     let grant = self.claims.grant(claim.owner);

@@ -316,8 +316,8 @@ impl Engine for ZooKeeperEngine {
         key.concat()
     }
 
-    fn fence(&self, name: &LockName, entry: &Entry<Key>, token: Token) -> Option<Fence> {
-        Some(Fence::new(self.path(name, entry), i64::try_from(token.get()).ok()?))
+    fn fence(&self, name: &LockName, entry: &Entry<Key>) -> Option<Fence> {
+        Some(Fence::Exists { path: self.path(name, entry) })
     }
 
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>> {
