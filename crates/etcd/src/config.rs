@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure_tls::Tls;
+use tenure_tls::{Password, Tls};
 
 use crate::srv::Srv;
 
@@ -17,7 +17,7 @@ pub struct EtcdConfig {
     /// The user to log in as.
     pub username: Option<String>,
     /// The password to log in with.
-    pub password: Option<String>,
+    pub password: Option<Password>,
     /// TLS, where the servers speak it.
     pub tls: Option<Tls>,
     /// What every key begins with. May be empty.
@@ -47,7 +47,7 @@ impl fmt::Debug for EtcdConfig {
             .field("servers", &self.servers)
             .field("srv", &self.srv)
             .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("password", &self.password)
             .field("tls", &self.tls)
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{Background, Error, ErrorKind, Moment, Result, now};
-use tenure_tls::Tls;
+use tenure_tls::{Password, Tls};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Mutex as Turn, Notify};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -33,7 +33,7 @@ pub(crate) struct Endpoints {
     servers: Mutex<Arc<[Arc<Server>]>>,
     /// How often another server was turned to. The remainder names the one to ask.
     turns: AtomicUsize,
-    login: Option<(String, String)>,
+    login: Option<(String, Password)>,
     ticket: Mutex<Ticket>,
     /// Held by the one login that serves all calls which wait for it.
     logging_in: Turn<()>,
@@ -337,7 +337,7 @@ impl Endpoints {
         for _ in 0..servers {
             let turn = self.turns();
             let server = self.server(turn);
-            let request = AuthenticateRequest { name: name.clone(), password: password.clone() };
+            let request = AuthenticateRequest { name: name.clone(), password: password.read()? };
             // Without the old token: one that the server has forgotten is refused here, too.
             let channel = self.channel(&server);
             let ask = async move { AuthClient::new(channel).authenticate(request).await };

@@ -84,4 +84,4 @@ pub use engine::{EntryKey, EtcdEngine, EtcdStore};
 pub use fence::etcdctl;
 pub use lease::Lease;
 pub use srv::Srv;
-pub use tenure_tls::Tls;
+pub use tenure_tls::{Password, Tls};

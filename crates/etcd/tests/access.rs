@@ -144,6 +144,33 @@ on_servers! {
     }
 }
 
+on_servers! {
+    /// The password is changed in etcd and in the file; the server forgets all logins.
+    async fn a_password_file_is_read_again_for_each_login() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        server.control(&["role", "add", "root"]).unwrap();
+        guard_by_passwords(&server);
+        let folder = tenure_testkit::temp_dir();
+        let path = folder.path().join("password");
+        std::fs::write(&path, "secret\n").unwrap();
+        let mut config = config_of(&server);
+        config.username = Some("locker".into());
+        config.password = Some(tenure_etcd::Password::File(path.clone()));
+        let client = client(&config).await;
+        works(&client).await;
+        let root = ["--user", "root:rootsecret"];
+        server.control(&[&root[..], &["user", "delete", "locker"]].concat()).unwrap();
+        server.control(&[&root[..], &["user", "add", "locker:changed"]].concat()).unwrap();
+        server.control(&[&root[..], &["user", "grant-role", "locker", "locks"]].concat()).unwrap();
+        std::fs::write(&path, "changed\n").unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        server.restart().unwrap();
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
+        works(&client).await;
+    }
+}
+
 /// How many watches there are.
 fn watchers(server: &EtcdServer) -> u32 {
     let page = server.page("/metrics").unwrap();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure_tls::Tls;
+use tenure_tls::{Password, Tls};
 
 /// Where a Redis store is, and how it locks.
 #[derive(Clone)]
@@ -13,7 +13,7 @@ pub struct RedisConfig {
     /// The user to log in as; the server's `default` user without one.
     pub username: Option<String>,
     /// The password to log in with.
-    pub password: Option<String>,
+    pub password: Option<Password>,
     /// The database number. Only 0 exists on a Cluster.
     pub database: usize,
     /// TLS, where the servers speak it.
@@ -84,7 +84,7 @@ impl fmt::Debug for RedisConfig {
         f.debug_struct("RedisConfig")
             .field("topology", &self.topology)
             .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("password", &self.password)
             .field("database", &self.database)
             .field("tls", &self.tls)
             .field("prefix", &self.prefix)

@@ -78,4 +78,4 @@ pub use config::{RedisConfig, Topology};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;
-pub use tenure_tls::Tls;
+pub use tenure_tls::{Password, Tls};

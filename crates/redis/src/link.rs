@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Result};
-use tenure_tls::{Tls, TlsConnector};
+use tenure_tls::Tls;
 
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
@@ -20,7 +20,6 @@ pub(crate) struct Link(Arc<Inner>);
 
 struct Inner {
     config: RedisConfig,
-    tls: Option<TlsConnector>,
     hearer: Option<Arc<dyn Hearer>>,
     state: Mutex<State>,
 }
@@ -53,9 +52,10 @@ const FOLLOW: Duration = Duration::from_secs(1);
 impl Link {
     /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
     pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
-        let tls = config.tls.as_ref().map(Tls::connector).transpose()?;
+        // So that a file which cannot be used is reported at once.
+        config.tls.as_ref().map(Tls::connector).transpose()?;
         let (config, state) = (config.clone(), Mutex::default());
-        Ok(Self(Arc::new(Inner { config, tls, hearer, state })))
+        Ok(Self(Arc::new(Inner { config, hearer, state })))
     }
 
     /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
@@ -82,9 +82,8 @@ impl Link {
 
     /// The same server, over a connection of its own, which is made when it is needed.
     pub(crate) fn beside(&self) -> Self {
-        let Inner { config, tls, .. } = &*self.0;
-        let (config, tls, state) = (config.clone(), tls.clone(), Mutex::default());
-        Self(Arc::new(Inner { config, tls, hearer: None, state }))
+        let (config, state) = (self.0.config.clone(), Mutex::default());
+        Self(Arc::new(Inner { config, hearer: None, state }))
     }
 
     /// Whether there is a connection that answers.
@@ -218,26 +217,29 @@ impl Inner {
     }
 
     async fn dial_server(&self, server: &(String, u16)) -> Result<Connection> {
-        let connection = self.greet(server, &self.hello().arg("SETNAME").arg("tenure")).await?;
+        let connection = self.greet(server, &self.hello()?.arg("SETNAME").arg("tenure")).await?;
         if self.config.database != 0 {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
         Ok(connection)
     }
 
-    fn hello(&self) -> Command {
+    fn hello(&self) -> Result<Command> {
         let RedisConfig { username, password, .. } = &self.config;
         let hello = cmd("HELLO").arg("3");
-        match password {
+        Ok(match password {
             Some(password) => {
-                hello.arg("AUTH").arg(username.as_deref().unwrap_or("default")).arg(password)
+                let user = username.as_deref().unwrap_or("default");
+                hello.arg("AUTH").arg(user).arg(&password.read()?)
             }
             None => hello,
-        }
+        })
     }
 
     async fn greet(&self, server: &(String, u16), hello: &Command) -> Result<Connection> {
-        let stream = Stream::open(server, self.config.timeout, self.tls.as_ref()).await;
+        // Certificates are read again for each connection, so that they can be replaced.
+        let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
+        let stream = Stream::open(server, self.config.timeout, tls.as_ref()).await;
         let stream = stream.map_err(|error| unmade(server, &error))?;
         let limit = self.config.timeout;
         let connection = Connection::start(stream, limit, self.hearer.clone());
@@ -275,7 +277,7 @@ impl Inner {
         let connection = match self.greet(sentinel, &cmd("HELLO").arg("3")).await {
             // One that wants a password is given the servers'.
             Err(error) if error.kind() == ErrorKind::Denied && self.config.password.is_some() => {
-                self.greet(sentinel, &self.hello()).await?
+                self.greet(sentinel, &self.hello()?).await?
             }
             greeted => greeted?,
         };

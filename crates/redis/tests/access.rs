@@ -119,7 +119,7 @@ on_servers! {
             (Some("nobody"), Some("secret"), false),
         ] {
             config.username = user.map(str::to_owned);
-            config.password = password.map(str::to_owned);
+            config.password = password.map(Into::into);
             if right {
                 works(&client(&config).await).await;
             } else {

@@ -65,18 +65,39 @@ impl Engine {
         match self {
             Self::Memory => Some(&["timeout"]),
             Self::Local => Some(&["timeout", "group", "owner", "filesystem"]),
-            Self::Redis if cfg!(feature = "redis") => {
-                Some(&["prefix", "fencing", "replicas", "timeout", "ca", "cert", "key"])
-            }
+            Self::Redis if cfg!(feature = "redis") => Some(&[
+                "prefix",
+                "fencing",
+                "replicas",
+                "timeout",
+                "password-file",
+                "ca",
+                "cert",
+                "key",
+            ]),
             Self::Etcd if cfg!(feature = "etcd") => {
-                Some(&["prefix", "timeout", "ca", "cert", "key"])
+                Some(&["prefix", "timeout", "password-file", "ca", "cert", "key"])
             }
-            Self::Redlock if cfg!(feature = "redis") => {
-                Some(&["prefix", "timeout", "node-timeout", "max-ttl", "ca", "cert", "key"])
-            }
-            Self::ZooKeeper if cfg!(feature = "zookeeper") => {
-                Some(&["prefix", "timeout", "acl", "neighbours", "ca", "cert", "key"])
-            }
+            Self::Redlock if cfg!(feature = "redis") => Some(&[
+                "prefix",
+                "timeout",
+                "node-timeout",
+                "max-ttl",
+                "password-file",
+                "ca",
+                "cert",
+                "key",
+            ]),
+            Self::ZooKeeper if cfg!(feature = "zookeeper") => Some(&[
+                "prefix",
+                "timeout",
+                "acl",
+                "neighbours",
+                "password-file",
+                "ca",
+                "cert",
+                "key",
+            ]),
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }
     }

@@ -7,7 +7,7 @@ use tenure_etcd::{EtcdConfig, EtcdStore, Srv, Tls};
 
 use crate::StoreUrl;
 use crate::engine::Engine;
-use crate::servers::{addresses, files, invalid, password};
+use crate::servers::{addresses, files, invalid, login_password};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(EtcdStore::connect(configuration(url)?).await?))
@@ -29,9 +29,11 @@ fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
         }
     };
     config.username = servers.user.clone();
-    config.password = password(url);
+    config.password = login_password(url)?;
     if config.username.is_some() && config.password.is_none() {
-        return Err(invalid("a user needs a password: in the URL, or in TENURE_PASSWORD"));
+        return Err(invalid(
+            "a user needs a password: in the URL, in TENURE_PASSWORD, or password-file=",
+        ));
     }
     if config.username.is_none() && servers.password.is_some() {
         return Err(invalid("a password needs a user: write etcd://user:password@host"));
@@ -66,7 +68,7 @@ mod tests {
         let one = config("etcd://app:p%40ss@[::1]:7000,b?prefix=&timeout=500ms").unwrap();
         assert_eq!(one.servers, [("::1".into(), 7000), ("b".into(), 2379)]);
         assert_eq!(one.username.as_deref(), Some("app"));
-        assert_eq!(one.password.as_deref(), Some("p@ss"));
+        assert_eq!(one.password, Some("p@ss".into()));
         assert_eq!((one.prefix.as_str(), one.timeout.as_millis()), ("", 500));
         assert!(one.tls.is_none());
         let found = config("etcds+srv://example.com").unwrap();

@@ -6,7 +6,7 @@ use tenure_core::{Result, Store};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Tls, Topology};
 
 use crate::engine::Engine;
-use crate::servers::{addresses, files, invalid, password};
+use crate::servers::{addresses, files, invalid, login_password};
 use crate::url::Servers;
 use crate::{StoreUrl, parse_duration};
 
@@ -52,7 +52,7 @@ fn of_server(
     let mut config = RedisConfig::new(topology);
     config.database = database;
     config.username = servers.user.clone();
-    config.password = password(url);
+    config.password = login_password(url)?;
     config.tls = tls(url)?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(one.topology, Topology::Single { server: ("cache".into(), 7000) });
         assert_eq!((one.database, one.prefix.as_str()), (3, ""));
         assert_eq!(one.username.as_deref(), Some("app"));
-        assert_eq!(one.password.as_deref(), Some("p@ss"));
+        assert_eq!(one.password, Some("p@ss".into()));
         assert_eq!(one.timeout.as_millis(), 500);
 
         let sentinel = config("redis+sentinel://a,b:1/main/2").unwrap();
@@ -163,8 +163,7 @@ mod tests {
         let servers: Vec<_> = config.nodes.iter().map(|node| node.topology.clone()).collect();
         let single = |host: &str, port| Topology::Single { server: (host.into(), port) };
         assert_eq!(servers, [single("a", 6379), single("b", 7000), single("c", 6379)]);
-        let alike =
-            |node: &RedisConfig| node.database == 2 && node.password.as_deref() == Some("pw");
+        let alike = |node: &RedisConfig| node.database == 2 && node.password == Some("pw".into());
         assert!(config.nodes.iter().all(alike));
         assert_eq!(config.node_timeout.unwrap().as_millis(), 20);
         assert_eq!(config.max_ttl.as_secs(), 300);

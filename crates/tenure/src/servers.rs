@@ -30,6 +30,18 @@ pub(crate) fn password(url: &StoreUrl) -> Option<String> {
     password_in(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
+/// As [`password`], or the file that `password-file=` names.
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+pub(crate) fn login_password(url: &StoreUrl) -> Result<Option<tenure_tls::Password>> {
+    match url.option("password-file") {
+        Some(_) if url.password().is_some() => {
+            Err(invalid("there is a password in the URL and a password-file=: leave one out"))
+        }
+        Some(path) => Ok(Some(tenure_tls::Password::File(path.into()))),
+        None => Ok(password(url).map(Into::into)),
+    }
+}
+
 fn password_in(url: &StoreUrl, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     if let Some(password) = url.password() {
         return Some(password.to_owned());

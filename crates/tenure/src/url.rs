@@ -72,7 +72,7 @@ impl StoreUrl {
     }
 
     /// The same URL with what it leaves to the environment filled in: for `local` the default
-    /// directory, for `ca=`, `cert=` and `key=` the current one, and for a login the password. What
+    /// directory, for files (`ca=` …) the current one, and for a login the password. What
     /// it shows then leads to the same store from anywhere on this machine.
     ///
     /// # Errors
@@ -83,7 +83,8 @@ impl StoreUrl {
         }
         #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
         {
-            let password = crate::servers::password(&self).map(Secret);
+            let in_file = self.option("password-file").is_some();
+            let password = crate::servers::password(&self).filter(|_| !in_file).map(Secret);
             if let Place::Servers(servers) = &mut self.place {
                 // Only Redis knows a password without a user.
                 let logs_in = servers.user.is_some()
@@ -93,7 +94,7 @@ impl StoreUrl {
         }
         for (name, value) in &mut self.options {
             // An empty path and one that is not UTF-8 stay as they are: opening the file fails then.
-            if matches!(name.as_str(), "ca" | "cert" | "key")
+            if matches!(name.as_str(), "ca" | "cert" | "key" | "password-file")
                 && let Ok(path) = std::path::absolute(&value)
                 && let Some(path) = path.to_str()
             {

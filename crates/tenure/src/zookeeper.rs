@@ -8,7 +8,7 @@ use tenure_zookeeper::{Access, Neighbours, Tls, ZooKeeperConfig, ZooKeeperStore}
 use crate::StoreUrl;
 use crate::engine::Engine;
 use crate::percent;
-use crate::servers::{addresses, files, invalid, password};
+use crate::servers::{addresses, files, invalid, login_password};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(ZooKeeperStore::connect(configuration(url)?).await?))
@@ -20,9 +20,11 @@ fn configuration(url: &StoreUrl) -> Result<ZooKeeperConfig> {
     let chroot = String::from_utf8(percent::decode(servers.path.trim_end_matches('/')));
     config.chroot = chroot.map_err(|_| invalid("the chroot is not UTF-8"))?;
     config.username = servers.user.clone();
-    config.password = password(url).filter(|_| config.username.is_some());
+    config.password = login_password(url)?.filter(|_| config.username.is_some());
     if config.username.is_some() && config.password.is_none() {
-        return Err(invalid("a user needs a password: in the URL, or in TENURE_PASSWORD"));
+        return Err(invalid(
+            "a user needs a password: in the URL, in TENURE_PASSWORD, or password-file=",
+        ));
     }
     if config.username.is_none() && servers.password.is_some() {
         return Err(invalid("a password needs a user: write zk://user:password@host"));
@@ -84,7 +86,7 @@ mod tests {
         let one = config("zk://app:p%40ss@[::1]:7000,b/apps/locks/?prefix=&timeout=500ms").unwrap();
         assert_eq!(one.servers, [("::1".into(), 7000), ("b".into(), 2181)]);
         assert_eq!(one.username.as_deref(), Some("app"));
-        assert_eq!(one.password.as_deref(), Some("p@ss"));
+        assert_eq!(one.password, Some("p@ss".into()));
         assert_eq!((one.chroot.as_str(), one.prefix.as_str()), ("/apps/locks", ""));
         assert_eq!((one.timeout.as_millis(), one.access), (500, Access::Creator));
         assert!(one.tls.is_none());

@@ -1,5 +1,6 @@
 //! Sockets and encrypted connections, as all stores set them up: always verified, from PEM files.
 
+mod password;
 mod stream;
 
 use std::error::Error as StdError;
@@ -7,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use password::Password;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 pub use stream::Stream;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure_tls::Tls;
+use tenure_tls::{Password, Tls};
 
 use crate::wire::CreateMode;
 
@@ -19,7 +19,7 @@ pub struct ZooKeeperConfig {
     /// The user to log in as (scheme `digest`).
     pub username: Option<String>,
     /// The password to log in with.
-    pub password: Option<String>,
+    pub password: Option<Password>,
     /// Who may do what with the nodes that are created.
     pub access: Access,
     /// TLS, where the servers speak it.
@@ -81,7 +81,7 @@ impl fmt::Debug for ZooKeeperConfig {
             .field("chroot", &self.chroot)
             .field("prefix", &self.prefix)
             .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("password", &self.password)
             .field("access", &self.access)
             .field("tls", &self.tls)
             .field("neighbours", &self.neighbours)

@@ -81,7 +81,7 @@ mod wire;
 
 pub use config::{Access, Neighbours, ZooKeeperConfig};
 pub use engine::ZooKeeperEngine;
-pub use tenure_tls::Tls;
+pub use tenure_tls::{Password, Tls};
 
 /// Locks on ZooKeeper.
 pub type ZooKeeperStore = tenure_ordered::OrderedStore<ZooKeeperEngine>;

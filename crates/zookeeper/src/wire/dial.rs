@@ -180,13 +180,14 @@ async fn dial(
     let server = &target.servers[server];
     let dialling = async {
         let tls = target.connector().map_err(Failure::Setup)?;
+        let login = target.login().map_err(Failure::Setup)?;
         let socket = Stream::connect(server, target.timeout).await?;
         reached.store(true, Ordering::Relaxed);
         let stream = match Stream::over(socket, &server.0, tls.as_ref()).await.map_err(Into::into) {
             Err(Failure::Closed) => return Err(Failure::NoTls),
             stream => stream?,
         };
-        shake_hands(stream, hello, target.login()).await
+        shake_hands(stream, hello, login).await
     };
     let dialled = timeout(target.timeout, dialling).await.unwrap_or_else(|_| {
         Err(if reached.load(Ordering::Relaxed) { Failure::Mute } else { Failure::Silent })

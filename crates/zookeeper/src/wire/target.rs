@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tenure_core::Result;
-use tenure_tls::{Tls, TlsConnector};
+use tenure_tls::{Password, Tls, TlsConnector};
 
 /// Where the servers are, and how to log in to them.
 #[derive(Clone)]
@@ -13,7 +13,7 @@ pub(crate) struct Target {
     pub(crate) servers: Vec<(String, u16)>,
     pub(crate) tls: Option<Tls>,
     /// A user's name and password.
-    pub(crate) login: Option<(String, String)>,
+    pub(crate) login: Option<(String, Password)>,
     /// How long to wait for the reply to a call, and for a new connection.
     pub(crate) timeout: Duration,
 }
@@ -25,10 +25,10 @@ impl Target {
         self.tls.as_ref().map(Tls::connector).transpose()
     }
 
-    /// The user's name and password for a new connection. Each connection asks for them anew, so
-    /// that this is the one place to change when passwords are to be read from a file.
-    pub(super) fn login(&self) -> Option<(String, String)> {
-        self.login.clone()
+    /// The user's name and password for a new connection.
+    pub(super) fn login(&self) -> Result<Option<(String, String)>> {
+        let Some((user, password)) = &self.login else { return Ok(None) };
+        Ok(Some((user.clone(), password.read()?)))
     }
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for Target {
         f.debug_struct("Target")
             .field("servers", &self.servers)
             .field("tls", &self.tls)
-            .field("login", &self.login.as_ref().map(|(user, _)| (user, "***")))
+            .field("login", &self.login)
             .field("timeout", &self.timeout)
             .finish()
     }

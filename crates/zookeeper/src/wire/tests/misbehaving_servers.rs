@@ -128,7 +128,7 @@ async fn each_connection_logs_in_first_then_restores_watches_and_tells_what_it_h
 #[tokio::test]
 async fn a_login_that_is_refused_is_denied_at_once_and_ends_a_session_later() {
     let login = |port| {
-        let login = Some(("app".to_owned(), "secret".to_owned()));
+        let login = Some(("app".to_owned(), "secret".into()));
         Target { login, timeout: Duration::from_secs(600), ..target(&[port]) }
     };
     let fake = Fake::start(|_, mut peer| {
