@@ -16,11 +16,9 @@ const AFTER: [Duration; 4] = [
     Duration::from_secs(600),
 ];
 
-/// Waits for `action`, and meanwhile tells who holds the lock, if anybody is interested.
+/// Waits for `action`. Meanwhile reports that the store does not answer, and on a terminal or with
+/// `-v` who holds the lock.
 pub(crate) async fn telling<T>(client: &Client, name: &str, action: impl Future<Output = T>) -> T {
-    if !output::is_watched() {
-        return action.await;
-    }
     tokio::select! {
         biased;
         done = action => done,
@@ -30,18 +28,24 @@ pub(crate) async fn telling<T>(client: &Client, name: &str, action: impl Future<
 
 async fn tell(client: &Client, name: &str) -> std::convert::Infallible {
     let last = AFTER[AFTER.len() - 1];
-    for pause in AFTER.into_iter().chain(std::iter::repeat(last)) {
+    // A fault that lasts a moment only is of interest to those who watch.
+    let hasty = output::is_watched().then_some(AFTER[0]);
+    let later = AFTER.into_iter().skip(1).chain(std::iter::repeat(last));
+    for pause in hasty.into_iter().chain(later) {
         sleep(pause).await;
         match client.inspect(name).await {
             Ok(state) => {
-                if let Some(text) = describe(&state, &Origin::here()) {
+                if output::is_watched()
+                    && let Some(text) = describe(&state, &Origin::here())
+                {
                     output::remark(&text);
                 }
             }
-            // A claim that is in line outlasts this, however long it takes.
+            // A claim that is in line outlasts this, however long it takes. It is a fault: it is
+            // reported under cron, too.
             Err(error) if error.is_transient() => {
                 let why = exit::line(&error);
-                output::remark(&format!("still waiting for the lock {name:?}: {why}"));
+                output::complain(&format!("still waiting for the lock {name:?}: {why}"));
             }
             // The claim meets the same fault, and ends with it.
             Err(_) => {}

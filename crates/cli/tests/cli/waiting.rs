@@ -171,3 +171,33 @@ async fn hold_says_what_it_holds_as_json() {
     assert_eq!(object["owner"].as_str().unwrap().len(), 32);
     assert!(object["store"].as_str().unwrap().starts_with("local:/"));
 }
+
+#[tokio::test]
+async fn an_outage_while_waiting_is_reported_without_a_terminal_and_although_quiet() {
+    if tenure_testkit::lacks("redis-server", "an_outage_while_waiting_is_reported") {
+        return;
+    }
+    let mut server = tenure_testkit::RedisServer::start(&[]).unwrap();
+    let store = Store::new();
+    let url = format!("redis://127.0.0.1:{}?timeout=500ms", server.port());
+    let at = |words: &[&str]| store.tenure(&[&["--store", &url], words].concat());
+    let mut holder = tenure_testkit::Process::spawn(at(&["hold", "a"])).unwrap();
+    line(&mut holder).await;
+    let told = store.scratch().join("told");
+    let mut waiter = at(&["-q", "run", "a", "--", "true"]);
+    waiter.stderr(std::fs::File::create(&told).unwrap());
+    let _waiter = tenure_testkit::Process::spawn(waiter).unwrap();
+    let waits = || async {
+        let status = at(&["--json", "status", "a"]).output().unwrap();
+        String::from_utf8_lossy(&status.stdout).contains("\"waiters\":[{")
+    };
+    assert!(eventually(tenure_testkit::GENEROUS, waits).await);
+    server.stop().unwrap();
+    let says = || async {
+        let told = std::fs::read_to_string(&told).unwrap();
+        told.starts_with("tenure: still waiting for the lock \"a\": ") && told.contains("500ms")
+    };
+    let reported = eventually(2 * tenure_testkit::GENEROUS, says).await;
+    assert!(reported, "{}", std::fs::read_to_string(&told).unwrap());
+    server.cont().unwrap();
+}
