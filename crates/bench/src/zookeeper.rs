@@ -54,8 +54,8 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
         Row::of_times(what, median(ours), against, median(theirs.clone()), bound)
     };
     Ok(vec![
-        row("zookeeper: acquire + release, free, one task", again, Some(1.25)),
-        row("zookeeper: acquire + release, free, two clients in turn", in_turn, Some(1.25)),
+        row("zookeeper: acquire + release, free, one task", again, Some(1.1)),
+        row("zookeeper: acquire + release, free, two clients in turn", in_turn, Some(1.1)),
     ])
 }
 
@@ -65,8 +65,7 @@ async fn use_once(mutex: &Mutex) -> Outcome<Duration> {
     Ok(start.elapsed())
 }
 
-/// From the release to the waiter's guard, against a deletion, the event of it in another session,
-/// and a listing there.
+/// From the release to the waiter's guard, against a deletion and the event of it in another session.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(2)?;
@@ -78,8 +77,8 @@ pub(crate) fn handoff() -> Outcome<Vec<Row>> {
         theirs.push(runtime.block_on(their_handoff(&bares))?);
     }
     let (what, against) =
-        ("zookeeper: hand-off to another client", "a bare delete, its event and a listing");
-    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.5))])
+        ("zookeeper: hand-off to another client", "a bare deletion and its event");
+    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.1))])
 }
 
 /// How long a waiter has waited before it is its turn.
@@ -107,10 +106,8 @@ async fn their_handoff([holder, waiter]: &[Bare; 2]) -> Outcome<Duration> {
     let waiter = waiter.clone();
     let waiting = tokio::spawn(async move {
         changed.await;
-        let children = waiter.children("/bare").await?;
         let granted = Instant::now();
         waiter.delete(&wanted).await?;
-        assert_eq!(children.len(), 1, "nobody else is in line");
         Ok::<_, tenure_core::Error>(granted)
     });
     tokio::time::sleep(WAIT).await;
