@@ -56,7 +56,7 @@ impl<E: Engine> Line<E> {
         owner: OwnerId,
         entry: &Entry<E::Key>,
         listing: Option<Listing<E::Key>>,
-    ) -> Vec<OwnerId> {
+    ) -> Vec<(OwnerId, Order)> {
         let mut view = self.view.lock();
         view.entries.insert(entry.order, entry.clone());
         view.waiters.insert(entry.order, owner);
@@ -123,7 +123,7 @@ impl<E: Engine> Line<E> {
 }
 
 impl<K> View<K> {
-    fn show(&mut self, listing: Listing<K>) -> Vec<OwnerId> {
+    fn show(&mut self, listing: Listing<K>) -> Vec<(OwnerId, Order)> {
         let listed = listing.entries.iter().map(|entry| (entry.order, entry.mode));
         let listed: Vec<(Order, Mode)> = listed.collect();
         let gone = self.queue.handle_listed(listed, listing.covers);
@@ -131,7 +131,8 @@ impl<K> View<K> {
         entries.extend(self.entries.drain().filter(|(order, _)| *order > listing.covers));
         entries.extend(listing.entries.into_iter().map(|entry| (entry.order, entry)));
         self.entries = entries;
-        gone.iter().filter_map(|order| self.waiters.remove(order)).collect()
+        let owner = |order| Some((self.waiters.remove(&order)?, order));
+        gone.into_iter().filter_map(owner).collect()
     }
 }
 
@@ -243,7 +244,7 @@ impl<E: Engine> Follower<E> {
                 view.queue.handle_listing_ended(false);
                 let gone = view.show(listing);
                 drop(view);
-                gone.into_iter().for_each(|owner| self.shared.forget(owner));
+                self.shared.forget(gone);
             }
             Event::Listed(Err(error)) => {
                 self.line.view.lock().queue.handle_listing_ended(true);
@@ -292,9 +293,7 @@ impl<E: Engine> Follower<E> {
         view.entries.remove(&order);
         let owner = view.waiters.remove(&order);
         drop(view);
-        if let Some(owner) = owner {
-            self.shared.forget(owner);
-        }
+        self.shared.forget(owner.map(|owner| (owner, order)));
     }
 
     /// Waits for a moment before anything new is begun: the lines of a client that lost its

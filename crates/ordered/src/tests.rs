@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    Answer, Claim, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Store,
+    Answer, Claim, Eviction, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
+    Renewal, Store, now,
 };
 
-use crate::fake::{FakeEngine, World};
+use crate::claims::{State, Tracked};
+use crate::engine::{Engine, Session};
+use crate::fake::{FakeEngine, Point, World};
 use crate::store::OrderedStore;
 
 type FakeStore = OrderedStore<FakeEngine>;
@@ -70,4 +73,96 @@ async fn a_lock_is_handed_over_in_order_within_and_between_clients() {
         assert!(grant.token > last);
         last = grant.token;
     }
+}
+
+/// A claim with an unknown outcome is given up by the expiry task while it is asked for again.
+#[tokio::test]
+async fn a_claim_that_is_made_again_while_it_expires_keeps_its_new_entry() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    let lost = claim(Mode::Exclusive, SHORT);
+    world.lose(Point::EnterSent);
+    // The expiry task moves the fence, and its look for the entry is slow.
+    let mut expiry = world.pause(Point::Fenced);
+    let patience = Patience::queue(SHORT);
+    assert!(store.claim(&lost, patience).await.is_err());
+    expiry.arrived().await;
+    let grant = granted(store.claim(&lost, patience).await.unwrap());
+    expiry.go_on();
+    // Nothing tells when the task has ended: give it time to do harm.
+    tokio::time::sleep(SHORT / 3).await;
+    assert_eq!(world.entries(&lost.name).len(), 1, "the entry of {grant:?} was removed");
+    assert_eq!(store.renew(&lost).await.unwrap(), Renewal::Renewed);
+}
+
+/// The request of a claim is sent so late that the claim has expired: its session lives on.
+#[tokio::test]
+async fn an_entry_that_is_added_after_its_claim_expired_does_not_stay() {
+    for reply_is_lost in [true, false] {
+        let world: Arc<World> = Arc::default();
+        let store = store(&world).await;
+        let late = claim(Mode::Exclusive, SHORT);
+        let mut entering = world.pause(Point::EnterSent);
+        if reply_is_lost {
+            world.lose(Point::EnterReplied);
+        }
+        let asked = {
+            let (store, late) = (Arc::clone(&store), late.clone());
+            tokio::spawn(async move { store.claim(&late, Patience::queue(SHORT)).await })
+        };
+        entering.arrived().await;
+        until(|| store.shared.claims.find(late.owner).is_none()).await;
+        entering.go_on();
+        let answer = asked.await.unwrap();
+        if reply_is_lost {
+            assert!(answer.is_err());
+            until(|| world.entries(&late.name).is_empty()).await;
+        } else {
+            let grant = granted(answer.unwrap());
+            let own = grant.token.map(|token| token.get().into());
+            assert_eq!(world.entries(&late.name), Vec::from_iter(own), "only the entry that holds");
+        }
+    }
+}
+
+/// The session ends after its claim was told to wait, and before the claim stands in line.
+#[tokio::test]
+async fn a_waiter_of_an_ended_session_does_not_take_its_successor_along() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    granted(other.claim(&alone(), QUEUE).await.unwrap());
+    let (shared, waiter) = (&one.shared, alone());
+    let session = shared.engine.session(LONG).await.unwrap();
+    shared.claims.insert(Tracked::new(&waiter, &session), now() + LONG);
+    let entered = shared.engine.enter(&session, &waiter, Vec::new(), true).await.unwrap();
+    let old = entered.entry;
+    assert!(shared.claims.wait(waiter.owner, LONG, Some((old.clone(), entered.token))));
+    world.end_session(session.id());
+    shared.claims.remove_all_on(&session);
+    assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), Answer::Queued(_)));
+    shared.stand_in_line(&waiter, &old, entered.listing);
+    let line = shared.line(&waiter.name).unwrap();
+    until(|| line.waiting() == 1).await;
+    let tracked = shared.claims.find(waiter.owner).map(|(tracked, _)| tracked.state);
+    let Some(State::Waits(entry, _)) = tracked else { panic!("{tracked:?}") };
+    assert!(entry.order > old.order);
+}
+
+#[tokio::test]
+async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_asked() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let holder = alone();
+    let mut looking = world.pause(Point::IsFree);
+    let asked = {
+        let (one, holder) = (Arc::clone(&one), holder.clone());
+        tokio::spawn(async move { one.claim(&holder, Patience::None).await })
+    };
+    looking.arrived().await;
+    one.tidy().await;
+    looking.go_on();
+    granted(asked.await.unwrap().unwrap());
+    let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
+    assert_eq!(other.evict(&eviction).await.unwrap(), Released::Released);
+    until(|| one.shared.claims.find(holder.owner).is_none()).await;
 }
