@@ -14,12 +14,18 @@ use parking_lot::Mutex;
 use tenure_core::{Error, LockName, Mode, Moment, OwnerId, Result, now};
 use tenure_proto::{Backoff, Order, OrderedQueue, Step, WatchFor};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::engine::{Change, Engine, Entry, Listing, Watching};
 use crate::shared::Shared;
 
-/// How often the queue is listed although nothing was heard, in case news was lost.
+/// How often a short queue is listed although nothing was heard, in case news was lost.
 const LIST_ANYWAY: Duration = Duration::from_secs(30);
+
+/// The interval grows with the queue, so that the listings of all its waiters' processes together do
+/// not grow with the square of its length: so many entries are listed in each `LIST_ANYWAY`.
+const SHORT_QUEUE: usize = 100;
+const LONGEST_INTERVAL: u32 = 20;
 
 /// From when on, and how often, an outage is reported to the log.
 const FIRST_WARNING: Duration = Duration::from_secs(5);
@@ -107,15 +113,19 @@ impl<E: Engine> Line<E> {
             watches: HashMap::new(),
             events: FuturesUnordered::new(),
             paused: false,
+            list_at: Instant::now(),
             backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
             trouble: None,
         };
+        follower.list_later();
         while follower.begin_wanted() {
-            let anyway = tokio::time::sleep(LIST_ANYWAY.mul_f64(follower.spread()));
             tokio::select! {
                 Some(event) = follower.events.next() => follower.handle(event),
                 () = self.wake.notified() => {}
-                () = anyway => self.view.lock().queue.handle_stale(),
+                () = tokio::time::sleep_until(follower.list_at) => {
+                    self.view.lock().queue.handle_stale();
+                    follower.list_later();
+                }
             }
             self.advance(&follower.shared);
         }
@@ -144,6 +154,8 @@ struct Follower<E: Engine> {
     events: FuturesUnordered<BoxFuture<'static, Event<E::Key>>>,
     /// Nothing new is begun until the pause after a fault is over.
     paused: bool,
+    /// When the queue is listed although nothing was heard.
+    list_at: Instant,
     backoff: Backoff,
     trouble: Option<Trouble>,
 }
@@ -245,6 +257,7 @@ impl<E: Engine> Follower<E> {
                 let gone = view.show(listing);
                 drop(view);
                 self.shared.forget(gone);
+                self.list_later();
             }
             Event::Listed(Err(error)) => {
                 self.line.view.lock().queue.handle_listing_ended(true);
@@ -320,6 +333,11 @@ impl<E: Engine> Follower<E> {
         }
     }
 
+    fn list_later(&mut self) {
+        let entries = self.line.view.lock().entries.len();
+        self.list_at = Instant::now() + list_interval(entries).mul_f64(self.spread());
+    }
+
     fn recover(&mut self) {
         self.trouble = None;
         self.backoff.reset();
@@ -335,5 +353,23 @@ impl<E: Engine> Follower<E> {
     /// Between 0.75 and 1.25.
     fn spread(&self) -> f64 {
         0.75 + (self.chance() >> 11) as f64 / (1_u64 << 53) as f64 / 2.0
+    }
+}
+
+fn list_interval(entries: usize) -> Duration {
+    let intervals = u32::try_from(entries.div_ceil(SHORT_QUEUE)).unwrap_or(u32::MAX);
+    LIST_ANYWAY * intervals.clamp(1, LONGEST_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_queue_is_listed_less_often() {
+        assert_eq!(list_interval(0), LIST_ANYWAY);
+        assert_eq!(list_interval(SHORT_QUEUE), LIST_ANYWAY);
+        assert_eq!(list_interval(10 * SHORT_QUEUE), 10 * LIST_ANYWAY);
+        assert_eq!(list_interval(usize::MAX), LONGEST_INTERVAL * LIST_ANYWAY);
     }
 }
