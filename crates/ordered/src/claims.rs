@@ -128,6 +128,11 @@ impl<E: Engine> Claims<E> {
         tracked
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().by_owner.is_empty()
+    }
+
     /// The claim, and whether it is being removed.
     pub(crate) fn find(&self, owner: OwnerId) -> Option<(Tracked<E>, bool)> {
         let table = self.table.lock();

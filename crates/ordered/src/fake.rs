@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tenure_core::{
     Background, Claim, Error, ErrorKind, Eviction, Fence, Fencing, Finding, LockName, Moment,
-    Result, Store, Token, now,
+    OwnerId, Result, Store, Token, now,
 };
 use tenure_proto::Order;
 use tokio::sync::{oneshot, watch};
@@ -36,6 +36,8 @@ struct State {
     queues: HashMap<LockName, BTreeMap<Order, Stored>>,
     /// The loss channels of sessions that live.
     sessions: HashMap<i64, Vec<u8>>,
+    /// How often the write fence of each session was moved.
+    fences: HashMap<i64, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,10 +53,14 @@ struct Stored {
 pub(crate) enum Point {
     /// Before the request of `enter` is sent.
     EnterSent,
+    /// When the request of `enter` was sent: if it is lost, it may take effect later.
+    EnterUnderWay,
     /// Between the effect of `enter` and its reply.
     EnterReplied,
     /// Between the effect of `fence_writes` and its reply.
     Fenced,
+    /// Between the effect of `remove` and its reply.
+    Removed,
     /// Before the reply of `is_free`.
     IsFree,
 }
@@ -124,6 +130,26 @@ impl World {
         changed
     }
 
+    /// Adds an entry, if the session lives and its write fence is where it was.
+    fn add(&self, session: i64, fence: u64, claim: &Claim, record: Vec<u8>) -> Option<Entry<i64>> {
+        self.change(|state| {
+            let moved = state.fences.get(&session).copied().unwrap_or_default() != fence;
+            if moved || !state.sessions.contains_key(&session) {
+                return None;
+            }
+            let (order, written) = (Order::from(state.revision), state.revision);
+            let Claim { mode, owner, name, .. } = claim.clone();
+            let entry = Entry { order, mode, owner: Some(owner), key: session };
+            let stored = Stored { entry: entry.clone(), session, record, written };
+            state.queues.entry(name).or_default().insert(order, stored);
+            Some(entry)
+        })
+    }
+
+    fn fence(&self, session: i64) -> u64 {
+        self.state.lock().fences.get(&session).copied().unwrap_or_default()
+    }
+
     /// The orders of a lock's entries.
     pub(crate) fn entries(&self, name: &LockName) -> Vec<Order> {
         let state = self.state.lock();
@@ -138,6 +164,16 @@ impl World {
                 queue.retain(|_, stored| stored.session != session);
             }
         });
+    }
+
+    /// The owners of a lock's entries.
+    pub(crate) fn owners(&self, name: &LockName) -> Vec<OwnerId> {
+        self.list(name).entries.into_iter().filter_map(|entry| entry.owner).collect()
+    }
+
+    /// The sessions that live.
+    pub(crate) fn sessions(&self) -> Vec<i64> {
+        self.state.lock().sessions.keys().copied().collect()
     }
 
     fn lives(&self, session: i64) -> bool {
@@ -269,20 +305,22 @@ impl Engine for FakeEngine {
         look: bool,
     ) -> Result<Entered<i64>> {
         self.world.reach(Point::EnterSent).await?;
-        let entry = self.world.change(|state| {
-            if !state.sessions.contains_key(&session.id) {
-                return None;
+        let entry = loop {
+            let fence = self.world.fence(session.id);
+            if let Err(lost) = self.world.reach(Point::EnterUnderWay).await {
+                let (world, id, claim) = (Arc::clone(&self.world), session.id, claim.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(now().as_nanos() % 8)).await;
+                    world.add(id, fence, &claim, record)
+                });
+                return Err(lost);
             }
-            let (order, written) = (Order::from(state.revision), state.revision);
-            let Claim { mode, owner, name, .. } = claim.clone();
-            let entry = Entry { order, mode, owner: Some(owner), key: session.id };
-            let stored = Stored { entry: entry.clone(), session: session.id, record, written };
-            state.queues.entry(name).or_default().insert(order, stored);
-            Some(entry)
-        });
-        let Some(entry) = entry else {
-            session.over.send_replace(true);
-            return Err(Error::new(ErrorKind::Unreachable, "acquire", "the session is over"));
+            if let Some(entry) = self.world.add(session.id, fence, claim, record.clone()) {
+                break entry;
+            }
+            if !session.check(&self.world) {
+                return Err(Error::new(ErrorKind::Unreachable, "acquire", "the session is over"));
+            }
         };
         let listing = look.then(|| self.world.list(&claim.name));
         self.world.reach(Point::EnterReplied).await?;
@@ -291,6 +329,7 @@ impl Engine for FakeEngine {
     }
 
     async fn fence_writes(&self, session: &Arc<FakeSession>, _: Moment) -> Result<bool> {
+        self.world.change(|state| *state.fences.entry(session.id).or_default() += 1);
         self.world.reach(Point::Fenced).await?;
         Ok(session.check(&self.world))
     }
@@ -330,6 +369,7 @@ impl Engine for FakeEngine {
         let removed = self.world.change(|state| {
             state.queues.get_mut(name).is_some_and(|queue| queue.remove(&entry.order).is_some())
         });
+        self.world.reach(Point::Removed).await?;
         Ok(removed)
     }
 
@@ -365,7 +405,10 @@ impl Engine for FakeEngine {
         let (world, id) = (Arc::clone(&self.world), session.id);
         let mut written = world.written.subscribe();
         let content = world.state.lock().sessions.get(&id).cloned();
-        let Some(content) = content.filter(|_| session.check(&world)) else { return Ok(None) };
+        let Some(content) = content else {
+            session.check(&world);
+            return Ok(None);
+        };
         let known = content.clone();
         let changed = async move {
             while world.state.lock().sessions.get(&id) == Some(&known) {

@@ -178,19 +178,17 @@ impl<E: Engine> Shared<E> {
     /// Listens for the losses of a session's claims. Returns when the session is over.
     async fn hear_losses(self: &Arc<Self>, session: &Arc<E::Session>) {
         loop {
-            let heard: Result<()> = async {
-                let Some((content, changed)) = self.engine.open_loss_channel(session).await? else {
-                    return Ok(());
-                };
-                for hold in losses(&content) {
-                    self.evicted(hold);
+            let heard = match self.engine.open_loss_channel(session).await {
+                Ok(None) => return,
+                Ok(Some((content, changed))) => {
+                    losses(&content).for_each(|hold| self.evicted(hold));
+                    changed.await
                 }
-                changed.await.map(drop)
-            }
-            .await;
+                Err(error) => Err(error),
+            };
             match heard {
                 _ if session.is_over() => return,
-                Ok(()) => {}
+                Ok(_) => {}
                 Err(error) => {
                     tracing::debug!(session = session.id(), %error, "losses are not heard");
                     tokio::time::sleep(PAUSE).await;

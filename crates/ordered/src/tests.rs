@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tenure_core::{
     Answer, Claim, Eviction, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
     Renewal, Store, now,
 };
+use tenure_proto::admitted;
 
 use crate::claims::{State, Tracked};
 use crate::engine::{Engine, Session};
@@ -165,4 +167,124 @@ async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_a
     let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
     assert_eq!(other.evict(&eviction).await.unwrap(), Released::Released);
     until(|| one.shared.claims.find(holder.owner).is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_claims_and_lost_replies_leaves_nothing_behind() {
+    storm(&Arc::default(), true).await;
+}
+
+/// Entries are taken away by force, and sessions end: holders are told late, but no claim hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_evictions_and_lost_sessions_leaves_nothing_behind() {
+    let world: Arc<World> = Arc::default();
+    let enemy = {
+        let (world, store) = (Arc::clone(&world), store(&world).await);
+        tokio::spawn(async move {
+            let name = alone().name;
+            loop {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let chance = usize::from(OwnerId::random().as_bytes()[0]);
+                let (owners, sessions) = (world.owners(&name), world.sessions());
+                if chance % 8 == 0 && !sessions.is_empty() {
+                    world.end_session(sessions[chance % sessions.len()]);
+                } else if !owners.is_empty() {
+                    let owner = owners[chance % owners.len()];
+                    let _ = store.evict(&Eviction::new(name.clone(), owner, "a test")).await;
+                }
+            }
+        })
+    };
+    storm(&world, false).await;
+    enemy.abort();
+}
+
+/// Claims come, wait, give up, hold and leave, and replies are lost: at no time do two hold that
+/// exclude each other, and in the end nothing is left.
+async fn storm(world: &Arc<World>, exclusive: bool) {
+    const MODES: [Mode; 4] =
+        [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Permits { take: 1, of: 2 }];
+    const LOSSES: [Point; 4] =
+        [Point::EnterUnderWay, Point::EnterReplied, Point::Fenced, Point::Removed];
+    let inside: Arc<Mutex<Vec<(OwnerId, Mode)>>> = Arc::default();
+    let mut stores = Vec::new();
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let store = store(world).await;
+        for _ in 0..4 {
+            let (world, store) = (Arc::clone(world), Arc::clone(&store));
+            let inside = Arc::clone(&inside);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let chance = OwnerId::random().as_bytes().map(usize::from);
+                    let claim = claim(MODES[chance[0] % 4], LONG);
+                    if chance[1] % 4 == 0 {
+                        world.lose(LOSSES[chance[2] % 4]);
+                    }
+                    if come_and_go(&store, &claim, &inside, exclusive, chance[3]).await {
+                        continue;
+                    }
+                    while store.release(&claim).await.is_err() {}
+                }
+            }));
+        }
+        stores.push(store);
+    }
+    for task in tasks {
+        tokio::time::timeout(LONG, task).await.expect("a claim hangs").unwrap();
+    }
+    let name = alone().name;
+    // A request that was lost takes effect by then, or never.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(world.entries(&name), [], "no entry is left");
+    for store in stores {
+        until(|| store.shared.lines.lock().is_empty()).await;
+        assert!(store.shared.claims.is_empty());
+    }
+}
+
+const ROUNDS: usize = 150;
+
+/// One claim, from its arrival to its release. False: it gave up.
+async fn come_and_go(
+    store: &FakeStore,
+    claim: &Claim,
+    inside: &Mutex<Vec<(OwnerId, Mode)>>,
+    exclusive: bool,
+    chance: usize,
+) -> bool {
+    loop {
+        let Ok(answer) = store.claim(claim, QUEUE).await else { continue };
+        let answer = match answer {
+            Answer::Queued(place) => {
+                let gives_up = chance % 4 == 0;
+                let patience = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
+                match tokio::time::timeout(patience, store.wait(claim, &place)).await {
+                    Ok(answer) => answer.unwrap(),
+                    Err(_) => {
+                        assert!(gives_up, "a waiter hangs");
+                        return false;
+                    }
+                }
+            }
+            answer => answer,
+        };
+        match answer {
+            Answer::Granted(_) => break,
+            _ => continue,
+        }
+    }
+    {
+        let mut inside = inside.lock();
+        inside.push((claim.owner, claim.mode));
+        let modes = inside.iter().map(|(_, mode)| *mode);
+        assert!(!exclusive || admitted(modes) == inside.len(), "{inside:?}");
+    }
+    tokio::time::sleep(Duration::from_micros(chance as u64 * 4)).await;
+    inside.lock().retain(|(owner, _)| *owner != claim.owner);
+    let mut released = store.release(claim).await;
+    while released.is_err() {
+        released = store.release(claim).await;
+    }
+    true
 }
