@@ -41,10 +41,11 @@ impl Dialer {
         let endpoint = Endpoint::from_shared(format!("http://{authority}:{port}"))
             .map_err(malformed)?
             .connect_timeout(timeout)
-            // etcd takes more than one ping in five seconds for abuse.
+            // etcd takes more than one ping in five seconds for abuse, and any ping on a connection
+            // without a call: it closes the connection at the third.
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(5))
-            .keep_alive_while_idle(true);
+            .keep_alive_while_idle(false);
         Ok(Self { host: host.clone(), port: *port, tls: tls.cloned(), endpoint })
     }
 

@@ -54,17 +54,17 @@ struct Server {
     dialer: Dialer,
     at_home: Mutex<Channel>,
     in_background: Mutex<Channel>,
-    /// Whether the configuration names it.
-    configured: bool,
+    /// Which member of the cluster it was found to be. `None`: the configuration names it.
+    found: Option<u64>,
 }
 
 impl Server {
-    fn new(dialer: Dialer, background: &Background, configured: bool) -> Arc<Self> {
+    fn new(dialer: Dialer, background: &Background, found: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             at_home: Mutex::new(dialer.channel()),
             in_background: Mutex::new(channel_in(background, &dialer)),
             dialer,
-            configured,
+            found,
         })
     }
 }
@@ -133,7 +133,7 @@ impl Endpoints {
         }
         let server = |address: &(String, u16)| {
             let dialer = Dialer::new(address, config.tls.as_ref(), config.timeout)?;
-            Ok(Server::new(dialer, background, true))
+            Ok(Server::new(dialer, background, None))
         };
         let servers = addresses.iter().map(server).collect::<Result<Vec<_>>>()?;
         let endpoints = Arc::new(Self {
@@ -190,7 +190,7 @@ impl Endpoints {
     /// Each server of the configuration by name.
     pub(crate) fn each_configured(&self) -> Vec<(String, Link)> {
         let servers = self.servers();
-        let configured = servers.iter().filter(|server| server.configured);
+        let configured = servers.iter().filter(|server| server.found.is_none());
         configured.map(|server| (server.dialer.name(), self.link_to(server))).collect()
     }
 
@@ -247,7 +247,11 @@ impl Endpoints {
                 Verdict::Refused => return Err(error),
                 Verdict::LoggedOut if self.login.is_some() && !logged_in_again => {
                     logged_in_again = true;
-                    self.log_in(operation, login).await?;
+                    let logged_in = self.log_in(operation, login).await;
+                    let unknown = |error: Error| {
+                        if doubt { error.with_unknown_effect() } else { error }
+                    };
+                    logged_in.map_err(unknown)?;
                     continue;
                 }
                 Verdict::LoggedOut => return Err(error),
@@ -366,7 +370,8 @@ impl Endpoints {
         Err(failure.unwrap_or_else(silent))
     }
 
-    /// Asks the cluster for its members, and adds those that can be reached to the servers.
+    /// Asks the cluster for its members, adds those that can be reached to the servers, and drops those
+    /// that were found earlier and are members no more.
     async fn look_for_members(self: &Arc<Self>) {
         let list =
             |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
@@ -384,7 +389,11 @@ impl Endpoints {
             for address in self.addresses(member) {
                 let dialer = Dialer::new(&address, self.tls.as_ref(), self.timeout);
                 let Ok(dialer) = dialer else { continue };
-                let server = Server::new(dialer, &self.background, false);
+                // One that did not answer just now is no new one.
+                if known.iter().any(|server| server.dialer.name() == dialer.name()) {
+                    continue;
+                }
+                let server = Server::new(dialer, &self.background, Some(member.id));
                 // An address that a member advertises may lead elsewhere from here: to another
                 // cluster, even.
                 if self.identity(&server).await == Some((cluster, member.id)) {
@@ -394,10 +403,9 @@ impl Endpoints {
                 }
             }
         }
-        if !found.is_empty() {
-            let mut servers = self.servers.lock();
-            *servers = servers.iter().cloned().chain(found).collect();
-        }
+        let members: Vec<u64> = listed.members.iter().map(|member| member.id).collect();
+        let mut servers = self.servers.lock();
+        *servers = with_members(&servers, &members, found);
     }
 
     /// Which cluster a server is of, and which member of it.
@@ -418,6 +426,16 @@ impl Endpoints {
         };
         member.client_ur_ls.iter().filter_map(address).collect()
     }
+}
+
+/// The servers without those that were found and are members no more, and with new ones.
+fn with_members(
+    servers: &[Arc<Server>],
+    members: &[u64],
+    new: Vec<Arc<Server>>,
+) -> Arc<[Arc<Server>]> {
+    let is_member = |server: &&Arc<Server>| server.found.is_none_or(|id| members.contains(&id));
+    servers.iter().filter(is_member).cloned().chain(new).collect()
 }
 
 /// Looks for members that have joined the cluster, until the endpoints are dropped.
@@ -469,5 +487,26 @@ impl Drop for Silence<'_> {
             self.endpoints.renew_connection(self.server);
             self.endpoints.turn_from(self.turn);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_was_found_is_dropped_when_it_is_no_member_any_more() {
+        let background = Background::start("test").unwrap();
+        let server = |port: u16, found| {
+            let dialer = Dialer::new(&("h".into(), port), None, Duration::from_secs(1)).unwrap();
+            Server::new(dialer, &background, found)
+        };
+        let mut servers: Arc<[_]> = [server(1, None)].into();
+        // A cluster whose members are replaced one by one.
+        for id in 2..100 {
+            servers = with_members(&servers, &[id], vec![server(id as u16, Some(id))]);
+        }
+        let names: Vec<String> = servers.iter().map(|server| server.dialer.name()).collect();
+        assert_eq!(names, ["h:1", "h:99"]);
     }
 }

@@ -24,16 +24,24 @@ pub(crate) fn verdict(status: &Status) -> Verdict {
     if chain(status).any(|cause| cause.is::<ConnectError>()) {
         return Verdict::Unsent;
     }
+    // What a member says has no cause here. A connection that breaks may have any code: which one
+    // depends also on the features of tonic that the program uses.
+    if StdError::source(status).is_some() {
+        return Verdict::Doubtful;
+    }
     match status.code() {
         Code::Unauthenticated => Verdict::LoggedOut,
         Code::InvalidArgument if said.contains("revision of auth store is old") => {
             Verdict::LoggedOut
         }
+        // Logins were enabled after we connected.
+        Code::InvalidArgument if said.contains("user name is empty") => Verdict::LoggedOut,
         // These come from the connection, or from a member that has no leader.
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-            Verdict::Doubtful
-        }
-        Code::Internal if StdError::source(status).is_some() => Verdict::Doubtful,
+        Code::Unavailable
+        | Code::DeadlineExceeded
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::Internal => Verdict::Doubtful,
         _ => Verdict::Refused,
     }
 }
@@ -106,4 +114,35 @@ fn tls(cause: &(dyn StdError + 'static)) -> Option<String> {
     // HTTP/2 keeps of an error that comes after the handshake only what it says.
     let late = || Some(cause.to_string()).filter(|said| said.contains("fatal alert"));
     distrust(cause).or_else(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_core::Effect;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_breaks_leaves_the_outcome_unknown_whatever_the_reason() {
+        // In a program that uses tonic's servers too, a connection that the server closes for too
+        // many pings has the second of these.
+        for code in [Code::Internal, Code::ResourceExhausted, Code::Unknown] {
+            let mut status = Status::new(code, "h2 protocol error");
+            status.set_source(Arc::new(std::io::Error::other("closed")));
+            let error = fault("acquire", status);
+            assert_eq!(error.effect(), Effect::Unknown, "{error}");
+            assert!(error.is_transient(), "{error}");
+        }
+        assert_eq!(verdict(&Status::internal("Missing response message.")), Verdict::Doubtful);
+        let busy = Status::new(Code::ResourceExhausted, "etcdserver: too many requests");
+        assert_eq!(fault("acquire", busy).effect(), Effect::None);
+    }
+
+    #[test]
+    fn a_server_on_which_logins_were_enabled_meanwhile_is_logged_in_to() {
+        let said = "etcdserver: user name is empty";
+        assert_eq!(verdict(&Status::new(Code::InvalidArgument, said)), Verdict::LoggedOut);
+    }
 }

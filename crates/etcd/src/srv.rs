@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use simple_dns::rdata::RData;
-use simple_dns::{CLASS, Name, Packet, QCLASS, QTYPE, Question, TYPE};
+use simple_dns::{CLASS, Name, Packet, QCLASS, QTYPE, Question, RCODE, TYPE};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -102,6 +102,10 @@ fn read(id: u16, reply: &[u8]) -> Result<Option<Vec<(String, u16)>>> {
     if packet.has_flags(simple_dns::PacketFlag::TRUNCATION) {
         return Ok(None);
     }
+    // Only these two say that the domain was looked for: others are the name server's own trouble.
+    if !matches!(packet.rcode(), RCODE::NoError | RCODE::NameError) {
+        return Err(unreachable(&format!("the name server failed: {:?}", packet.rcode())));
+    }
     let mut found: Vec<(u16, String, u16)> = Vec::new();
     for record in &packet.answers {
         if let RData::SRV(srv) = &record.rdata {
@@ -174,6 +178,10 @@ mod tests {
         assert!(read(7, &reply).unwrap().is_none());
         assert!(read(8, &reply).is_err(), "it is for another question");
         assert!(read(7, b"nonsense").is_err());
+        let mut failed = Packet::new_reply(7);
+        *failed.rcode_mut() = RCODE::ServerFailure;
+        let failed = failed.build_bytes_vec().unwrap();
+        assert!(read(7, &failed).is_err(), "the next name server is asked");
         assert!(question(1, &format!("{}.example", "x".repeat(64))).is_err());
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Tracked<E: Engine> {
     pub(crate) unrecorded: Option<Moment>,
     /// Notified when `state` changes.
     pub(crate) changed: Arc<Notify>,
+    /// Tells this stay in the registry from earlier and later ones of the same owner.
+    pub(crate) stay: u64,
 }
 
 /// How far a claim got.
@@ -45,6 +47,7 @@ impl<E: Engine> Clone for Tracked<E> {
             fault: self.fault.clone(),
             unrecorded: self.unrecorded,
             changed: Arc::clone(&self.changed),
+            stay: self.stay,
         }
     }
 }
@@ -59,6 +62,14 @@ impl<E: Engine> Tracked<E> {
             fault: None,
             unrecorded: None,
             changed: Arc::default(),
+            stay: 0,
+        }
+    }
+
+    fn has_entry(&self, order: Order) -> bool {
+        match &self.state {
+            State::Unsure => false,
+            State::Waits(entry, _) | State::Holds(entry, _) => entry.order == order,
         }
     }
 }
@@ -84,16 +95,8 @@ struct Row<E: Engine> {
     /// How many calls of `wait` keep its place, and for how long it stays after the last.
     waits: u32,
     patience: Duration,
-    /// Tells this stay from an earlier one of the same owner.
-    stay: u64,
     /// It is being removed: nothing can save it.
     overdue: bool,
-}
-
-/// A claim whose time is over.
-pub(crate) struct Overdue<E: Engine> {
-    pub(crate) tracked: Tracked<E>,
-    pub(crate) stay: u64,
 }
 
 impl<E: Engine> Default for Claims<E> {
@@ -106,17 +109,32 @@ impl<E: Engine> Default for Claims<E> {
 
 impl<E: Engine> Claims<E> {
     /// Notes that a claim has, or is about to have, an entry until this moment.
-    pub(crate) fn insert(&self, tracked: Tracked<E>, ends: Moment) {
+    pub(crate) fn insert(&self, tracked: Tracked<E>, ends: Moment) -> Tracked<E> {
+        self.add(tracked, ends, false)
+    }
+
+    /// Notes that a claim may have an entry that is to be removed.
+    pub(crate) fn insert_overdue(&self, tracked: Tracked<E>) {
+        self.add(tracked, now(), true);
+    }
+
+    fn add(&self, mut tracked: Tracked<E>, ends: Moment, overdue: bool) -> Tracked<E> {
         let owner = tracked.claim.owner;
         let mut table = self.table.lock();
         table.last += 1;
-        let stay = table.last;
+        tracked.stay = table.last;
         table.take(owner);
         let patience = Duration::ZERO;
-        let row = Row { tracked, ends, waits: 0, patience, stay, overdue: false };
+        let row = Row { tracked: tracked.clone(), ends, waits: 0, patience, overdue };
         table.by_owner.insert(owner, row);
         table.by_end.insert((ends, owner));
         self.ring(&mut table, ends);
+        tracked
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().by_owner.is_empty()
     }
 
     /// The claim, and whether it is being removed.
@@ -253,39 +271,51 @@ impl<E: Engine> Claims<E> {
         }
     }
 
-    /// Forgets a claim: its entry is gone.
-    pub(crate) fn remove(&self, owner: OwnerId) -> Option<Tracked<E>> {
-        let tracked = self.table.lock().take(owner)?;
-        tracked.changed.notify_waiters();
-        Some(tracked)
+    /// Forgets a claim: its entry is gone. A later claim of the same owner stays.
+    pub(crate) fn remove(&self, tracked: &Tracked<E>) {
+        self.remove_if(tracked.claim.owner, |known| known.stay == tracked.stay);
     }
 
-    /// As [`remove`](Self::remove), for this stay of an owner and no later one.
-    pub(crate) fn end(&self, owner: OwnerId, stay: u64) {
-        if self.is_staying(owner, stay) {
-            self.remove(owner);
-        }
+    /// Forgets the claim that has this entry, which is gone.
+    pub(crate) fn forget(&self, owner: OwnerId, order: Order) {
+        self.remove_if(owner, |known| known.has_entry(order));
     }
 
-    /// Whether the owner has neither left since then, nor come anew.
-    pub(crate) fn is_staying(&self, owner: OwnerId, stay: u64) -> bool {
-        self.table.lock().by_owner.get(&owner).is_some_and(|row| row.stay == stay)
+    fn remove_if(
+        &self,
+        owner: OwnerId,
+        is_meant: impl FnOnce(&Tracked<E>) -> bool,
+    ) -> Option<Tracked<E>> {
+        let mut table = self.table.lock();
+        table.by_owner.get(&owner).filter(|row| is_meant(&row.tracked))?;
+        let removed = table.take(owner)?;
+        removed.changed.notify_waiters();
+        Some(removed)
     }
 
-    /// Forgets the claim that has this entry, taken from it by force. True if it held.
+    /// Whether the claim is still here: it was not forgotten, and its owner has not come anew.
+    pub(crate) fn is_staying(&self, tracked: &Tracked<E>) -> bool {
+        self.is_row(tracked, |_| true)
+    }
+
+    /// Whether the claim is still here, and is not being removed.
+    pub(crate) fn is_live(&self, tracked: &Tracked<E>) -> bool {
+        self.is_row(tracked, |row| !row.overdue)
+    }
+
+    fn is_row(&self, tracked: &Tracked<E>, is_so: impl FnOnce(&Row<E>) -> bool) -> bool {
+        let table = self.table.lock();
+        let row = table.by_owner.get(&tracked.claim.owner);
+        row.is_some_and(|row| row.tracked.stay == tracked.stay && is_so(row))
+    }
+
+    /// Forgets the claim that has this entry, taken from it by force.
     pub(crate) fn evicted(&self, hold: Hold) -> Option<Tracked<E>> {
         let token_of = |tracked: &Tracked<E>| match &tracked.state {
             State::Unsure => None,
             State::Waits(_, token) | State::Holds(_, token) => Some(*token),
         };
-        let mut table = self.table.lock();
-        let row = table.by_owner.get(&hold.owner)?;
-        if token_of(&row.tracked) != hold.token {
-            return None;
-        }
-        let tracked = table.take(hold.owner)?;
-        tracked.changed.notify_waiters();
-        Some(tracked)
+        self.remove_if(hold.owner, |known| token_of(known) == hold.token)
     }
 
     /// Forgets the claims on a session that is over, and returns them.
@@ -315,7 +345,7 @@ impl<E: Engine> Claims<E> {
     }
 
     /// The claims whose time is over, each once, and when the next one's is.
-    pub(crate) fn overdue(&self, now: Moment) -> (Vec<Overdue<E>>, Option<Moment>) {
+    pub(crate) fn overdue(&self, now: Moment) -> (Vec<Tracked<E>>, Option<Moment>) {
         let mut table = self.table.lock();
         let mut overdue = Vec::new();
         while let Some(&(ends, owner)) = table.by_end.first()
@@ -324,7 +354,7 @@ impl<E: Engine> Claims<E> {
             table.by_end.pop_first();
             if let Some(row) = table.by_owner.get_mut(&owner) {
                 row.overdue = true;
-                overdue.push(Overdue { tracked: row.tracked.clone(), stay: row.stay });
+                overdue.push(row.tracked.clone());
             }
         }
         let next = table.by_end.first().map(|(ends, _)| *ends);

@@ -37,12 +37,16 @@
 mod calls;
 mod claims;
 mod engine;
+#[cfg(test)]
+mod fake;
 mod inspect;
 mod line;
 mod losses;
 mod record;
 mod shared;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use engine::{Change, Details, Engine, Entered, Entry, Listing, Session, Watching};
 pub use losses::{losses, with_loss};

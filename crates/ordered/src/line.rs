@@ -14,12 +14,18 @@ use parking_lot::Mutex;
 use tenure_core::{Error, LockName, Mode, Moment, OwnerId, Result, now};
 use tenure_proto::{Backoff, Order, OrderedQueue, Step, WatchFor};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::engine::{Change, Engine, Entry, Listing, Watching};
 use crate::shared::Shared;
 
-/// How often the queue is listed although nothing was heard, in case news was lost.
+/// How often a short queue is listed although nothing was heard, in case news was lost.
 const LIST_ANYWAY: Duration = Duration::from_secs(30);
+
+/// The interval grows with the queue, so that the listings of all its waiters' processes together do
+/// not grow with the square of its length: so many entries are listed in each `LIST_ANYWAY`.
+const SHORT_QUEUE: usize = 100;
+const LONGEST_INTERVAL: u32 = 20;
 
 /// From when on, and how often, an outage is reported to the log.
 const FIRST_WARNING: Duration = Duration::from_secs(5);
@@ -56,7 +62,7 @@ impl<E: Engine> Line<E> {
         owner: OwnerId,
         entry: &Entry<E::Key>,
         listing: Option<Listing<E::Key>>,
-    ) -> Vec<OwnerId> {
+    ) -> Vec<(OwnerId, Order)> {
         let mut view = self.view.lock();
         view.entries.insert(entry.order, entry.clone());
         view.waiters.insert(entry.order, owner);
@@ -111,15 +117,19 @@ impl<E: Engine> Line<E> {
             watches: HashMap::new(),
             events: FuturesUnordered::new(),
             paused: false,
+            list_at: Instant::now(),
             backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
             trouble: None,
         };
+        follower.list_later();
         while follower.begin_wanted() {
-            let anyway = tokio::time::sleep(LIST_ANYWAY.mul_f64(follower.spread()));
             tokio::select! {
                 Some(event) = follower.events.next() => follower.handle(event),
                 () = self.wake.notified() => {}
-                () = anyway => self.view.lock().queue.handle_stale(),
+                () = tokio::time::sleep_until(follower.list_at) => {
+                    self.view.lock().queue.handle_stale();
+                    follower.list_later();
+                }
             }
             self.advance(&follower.shared);
         }
@@ -127,7 +137,7 @@ impl<E: Engine> Line<E> {
 }
 
 impl<K> View<K> {
-    fn show(&mut self, listing: Listing<K>) -> Vec<OwnerId> {
+    fn show(&mut self, listing: Listing<K>) -> Vec<(OwnerId, Order)> {
         let listed = listing.entries.iter().map(|entry| (entry.order, entry.mode));
         let listed: Vec<(Order, Mode)> = listed.collect();
         let gone = self.queue.handle_listed(listed, listing.covers);
@@ -135,7 +145,8 @@ impl<K> View<K> {
         entries.extend(self.entries.drain().filter(|(order, _)| *order > listing.covers));
         entries.extend(listing.entries.into_iter().map(|entry| (entry.order, entry)));
         self.entries = entries;
-        gone.iter().filter_map(|order| self.waiters.remove(order)).collect()
+        let owner = |order| Some((self.waiters.remove(&order)?, order));
+        gone.into_iter().filter_map(owner).collect()
     }
 }
 
@@ -147,6 +158,8 @@ struct Follower<E: Engine> {
     events: FuturesUnordered<BoxFuture<'static, Event<E::Key>>>,
     /// Nothing new is begun until the pause after a fault is over.
     paused: bool,
+    /// When the queue is listed although nothing was heard.
+    list_at: Instant,
     backoff: Backoff,
     trouble: Option<Trouble>,
 }
@@ -247,7 +260,8 @@ impl<E: Engine> Follower<E> {
                 view.queue.handle_listing_ended(false);
                 let gone = view.show(listing);
                 drop(view);
-                gone.into_iter().for_each(|owner| self.shared.forget(owner));
+                self.shared.forget(gone);
+                self.list_later();
             }
             Event::Listed(Err(error)) => {
                 self.line.view.lock().queue.handle_listing_ended(true);
@@ -296,9 +310,7 @@ impl<E: Engine> Follower<E> {
         view.entries.remove(&order);
         let owner = view.waiters.remove(&order);
         drop(view);
-        if let Some(owner) = owner {
-            self.shared.forget(owner);
-        }
+        self.shared.forget(owner.map(|owner| (owner, order)));
     }
 
     /// Waits for a moment before anything new is begun: the lines of a client that lost its
@@ -330,6 +342,11 @@ impl<E: Engine> Follower<E> {
         }
     }
 
+    fn list_later(&mut self) {
+        let entries = self.line.view.lock().entries.len();
+        self.list_at = Instant::now() + list_interval(entries).mul_f64(self.spread());
+    }
+
     fn recover(&mut self) {
         self.trouble = None;
         self.backoff.reset();
@@ -345,5 +362,23 @@ impl<E: Engine> Follower<E> {
     /// Between 0.75 and 1.25.
     fn spread(&self) -> f64 {
         0.75 + (self.chance() >> 11) as f64 / (1_u64 << 53) as f64 / 2.0
+    }
+}
+
+fn list_interval(entries: usize) -> Duration {
+    let intervals = u32::try_from(entries.div_ceil(SHORT_QUEUE)).unwrap_or(u32::MAX);
+    LIST_ANYWAY * intervals.clamp(1, LONGEST_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_queue_is_listed_less_often() {
+        assert_eq!(list_interval(0), LIST_ANYWAY);
+        assert_eq!(list_interval(SHORT_QUEUE), LIST_ANYWAY);
+        assert_eq!(list_interval(10 * SHORT_QUEUE), 10 * LIST_ANYWAY);
+        assert_eq!(list_interval(usize::MAX), LONGEST_INTERVAL * LIST_ANYWAY);
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::calls::CallOrder;
-use crate::claims::{Claims, Overdue, State, Tracked, Usage};
+use crate::claims::{Claims, State, Tracked, Usage};
 use crate::engine::{Engine, Entry, Listing, Session};
 use crate::line::Line;
 use crate::losses::losses;
@@ -82,7 +82,7 @@ impl<E: Engine> Shared<E> {
         };
         let gone = line.enter(claim.owner, entry, listing);
         drop(lines);
-        gone.into_iter().for_each(|owner| self.forget(owner));
+        self.forget(gone);
         line.advance(self);
     }
 
@@ -118,16 +118,15 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    /// A waiter's entry is gone: by force, or because it expired.
-    pub(crate) fn forget(&self, owner: OwnerId) {
-        self.claims.remove(owner);
+    /// The entries of these waiters are gone: by force, or because they expired.
+    pub(crate) fn forget(&self, gone: impl IntoIterator<Item = (OwnerId, Order)>) {
+        gone.into_iter().for_each(|(owner, order)| self.claims.forget(owner, order));
     }
 
     /// A claim's entry was removed: others may have their turn.
     pub(crate) fn left(self: &Arc<Self>, tracked: &Tracked<E>) {
-        let Claim { name, owner, .. } = &tracked.claim;
-        self.claims.remove(*owner);
-        self.removed(name, &tracked.state);
+        self.claims.remove(tracked);
+        self.removed(&tracked.claim.name, &tracked.state);
     }
 
     /// Tells the line of a lock that an entry of this process is not in it any more.
@@ -139,7 +138,9 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    /// Keeps a session alive for claims that wait on it, and listens for losses, until it is over.
+    /// Keeps a session alive for claims that wait on it, and listens for losses, until it is over or
+    /// no claim has used it for a while. To be called once the claim is in the registry: the session
+    /// of a claim that is not there yet counts as unused.
     pub(crate) fn attend(self: &Arc<Self>, session: &Arc<E::Session>) {
         let mut attended = self.attended.lock();
         if let Some((known, task)) = attended.get(&session.id())
@@ -177,19 +178,17 @@ impl<E: Engine> Shared<E> {
     /// Listens for the losses of a session's claims. Returns when the session is over.
     async fn hear_losses(self: &Arc<Self>, session: &Arc<E::Session>) {
         loop {
-            let heard: Result<()> = async {
-                let Some((content, changed)) = self.engine.open_loss_channel(session).await? else {
-                    return Ok(());
-                };
-                for hold in losses(&content) {
-                    self.evicted(hold);
+            let heard = match self.engine.open_loss_channel(session).await {
+                Ok(None) => return,
+                Ok(Some((content, changed))) => {
+                    losses(&content).for_each(|hold| self.evicted(hold));
+                    changed.await
                 }
-                changed.await.map(drop)
-            }
-            .await;
+                Err(error) => Err(error),
+            };
             match heard {
                 _ if session.is_over() => return,
-                Ok(()) => {}
+                Ok(_) => {}
                 Err(error) => {
                     tracing::debug!(session = session.id(), %error, "losses are not heard");
                     tokio::time::sleep(PAUSE).await;
@@ -214,8 +213,13 @@ impl<E: Engine> Shared<E> {
             tokio::time::sleep(pause).await;
             let usage = self.claims.usage(session);
             match usage {
-                Usage::Unused if now().since(*unused.get_or_insert_with(now)) >= IDLE => return,
-                Usage::Unused => continue,
+                Usage::Unused => {
+                    let idle = now().since(*unused.get_or_insert_with(now)) >= IDLE;
+                    if idle && self.let_go_if_unused(session) {
+                        return;
+                    }
+                    continue;
+                }
                 Usage::Used | Usage::WaitedOn => unused = None,
             }
             if usage == Usage::WaitedOn && now().since(session.confirmed()) >= pause {
@@ -226,6 +230,16 @@ impl<E: Engine> Shared<E> {
                 }
             }
         }
+    }
+
+    /// Has the next claim on a session start another task to attend to it. False: a claim uses it.
+    fn let_go_if_unused(&self, session: &Arc<E::Session>) -> bool {
+        let mut attended = self.attended.lock();
+        let unused = self.claims.usage(session) == Usage::Unused;
+        if unused {
+            attended.remove(&session.id());
+        }
+        unused
     }
 
     /// Stops to attend to sessions that no claim uses, so that the engine can end them.
@@ -261,11 +275,9 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    async fn expire(self: Arc<Self>, overdue: Overdue<E>) {
-        let Overdue { tracked, stay } = overdue;
-        let owner = tracked.claim.owner;
+    async fn expire(self: Arc<Self>, tracked: Tracked<E>) {
         // The entries of a session that is over go with it.
-        while !tracked.session.is_over() && self.claims.is_staying(owner, stay) {
+        while !tracked.session.is_over() && self.claims.is_staying(&tracked) {
             match self.remove_entries(&tracked).await {
                 Ok(_) => break,
                 Err(error) => {
@@ -274,8 +286,7 @@ impl<E: Engine> Shared<E> {
                 }
             }
         }
-        self.claims.end(owner, stay);
-        self.removed(&tracked.claim.name, &tracked.state);
+        self.left(&tracked);
     }
 
     /// Removes the entry of a claim, wherever it is. True: there was one.
@@ -286,8 +297,12 @@ impl<E: Engine> Shared<E> {
                 self.engine.remove(name, entry).await
             }
             State::Unsure => match self.find(tracked).await? {
-                Some((entry, _)) => self.engine.remove(name, &entry).await,
-                None => Ok(false),
+                // If the owner has come anew since, this may be the new claim's entry. If not, it is
+                // not: a new claim enters only after this one is forgotten.
+                Some((entry, _)) if self.claims.is_staying(tracked) => {
+                    self.engine.remove(name, &entry).await
+                }
+                _ => Ok(false),
             },
         }
     }

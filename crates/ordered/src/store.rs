@@ -25,7 +25,7 @@ const ACQUIRE: &str = "acquire";
 
 /// Locks on an engine that keeps ordered entries.
 pub struct OrderedStore<E: Engine> {
-    shared: Arc<Shared<E>>,
+    pub(crate) shared: Arc<Shared<E>>,
     expiry: AbortHandle,
 }
 
@@ -136,7 +136,10 @@ impl<E: Engine> Shared<E> {
         }
         for _ in 0..ROUNDS {
             let answer = match self.claims.find(claim.owner) {
-                Some((tracked, overdue)) => self.resume(tracked, overdue, patience).await?,
+                Some((tracked, overdue)) => {
+                    let resumed = self.resume(tracked, overdue, patience).await;
+                    resumed.map_err(Error::with_unknown_effect)?
+                }
                 None => self.arrive(claim, patience).await?,
             };
             if let Some(answer) = answer {
@@ -176,14 +179,11 @@ impl<E: Engine> Shared<E> {
                 self.settle(&tracked, entered, patience).await
             }
             (State::Unsure, _) => {
-                let found = self.find(&tracked).await.map_err(Error::with_unknown_effect)?;
-                let Some((entry, token)) = found else {
+                let Some((entry, token)) = self.find(&tracked).await? else {
                     self.left(&tracked);
                     return Ok(None);
                 };
-                let settled =
-                    self.settle(&tracked, Entered { entry, token, listing: None }, patience);
-                settled.await.map_err(Error::with_unknown_effect)
+                self.settle(&tracked, Entered { entry, token, listing: None }, patience).await
             }
         }
     }
@@ -218,12 +218,12 @@ impl<E: Engine> Shared<E> {
     /// Adds an entry at the end of the queue. `None`: what was seen has changed.
     async fn arrive(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Option<Answer>> {
         let session = self.engine.session(claim.ttl).await?;
-        self.attend(&session);
         if patience == Patience::None && self.is_busy(claim).await? {
             return Ok(Some(Answer::Busy));
         }
-        let tracked = Tracked::new(claim, &session);
-        self.claims.insert(tracked.clone(), now() + life(claim, patience));
+        let ends = now() + life(claim, patience);
+        let tracked = self.claims.insert(Tracked::new(claim, &session), ends);
+        self.attend(&session);
         // With others of this process in line, the line is looked at for all of them together.
         let look = self.line(&claim.name).is_none_or(|line| line.waiting() < 2);
         let record = Record::write(claim, false, Duration::ZERO);
@@ -232,12 +232,18 @@ impl<E: Engine> Shared<E> {
             let _permit = self.arrivals.acquire().await;
             self.engine.enter(&session, claim, record, look).await
         };
+        let unsent = entered.as_ref().is_err_and(|error| error.effect() == Effect::None);
+        if !unsent && !self.claims.is_live(&tracked) {
+            // The claim expired meanwhile, and its entry may have been looked for too early.
+            self.claims.insert_overdue(tracked);
+            return entered.map(|_| None);
+        }
         match entered {
             Ok(entered) => {
                 let settled = self.settle(&tracked, entered, patience).await;
                 settled.map_err(Error::with_unknown_effect)
             }
-            Err(error) if error.effect() == Effect::None => {
+            Err(error) if unsent => {
                 self.left(&tracked);
                 if session.is_over() { Ok(None) } else { Err(error) }
             }

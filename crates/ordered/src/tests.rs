@@ -1,0 +1,290 @@
+//! The driver on an engine in memory, in histories that a real engine seldom produces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{
+    Answer, Claim, Eviction, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
+    Renewal, Store, now,
+};
+use tenure_proto::admitted;
+
+use crate::claims::{State, Tracked};
+use crate::engine::{Engine, Session};
+use crate::fake::{FakeEngine, Point, World};
+use crate::store::OrderedStore;
+
+type FakeStore = OrderedStore<FakeEngine>;
+
+async fn store(world: &Arc<World>) -> Arc<FakeStore> {
+    Arc::new(FakeStore::connect(Arc::clone(world)).await.unwrap())
+}
+
+fn claim(mode: Mode, ttl: Duration) -> Claim {
+    Claim {
+        name: LockName::new("a").unwrap(),
+        owner: OwnerId::random(),
+        mode,
+        ttl,
+        origin: Origin::here(),
+        label: "".into(),
+    }
+}
+
+fn alone() -> Claim {
+    claim(Mode::Exclusive, LONG)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(300);
+const QUEUE: Patience = Patience::queue(LONG);
+
+fn granted(answer: Answer) -> Grant {
+    match answer {
+        Answer::Granted(grant) => grant,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Polls until it is so.
+async fn until(mut holds: impl FnMut() -> bool) {
+    let patience = Duration::from_secs(10);
+    let looks = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(patience, looks).await.expect("it never came to be");
+}
+
+#[tokio::test]
+async fn a_lock_is_handed_over_in_order_within_and_between_clients() {
+    let world = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let claims: Vec<Claim> = (0..6).map(|_| alone()).collect();
+    let of = |at: usize| if at % 3 == 0 { &other } else { &one };
+    let mut last = granted(of(0).claim(&claims[0], QUEUE).await.unwrap()).token;
+    for at in 1..claims.len() {
+        let answer = of(at).claim(&claims[at], QUEUE).await.unwrap();
+        assert!(matches!(answer, Answer::Queued(_)));
+    }
+    for at in 1..claims.len() {
+        assert_eq!(of(at - 1).release(&claims[at - 1]).await.unwrap(), Released::Released);
+        let grant = granted(of(at).wait(&claims[at], &Place::default()).await.unwrap());
+        assert!(grant.token > last);
+        last = grant.token;
+    }
+}
+
+/// A claim with an unknown outcome is given up by the expiry task while it is asked for again.
+#[tokio::test]
+async fn a_claim_that_is_made_again_while_it_expires_keeps_its_new_entry() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    let lost = claim(Mode::Exclusive, SHORT);
+    world.lose(Point::EnterSent);
+    // The expiry task moves the fence, and its look for the entry is slow.
+    let mut expiry = world.pause(Point::Fenced);
+    let patience = Patience::queue(SHORT);
+    assert!(store.claim(&lost, patience).await.is_err());
+    expiry.arrived().await;
+    let grant = granted(store.claim(&lost, patience).await.unwrap());
+    expiry.go_on();
+    // Nothing tells when the task has ended: give it time to do harm.
+    tokio::time::sleep(SHORT / 3).await;
+    assert_eq!(world.entries(&lost.name).len(), 1, "the entry of {grant:?} was removed");
+    assert_eq!(store.renew(&lost).await.unwrap(), Renewal::Renewed);
+}
+
+/// The request of a claim is sent so late that the claim has expired: its session lives on.
+#[tokio::test]
+async fn an_entry_that_is_added_after_its_claim_expired_does_not_stay() {
+    for reply_is_lost in [true, false] {
+        let world: Arc<World> = Arc::default();
+        let store = store(&world).await;
+        let late = claim(Mode::Exclusive, SHORT);
+        let mut entering = world.pause(Point::EnterSent);
+        if reply_is_lost {
+            world.lose(Point::EnterReplied);
+        }
+        let asked = {
+            let (store, late) = (Arc::clone(&store), late.clone());
+            tokio::spawn(async move { store.claim(&late, Patience::queue(SHORT)).await })
+        };
+        entering.arrived().await;
+        until(|| store.shared.claims.find(late.owner).is_none()).await;
+        entering.go_on();
+        let answer = asked.await.unwrap();
+        if reply_is_lost {
+            assert!(answer.is_err());
+            until(|| world.entries(&late.name).is_empty()).await;
+        } else {
+            let grant = granted(answer.unwrap());
+            let own = grant.token.map(|token| token.get().into());
+            assert_eq!(world.entries(&late.name), Vec::from_iter(own), "only the entry that holds");
+        }
+    }
+}
+
+/// The session ends after its claim was told to wait, and before the claim stands in line.
+#[tokio::test]
+async fn a_waiter_of_an_ended_session_does_not_take_its_successor_along() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    granted(other.claim(&alone(), QUEUE).await.unwrap());
+    let (shared, waiter) = (&one.shared, alone());
+    let session = shared.engine.session(LONG).await.unwrap();
+    shared.claims.insert(Tracked::new(&waiter, &session), now() + LONG);
+    let entered = shared.engine.enter(&session, &waiter, Vec::new(), true).await.unwrap();
+    let old = entered.entry;
+    assert!(shared.claims.wait(waiter.owner, LONG, Some((old.clone(), entered.token))));
+    world.end_session(session.id());
+    shared.claims.remove_all_on(&session);
+    assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), Answer::Queued(_)));
+    shared.stand_in_line(&waiter, &old, entered.listing);
+    let line = shared.line(&waiter.name).unwrap();
+    until(|| line.waiting() == 1).await;
+    let tracked = shared.claims.find(waiter.owner).map(|(tracked, _)| tracked.state);
+    let Some(State::Waits(entry, _)) = tracked else { panic!("{tracked:?}") };
+    assert!(entry.order > old.order);
+}
+
+#[tokio::test]
+async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_asked() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let holder = alone();
+    let mut looking = world.pause(Point::IsFree);
+    let asked = {
+        let (one, holder) = (Arc::clone(&one), holder.clone());
+        tokio::spawn(async move { one.claim(&holder, Patience::None).await })
+    };
+    looking.arrived().await;
+    one.tidy().await;
+    looking.go_on();
+    granted(asked.await.unwrap().unwrap());
+    let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
+    assert_eq!(other.evict(&eviction).await.unwrap(), Released::Released);
+    until(|| one.shared.claims.find(holder.owner).is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_claims_and_lost_replies_leaves_nothing_behind() {
+    storm(&Arc::default(), true).await;
+}
+
+/// Entries are taken away by force, and sessions end: holders are told late, but no claim hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_evictions_and_lost_sessions_leaves_nothing_behind() {
+    let world: Arc<World> = Arc::default();
+    let enemy = {
+        let (world, store) = (Arc::clone(&world), store(&world).await);
+        tokio::spawn(async move {
+            let name = alone().name;
+            loop {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let chance = usize::from(OwnerId::random().as_bytes()[0]);
+                let (owners, sessions) = (world.owners(&name), world.sessions());
+                if chance % 8 == 0 && !sessions.is_empty() {
+                    world.end_session(sessions[chance % sessions.len()]);
+                } else if !owners.is_empty() {
+                    let owner = owners[chance % owners.len()];
+                    let _ = store.evict(&Eviction::new(name.clone(), owner, "a test")).await;
+                }
+            }
+        })
+    };
+    storm(&world, false).await;
+    enemy.abort();
+}
+
+/// Claims come, wait, give up, hold and leave, and replies are lost: at no time do two hold that
+/// exclude each other, and in the end nothing is left.
+async fn storm(world: &Arc<World>, exclusive: bool) {
+    const MODES: [Mode; 4] =
+        [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Permits { take: 1, of: 2 }];
+    const LOSSES: [Point; 4] =
+        [Point::EnterUnderWay, Point::EnterReplied, Point::Fenced, Point::Removed];
+    let inside: Arc<Mutex<Vec<(OwnerId, Mode)>>> = Arc::default();
+    let mut stores = Vec::new();
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let store = store(world).await;
+        for _ in 0..4 {
+            let (world, store) = (Arc::clone(world), Arc::clone(&store));
+            let inside = Arc::clone(&inside);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let chance = OwnerId::random().as_bytes().map(usize::from);
+                    let claim = claim(MODES[chance[0] % 4], LONG);
+                    if chance[1] % 4 == 0 {
+                        world.lose(LOSSES[chance[2] % 4]);
+                    }
+                    if come_and_go(&store, &claim, &inside, exclusive, chance[3]).await {
+                        continue;
+                    }
+                    while store.release(&claim).await.is_err() {}
+                }
+            }));
+        }
+        stores.push(store);
+    }
+    for task in tasks {
+        tokio::time::timeout(LONG, task).await.expect("a claim hangs").unwrap();
+    }
+    let name = alone().name;
+    // A request that was lost takes effect by then, or never.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(world.entries(&name), [], "no entry is left");
+    for store in stores {
+        until(|| store.shared.lines.lock().is_empty()).await;
+        assert!(store.shared.claims.is_empty());
+    }
+}
+
+const ROUNDS: usize = 150;
+
+/// One claim, from its arrival to its release. False: it gave up.
+async fn come_and_go(
+    store: &FakeStore,
+    claim: &Claim,
+    inside: &Mutex<Vec<(OwnerId, Mode)>>,
+    exclusive: bool,
+    chance: usize,
+) -> bool {
+    loop {
+        let Ok(answer) = store.claim(claim, QUEUE).await else { continue };
+        let answer = match answer {
+            Answer::Queued(place) => {
+                let gives_up = chance % 4 == 0;
+                let patience = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
+                match tokio::time::timeout(patience, store.wait(claim, &place)).await {
+                    Ok(answer) => answer.unwrap(),
+                    Err(_) => {
+                        assert!(gives_up, "a waiter hangs");
+                        return false;
+                    }
+                }
+            }
+            answer => answer,
+        };
+        match answer {
+            Answer::Granted(_) => break,
+            _ => continue,
+        }
+    }
+    {
+        let mut inside = inside.lock();
+        inside.push((claim.owner, claim.mode));
+        let modes = inside.iter().map(|(_, mode)| *mode);
+        assert!(!exclusive || admitted(modes) == inside.len(), "{inside:?}");
+    }
+    tokio::time::sleep(Duration::from_micros(chance as u64 * 4)).await;
+    inside.lock().retain(|(owner, _)| *owner != claim.owner);
+    let mut released = store.release(claim).await;
+    while released.is_err() {
+        released = store.release(claim).await;
+    }
+    true
+}
