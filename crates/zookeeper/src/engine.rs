@@ -23,7 +23,7 @@ use crate::diagnose::diagnose;
 use crate::fault::fault;
 use crate::keys::{Layout, parent};
 use crate::limits::Limits;
-use crate::names::{Key, listing, number, order_before};
+use crate::names::{Key, is_curator_writer, listing, number, order_before, reader_in_place_of};
 use crate::session::ZooKeeperSession;
 use crate::sessions::Sessions;
 use crate::wire::{
@@ -171,19 +171,28 @@ impl Engine for ZooKeeperEngine {
         entry: &Entry<Key>,
         _: Watching,
     ) -> Result<Option<BoxFuture<'static, Result<Change>>>> {
+        let failed = |error| fault(WAIT, error);
         let session = self.sessions.any(WAIT).await?;
-        let path = self.path(name, entry);
-        let watched = match watch(&session, &path).await {
-            // This session's server may not have heard of the node yet.
-            Ok(None) => {
-                let synced = session.wire.send(Sync { path: path.clone() });
-                let watched = watch(&session, &path).await;
-                synced.await.and(watched)
-            }
-            watched => watched,
+        let (lock, node) = (self.layout.lock(name), entry.key[0].clone());
+        let watched = watch_synced(&session, &format!("{lock}/{node}")).await.map_err(failed)?;
+        if !is_curator_writer(&node) {
+            return Ok(watched.map(|watch| changed(WAIT, session, watch)));
+        }
+        let Some(watch) = watched else {
+            let reader = find_reader(&session, &lock, &node).await.map_err(failed)?;
+            let Some(reader) = reader else { return Ok(None) };
+            let watched = watch_synced(&session, &format!("{lock}/{reader}")).await;
+            return Ok(watched.map_err(failed)?.map(|watch| changed(WAIT, session, watch)));
         };
-        let watched = watched.map_err(|error| fault(WAIT, error))?;
-        Ok(watched.map(|watch| changed(WAIT, session, watch)))
+        Ok(Some(Box::pin(async move {
+            let change = changed(WAIT, Arc::clone(&session), watch).await?;
+            if change != Change::Removed {
+                return Ok(change);
+            }
+            let reader = find_reader(&session, &lock, &node).await;
+            let reader = reader.map_err(|error| fault(WAIT, error))?;
+            Ok(if reader.is_some() { Change::Replaced } else { Change::Removed })
+        })))
     }
 
     async fn remove(&self, name: &LockName, entry: &Entry<Key>) -> Result<bool> {
@@ -494,6 +503,30 @@ async fn children(
     let listed = session.wire.send(GetChildren::new(path));
     synced.await?;
     if_there(listed.await)
+}
+
+/// Watches a node. `None`: it is not there, and the leader agrees.
+async fn watch_synced(session: &ZooKeeperSession, path: &str) -> Result<Option<Watch>, Fault> {
+    match watch(session, path).await {
+        // This session's server may not have heard of the node yet.
+        Ok(None) => {
+            let synced = session.wire.send(Sync { path: path.into() });
+            let watched = watch(session, path).await;
+            synced.await.and(watched)
+        }
+        watched => watched,
+    }
+}
+
+/// The node of the reader that has the place of a Curator writer, whose own node is gone.
+async fn find_reader(
+    session: &ZooKeeperSession,
+    lock: &str,
+    writer: &str,
+) -> Result<Option<String>, Fault> {
+    let listed = children(session, lock).await?;
+    let reader = listed.as_ref().and_then(|(children, _)| reader_in_place_of(writer, children));
+    Ok(reader.map(str::to_owned))
 }
 
 /// Watches a node. `None`: it is not there.

@@ -312,3 +312,35 @@ on_a_server! {
         }
     }
 }
+
+on_a_server! {
+    async fn a_curator_writer_that_goes_on_as_a_reader_keeps_a_waiting_writer_out(server) {
+        let bare = Bare::connect(server.port()).await.unwrap();
+        bare.make(LOCK).await.unwrap();
+        let stem = |kind| format!("{LOCK}/_c_0123abcd-0123-4567-89ab-0123456789ab-{kind}");
+        let writer =
+            bare.create(&stem("__WRIT__"), b"", Kind::EphemeralSequential, Rights::All).await;
+        let writer = writer.unwrap();
+        let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
+        let (reads, waits) = (Claim { mode: Mode::Shared, ..claim() }, claim());
+        for claim in [&reads, &waits] {
+            let answer = store.claim(claim, Patience::queue(TTL)).await.unwrap();
+            assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+        }
+        // Until the writer's node is watched, which no other client can see.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Curator gives the reader the number of its writer.
+        let reader = writer.replace("__WRIT__", "__READ__");
+        bare.create(&reader, b"", Kind::Persistent, Rights::All).await.unwrap();
+        bare.delete(&writer).await.unwrap();
+        let granted = async |claim: &Claim| {
+            matches!(store.claim(claim, Patience::queue(TTL)).await, Ok(Answer::Granted(_)))
+        };
+        assert!(eventually(GENEROUS, || granted(&reads)).await, "readers share the lock");
+        store.release(&reads).await.unwrap();
+        let both = eventually(Duration::from_secs(1), || granted(&waits)).await;
+        assert!(!both, "the reader holds the lock");
+        bare.delete(&reader).await.unwrap();
+        assert!(eventually(GENEROUS, || granted(&waits)).await, "the lock is free");
+    }
+}
