@@ -9,8 +9,8 @@ use tenure_core::{
     Answer, Background, Claim, Effect, ErrorKind, LockName, Mode, Origin, OwnerId, Patience,
     Released, Store, now,
 };
-use tenure_ordered::{Engine, Entered, Entry, Session};
-use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
+use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
+use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
 use crate::config::Neighbours;
 use crate::engine::ZooKeeperEngine;
@@ -342,5 +342,38 @@ on_a_server! {
         assert!(!both, "the reader holds the lock");
         bare.delete(&reader).await.unwrap();
         assert!(eventually(GENEROUS, || granted(&waits)).await, "the lock is free");
+    }
+}
+
+on_a_server! {
+    async fn a_server_that_is_behind_does_not_make_entries_look_gone(server) {
+        // Two servers that know nothing of each other stand for a leader that lost the others, and
+        // goes on answering reads, and for the new leader.
+        let mut ahead = ZooKeeperServer::start(&[]).unwrap();
+        let bare = Bare::connect(ahead.port()).await.unwrap();
+        for number in 0..100 {
+            bare.make(&format!("/{number}")).await.unwrap();
+        }
+        let proxy = Proxy::start(server.port()).unwrap();
+        let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), proxy.port())]);
+        let (engine, _background, behind) = engine(config).await;
+        proxy.lead_new_to(ahead.port());
+        let session = engine.session(TTL / 3).await.unwrap();
+        assert_ne!(session.id(), behind.id());
+        let (holder, waiter) = (claim(), claim());
+        let held = enter(&engine, &session, &holder).await.entry;
+        let waits = enter(&engine, &session, &waiter).await.entry;
+        let watched = engine.watch(&holder.name, &held, Watching::Removal).await.unwrap();
+        assert!(watched.is_some(), "the holder's entry is there");
+        let listed = engine.list(&holder.name).await.unwrap().entries;
+        assert_eq!(listed, [held.clone(), waits], "both entries are there");
+        // Only the server that is behind is left to ask.
+        ahead.kill9().unwrap();
+        let gone = || async { !session.wire.is_connected() };
+        assert!(eventually(GENEROUS, gone).await);
+        assert!(behind.wire.is_connected());
+        let watched = engine.watch(&holder.name, &held, Watching::Removal).await;
+        assert!(watched.is_err(), "it does not know of the entry");
+        assert!(engine.list(&holder.name).await.is_err(), "it does not know of the lock");
     }
 }

@@ -5,10 +5,11 @@
 //! ever sent again on another.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ struct Shared {
     /// The session timeout in milliseconds.
     life: AtomicU64,
     watches: Arc<Watches>,
+    /// The latest transaction that a server spoke of.
+    zxid: Arc<AtomicI64>,
     status: watch::Sender<Status>,
 }
 
@@ -103,9 +106,10 @@ impl Session {
             password: std::mem::take(&mut dialled.password),
             life: AtomicU64::new(0),
             watches: Arc::default(),
+            zxid: Arc::default(),
             status: watch::Sender::new(Status { number: 0, phase: Phase::Disconnected }),
         });
-        let link = shared.link(dialled, 0);
+        let link = shared.link(dialled);
         shared.publish(&link);
         tokio::spawn(shared.clone().serve(link, background));
         Self(Arc::new(Handle(shared)))
@@ -126,6 +130,11 @@ impl Session {
     #[cfg_attr(not(test), allow(dead_code, reason = "tests tell connections apart by it"))]
     pub(crate) fn connection(&self) -> u64 {
         self.shared().status.borrow().number
+    }
+
+    /// The latest transaction that a server spoke of. No reply on this session shows an older state.
+    pub(crate) fn zxid(&self) -> i64 {
+        self.shared().zxid.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -221,6 +230,15 @@ impl Drop for Handle {
 #[must_use = "the request is sent, but its outcome is lost"]
 pub(crate) struct Call<R>(Reply, PhantomData<fn() -> R>);
 
+impl<R: Request> Call<R> {
+    /// The latest transaction that the server knew when it answered: requests of this session that
+    /// were sent later see this transaction and all before it.
+    pub(crate) async fn zxid(mut self) -> Result<i64, Fault> {
+        let answer = poll_fn(|context| self.0.poll(context)).await?;
+        read::<R>(&answer).map(|_| answer.zxid)
+    }
+}
+
 impl<R: Request> Future for Call<R> {
     type Output = Result<R::Reply, Fault>;
 
@@ -293,10 +311,10 @@ impl Shared {
     }
 
     /// Serves a connection after its handshake.
-    fn link(&self, dialled: Dialled, zxid: i64) -> Link {
+    fn link(&self, dialled: Dialled) -> Link {
         let Dialled { stream, input, life, began, .. } = dialled;
         let pace = Pace::new(life, self.target.timeout);
-        let watches = Arc::clone(&self.watches);
+        let (zxid, watches) = (Arc::clone(&self.zxid), Arc::clone(&self.watches));
         let (connection, ended) = Connection::start(stream, input, pace, began, zxid, watches);
         Link { connection, ended, life }
     }
@@ -338,7 +356,7 @@ impl Shared {
     /// # Errors
     /// Why the session is over.
     async fn reconnect(&self, last: &Connection) -> Result<Link, String> {
-        let (contact, zxid) = (last.contact(), last.zxid());
+        let (contact, zxid) = (last.contact(), self.zxid.load(Ordering::Acquire));
         let hello =
             Hello { wanted: self.wanted, zxid, session: self.id, password: self.password.clone() };
         // The servers may keep it a little longer than they say.
@@ -358,7 +376,7 @@ impl Shared {
                 None => format!("no server could be reached for longer than {:?}", self.life()),
             }
         })?;
-        let link = self.link(dialled, zxid);
+        let link = self.link(dialled);
         for watches in self.watches.restore(zxid) {
             link.connection.restore(&watches);
         }
