@@ -14,17 +14,22 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tenure_core::{Background, Error, ErrorKind, Result};
+use tenure_proto::Backoff;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::connection::{Answer, Connection, Outcome, Pace};
-use super::dial::{Dialled, Failure, Hello, dial_any};
+use super::dial::{Dialled, Failure, Hello, dial_any, random};
 use super::explain::{CONNECT, explain};
 use super::jute::Reader;
 use super::messages::{CloseSession, Request, Watchable};
 use super::watches::{Watch, Watches};
 use super::{Fault, Target};
+
+/// After a connection that lasted less than this, the next one is begun after a pause: a server may
+/// take the session, and end each connection over what it is sent first.
+const STEADY: Duration = Duration::from_secs(1);
 
 /// A session with ZooKeeper, over one connection at a time. Clones are handles on the same session,
 /// which is closed when the last of them is dropped.
@@ -322,7 +327,9 @@ impl Shared {
     /// Serves the session until it is over. The thread lives for as long.
     async fn serve(self: Arc<Self>, mut link: Link, _background: Background) {
         let ending = Ending(Arc::clone(&self));
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         let why = loop {
+            let began = Instant::now();
             let broken = tokio::select! {
                 broken = &mut link.ended => broken,
                 () = self.closing() => {
@@ -333,7 +340,13 @@ impl Shared {
             let why = broken.map_or_else(|error| error.to_string(), |fault| fault.to_string());
             tracing::debug!(session = self.id, "disconnected: {why}");
             self.disconnect();
-            match self.reconnect(&link.connection).await {
+            let pause = if began.elapsed() < STEADY {
+                backoff.next(random())
+            } else {
+                backoff.reset();
+                Duration::ZERO
+            };
+            match self.reconnect(&link.connection, pause).await {
                 Ok(next) => link = next,
                 Err(why) => break why,
             }
@@ -351,11 +364,11 @@ impl Shared {
         ending.end(&why);
     }
 
-    /// Finds a server that goes on with the session, and tells it of the watches.
+    /// After a pause, finds a server that goes on with the session, and tells it of the watches.
     ///
     /// # Errors
     /// Why the session is over.
-    async fn reconnect(&self, last: &Connection) -> Result<Link, String> {
+    async fn reconnect(&self, last: &Connection, pause: Duration) -> Result<Link, String> {
         let (contact, zxid) = (last.contact(), self.zxid.load(Ordering::Acquire));
         let hello =
             Hello { wanted: self.wanted, zxid, session: self.id, password: self.password.clone() };
@@ -365,8 +378,12 @@ impl Shared {
             self.closing().await;
             tokio::time::sleep(self.target.timeout).await;
         };
+        let dialling = async {
+            tokio::time::sleep(pause).await;
+            dial_any(&self.target, &hello, until).await
+        };
         let dialled = tokio::select! {
-            dialled = dial_any(&self.target, &hello, until) => dialled,
+            dialled = dialling => dialled,
             () = closed => return Err("it was closed, and no server could be told".into()),
         };
         let dialled = dialled.map_err(|failures| {

@@ -389,3 +389,13 @@ async fn the_error_names_each_server_and_what_it_did() {
     let nowhere = refusal(target(&[])).await;
     assert_eq!(nowhere.kind(), ErrorKind::Invalid);
 }
+
+#[tokio::test]
+async fn a_server_that_ends_each_connection_is_not_stormed() {
+    let fake = Fake::start(|_, mut peer| drop(peer.welcome(30_000)));
+    let session = session(&fake).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let accepted = fake.accepted();
+    assert!((2..20).contains(&accepted), "{accepted} connections in two seconds");
+    assert!(!session.is_over());
+}
