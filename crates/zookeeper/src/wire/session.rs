@@ -351,10 +351,10 @@ impl Shared {
                 Err(why) => break why,
             }
             if link.life < self.life() {
-                close(&link, self.target.timeout).await;
+                // It is not closed: the holders are told now, and must have stopped before the servers
+                // delete their nodes.
                 break format!(
-                    "the servers have shortened it from {:?} to {:?}: its holders would be believed \
-                     alive for too long",
+                    "the servers have shortened it from {:?} to {:?}: its holders rely on more",
                     self.life(),
                     link.life
                 );

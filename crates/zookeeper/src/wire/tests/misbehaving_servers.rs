@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tenure_core::ErrorKind;
 use tenure_testkit::{GENEROUS, eventually};
 
-use super::fake::{Asked, Fake, PASSWORD, SESSION};
+use super::fake::{Fake, PASSWORD, SESSION};
 use super::{LIFE, open, over, reconnected, refusal, reported, target};
 use crate::wire::messages::XID_PING;
 use crate::wire::{Delete, Event, Exists, Fault, Session, SetData, Target};
@@ -15,7 +15,6 @@ use crate::wire::{Delete, Event, Exists, Fault, Session, SetData, Target};
 const AUTH_FAILED: i32 = -115;
 const AUTH: i32 = 100;
 const SET_WATCHES: i32 = 101;
-const CLOSE_SESSION: i32 = -11;
 
 /// A request whose reply has no body.
 fn request(path: &str) -> Delete {
@@ -34,16 +33,13 @@ async fn session(fake: &Fake) -> Session {
 type Seen<T> = Arc<Mutex<Vec<T>>>;
 
 #[tokio::test]
-async fn a_session_that_the_servers_shorten_is_closed() {
-    let (sender, closed) = mpsc::channel();
+async fn a_session_that_the_servers_shorten_is_over_and_not_taken_from_its_holders_at_once() {
+    let (sender, asked) = mpsc::channel();
     let fake = Fake::start(move |number, mut peer| {
         // First as long as was asked for, then longer, then shorter.
         peer.welcome([30_000, 40_000, 35_000][number.min(2)]);
         let asked = peer.asked_for_more_than_a_sign_of_life();
-        if let Some(Asked { xid, opcode: CLOSE_SESSION, .. }) = asked {
-            sender.send(number).unwrap();
-            peer.reply(xid, 0, 0, &[]);
-        }
+        sender.send((number, asked.map(|asked| asked.opcode))).unwrap();
     });
     let session = session(&fake).await;
     assert_eq!(session.life(), Duration::from_secs(30));
@@ -53,9 +49,10 @@ async fn a_session_that_the_servers_shorten_is_closed() {
     assert_eq!(session.life(), Duration::from_secs(40));
     assert!(matches!(session.send(request("/a")).await, Err(Fault::Broken(_))));
     over(&session).await;
-    assert_eq!(closed.recv_timeout(GENEROUS), Ok(2), "the third connection told the server");
     assert_eq!(session.life(), Duration::from_secs(40));
     assert_eq!(session.send(request("/a")).await, Err(Fault::Over));
+    let asked: Vec<_> = (0..3).map(|_| asked.recv_timeout(GENEROUS).unwrap()).collect();
+    assert_eq!(asked[2], (2, None), "its nodes stay until the servers end it");
 }
 
 #[tokio::test]
