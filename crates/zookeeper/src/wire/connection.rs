@@ -339,6 +339,11 @@ impl Shared {
         let Pending { sent, watch, reply, .. } = state.pending.pop_front().ok_or(Malformed)?;
         state.contact = state.contact.max(sent);
         self.zxid.fetch_max(header.zxid, Ordering::AcqRel);
+        if header.xid == XID_SET_WATCHES && header.code.is_some() {
+            // A server that throttles requests does so: events would be missed there.
+            state.closed.get_or_insert("the server refused to restore the watches");
+            self.task.wake();
+        }
         drop(state);
         let Some(reply) = reply.filter(|reply| !reply.is_closed()) else { return Ok(()) };
         // An event for this watch comes after this reply, so it cannot be missed.

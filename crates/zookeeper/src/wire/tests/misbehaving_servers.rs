@@ -13,6 +13,7 @@ use crate::wire::messages::XID_PING;
 use crate::wire::{Delete, Event, Exists, Fault, Session, SetData, Target};
 
 const AUTH_FAILED: i32 = -115;
+const NO_NODE: i32 = -101;
 const AUTH: i32 = 100;
 const SET_WATCHES: i32 = 101;
 
@@ -394,5 +395,27 @@ async fn a_server_that_ends_each_connection_is_not_stormed() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let accepted = fake.accepted();
     assert!((2..20).contains(&accepted), "{accepted} connections in two seconds");
+    assert!(!session.is_over());
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_to_restore_watches_is_left() {
+    const THROTTLED: i32 = -127;
+    let (sender, asked) = mpsc::channel();
+    let fake = Fake::start(move |number, mut peer| {
+        peer.welcome(30_000);
+        let Some(asked) = peer.asked_for_more_than_a_sign_of_life() else { return };
+        if number == 0 {
+            peer.reply(asked.xid, 5, NO_NODE, &[]);
+            return;
+        }
+        sender.send(asked.opcode).unwrap();
+        peer.reply(asked.xid, 5, if number == 1 { THROTTLED } else { 0 }, &[]);
+        peer.serve();
+    });
+    let session = session(&fake).await;
+    let (_, _watch) = session.send_watched(Exists::new("/a")).await.unwrap();
+    assert_eq!(asked.recv_timeout(GENEROUS), Ok(SET_WATCHES));
+    assert_eq!(asked.recv_timeout(Duration::from_secs(3)), Ok(SET_WATCHES), "they are lost");
     assert!(!session.is_over());
 }
