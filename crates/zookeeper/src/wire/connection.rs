@@ -45,6 +45,9 @@ const DEAD: u32 = 5;
 
 const CHUNK: usize = 16 << 10;
 
+/// About how much memory is kept for input between frames.
+const SPARE: usize = 1 << 20;
+
 const NONSENSE: &str = "what it sends makes no sense: is this a ZooKeeper server?";
 
 /// How long to wait for what.
@@ -301,6 +304,15 @@ pub(super) fn unframe(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     Ok(reader.rest().get(..length))
 }
 
+/// Removes frames that were handed out. The memory of a long one, such as a large listing, is not
+/// kept; while one arrives, its memory grows as that of any vector.
+fn discard(input: &mut Vec<u8>, taken: usize) {
+    input.drain(..taken);
+    if taken > 0 && input.len() < SPARE && input.capacity() > 2 * SPARE {
+        input.shrink_to(SPARE);
+    }
+}
+
 impl Shared {
     /// Hands out all frames that have arrived in full.
     fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), Malformed> {
@@ -309,7 +321,7 @@ impl Shared {
             taken += size_of::<i32>() + content.len();
             self.take(content)?;
         }
-        input.drain(..taken);
+        discard(input, taken);
         Ok(())
     }
 
@@ -514,5 +526,21 @@ impl Task {
             let _ = reply.send(Err(Fault::Silent(limit)));
         }
         Ok(Due::At(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_long_frame_is_not_kept() {
+        let mut input = vec![1; 10 * SPARE];
+        let capacity = input.capacity();
+        discard(&mut input, 0);
+        assert_eq!(input.capacity(), capacity, "the frame has not arrived in full");
+        discard(&mut input, 10 * SPARE - 3);
+        assert_eq!(input, [1; 3]);
+        assert!(input.capacity() <= 2 * SPARE, "{}", input.capacity());
     }
 }
