@@ -79,12 +79,16 @@ impl Sessions {
         operation: &'static str,
         ttl: Duration,
     ) -> Result<Arc<ZooKeeperSession>> {
-        let session = match self.choose(ttl) {
-            // One that turns out to be over is replaced.
-            Ok(session) if session.wire.ready().await.is_ok() || !session.is_over() => session,
-            Ok(_) => self.open(operation, ttl).await?,
-            Err(length) => self.open(operation, length).await?,
+        let length = match self.choose(ttl) {
+            Ok(session) => match session.wire.ready().await {
+                Ok(()) => return Ok(session),
+                // One that turns out to be over is replaced.
+                Err(_) if session.is_over() => ttl,
+                Err(error) => return Err(fault(operation, error)),
+            },
+            Err(length) => length,
         };
+        let session = self.open(operation, length).await?;
         let (life, longest) = (session.wire.life(), session.life());
         if longest < ttl {
             let why = format!(

@@ -377,3 +377,18 @@ on_a_server! {
         assert!(engine.list(&holder.name).await.is_err(), "it does not know of the lock");
     }
 }
+
+on_a_server! {
+    async fn a_claim_waits_for_a_connection_no_longer_than_a_call_may_take(server) {
+        let (mut server, timeout) = (server, Duration::from_secs(2));
+        let (engine, _background, session) =
+            engine(ZooKeeperConfig { timeout, ..config(&server) }).await;
+        server.kill9().unwrap();
+        let gone = || async { !session.wire.is_connected() };
+        assert!(eventually(GENEROUS, gone).await);
+        let began = now();
+        assert_eq!(engine.session(TTL).await.unwrap_err().kind(), ErrorKind::Unreachable);
+        let waited = now().since(began);
+        assert!(waited < timeout * 3 / 2, "{waited:?}");
+    }
+}
