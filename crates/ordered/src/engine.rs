@@ -274,6 +274,8 @@ pub enum Watching {
 pub enum Change {
     /// It was removed.
     Removed,
+    /// It was removed, and another entry has its place in the order: only a listing shows which.
+    Replaced,
     /// It was written to, or something may have happened.
     Written,
 }

@@ -282,11 +282,11 @@ impl<E: Engine> Follower<E> {
                 self.watches.remove(&order);
                 self.gone(order, false);
             }
-            Event::Changed(order, kind, Ok(Change::Written)) => {
+            Event::Changed(order, kind, Ok(change @ (Change::Written | Change::Replaced))) => {
                 self.watches.remove(&order);
                 let mut view = self.line.view.lock();
                 view.queue.handle_unwatched(order);
-                if kind == WatchFor::Change {
+                if kind == WatchFor::Change || change == Change::Replaced {
                     view.queue.handle_stale();
                 }
             }

@@ -118,6 +118,11 @@ impl Proxy {
         self.shared.close_all();
     }
 
+    /// From now on new connections lead to this port. Those there are stay.
+    pub fn lead_new_to(&self, target: u16) {
+        self.shared.target.store(target, Ordering::SeqCst);
+    }
+
     /// From now on what is sent does not arrive, but is kept.
     pub fn keep(&self) {
         self.shared.keeping.store(true, Ordering::SeqCst);

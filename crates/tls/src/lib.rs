@@ -22,8 +22,7 @@ const SET_UP: &str = "set up TLS";
 /// How to trust a server, and how to be trusted by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// A file with the certificates to trust (PEM), instead of the public ones. For ZooKeeper it
-    /// must be named.
+    /// A file with the certificates to trust (PEM), instead of the public ones.
     pub ca: Option<PathBuf>,
     /// Files with a certificate and a key of our own (PEM).
     pub identity: Option<(PathBuf, PathBuf)>,

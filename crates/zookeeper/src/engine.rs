@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,7 +22,7 @@ use crate::diagnose::diagnose;
 use crate::fault::fault;
 use crate::keys::{Layout, parent};
 use crate::limits::Limits;
-use crate::names::{Key, listing, number, order_before};
+use crate::names::{Key, is_curator_writer, listing, number, order_before, reader_in_place_of};
 use crate::session::ZooKeeperSession;
 use crate::sessions::Sessions;
 use crate::wire::{
@@ -55,8 +54,6 @@ pub struct ZooKeeperEngine {
     background: Background,
     /// Locks whose own node was there, and could be listed, when it was last used.
     pub(crate) parent_cache: Mutex<HashSet<String>>,
-    /// The latest transaction that added an entry of this client.
-    pub(crate) latest: AtomicI64,
 }
 
 #[async_trait]
@@ -75,7 +72,6 @@ impl Engine for ZooKeeperEngine {
             limits: Limits::default(),
             background: background.clone(),
             parent_cache: Mutex::default(),
-            latest: AtomicI64::default(),
         })
     }
 
@@ -140,7 +136,6 @@ impl Engine for ZooKeeperEngine {
             let stat = seen.map_err(|error| fault(ACQUIRE, error))?;
             // An earlier session of the same claim may have left one behind.
             if let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) {
-                self.latest.fetch_max(stat.czxid, Ordering::AcqRel);
                 return Ok(token(&stat).map(|token| (entry, token)));
             }
         }
@@ -171,19 +166,29 @@ impl Engine for ZooKeeperEngine {
         entry: &Entry<Key>,
         _: Watching,
     ) -> Result<Option<BoxFuture<'static, Result<Change>>>> {
-        let session = self.sessions.any(WAIT).await?;
-        let path = self.path(name, entry);
-        let watched = match watch(&session, &path).await {
-            // This session's server may not have heard of the node yet.
-            Ok(None) => {
-                let synced = session.wire.send(Sync { path: path.clone() });
-                let watched = watch(&session, &path).await;
-                synced.await.and(watched)
-            }
-            watched => watched,
+        let failed = |error| fault(WAIT, error);
+        let (session, seen) = (self.sessions.any(WAIT).await?, self.sessions.seen());
+        let (lock, node) = (self.layout.lock(name), entry.key[0].clone());
+        let watched =
+            watch_synced(&session, &format!("{lock}/{node}"), seen).await.map_err(failed)?;
+        if !is_curator_writer(&node) {
+            return Ok(watched.map(|watch| changed(WAIT, session, watch)));
+        }
+        let Some(watch) = watched else {
+            let reader = find_reader(&session, &lock, &node, seen).await.map_err(failed)?;
+            let Some(reader) = reader else { return Ok(None) };
+            let watched = watch_synced(&session, &format!("{lock}/{reader}"), seen).await;
+            return Ok(watched.map_err(failed)?.map(|watch| changed(WAIT, session, watch)));
         };
-        let watched = watched.map_err(|error| fault(WAIT, error))?;
-        Ok(watched.map(|watch| changed(WAIT, session, watch)))
+        Ok(Some(Box::pin(async move {
+            let change = changed(WAIT, Arc::clone(&session), watch).await?;
+            if change != Change::Removed {
+                return Ok(change);
+            }
+            let reader = find_reader(&session, &lock, &node, seen).await;
+            let reader = reader.map_err(|error| fault(WAIT, error))?;
+            Ok(if reader.is_some() { Change::Replaced } else { Change::Removed })
+        })))
     }
 
     async fn remove(&self, name: &LockName, entry: &Entry<Key>) -> Result<bool> {
@@ -280,7 +285,7 @@ impl Engine for ZooKeeperEngine {
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
         let session = self.sessions.any(LIST).await?;
         let folder = self.layout.folder();
-        let children = children(&session, folder).await.map_err(|error| fault(LIST, error))?;
+        let (children, _) = children(&session, folder).await.map_err(|error| fault(LIST, error))?;
         let children = children.map(|(names, _)| names).unwrap_or_default();
         let locks = children.iter().filter_map(|child| self.layout.lock_of(child));
         let asked: Vec<LockName> = locks.filter(|name| name.as_str().starts_with(prefix)).collect();
@@ -371,18 +376,21 @@ impl ZooKeeperEngine {
         outcome.map_err(|error| fault(operation, error))
     }
 
-    /// The queue of a lock, at least as the leader knew it when this was called.
+    /// The queue of a lock, at least as the leader knew it when this was called, and as any session of
+    /// this client has seen it.
     async fn list_lock(
         &self,
         session: Arc<ZooKeeperSession>,
         lock: String,
     ) -> Result<Listing<Key>, Fault> {
-        let latest = self.latest.load(Ordering::Acquire);
-        Ok(match children(&session, &lock).await? {
+        let seen = self.sessions.seen();
+        let (listed, zxid) = children(&session, &lock).await?;
+        up_to_date(zxid, seen)?;
+        Ok(match listed {
             Some((children, stat)) => listing(children, &stat),
             // None of the entries that were added before is there, and all that are added later are
             // below a node that is created later.
-            None => Listing { entries: Vec::new(), covers: order_before(latest) },
+            None => Listing { entries: Vec::new(), covers: order_before(zxid) },
         })
     }
 
@@ -485,15 +493,52 @@ fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
     }
 }
 
-/// The children of a node and its own state, at least as the leader knew them when this was called.
+/// The children of a node and its own state, at least as the leader knew them when this was called;
+/// and a transaction that the server had seen by then.
 async fn children(
     session: &ZooKeeperSession,
     path: &str,
-) -> Result<Option<(Vec<String>, Stat)>, Fault> {
+) -> Result<(Option<(Vec<String>, Stat)>, i64), Fault> {
     let synced = session.wire.send(Sync { path: path.into() });
     let listed = session.wire.send(GetChildren::new(path));
-    synced.await?;
-    if_there(listed.await)
+    let zxid = synced.zxid().await?;
+    Ok((if_there(listed.await)?, zxid))
+}
+
+/// Fails if a server that knows the transaction `zxid` is behind one that knew `seen`.
+const fn up_to_date(zxid: i64, seen: i64) -> Result<(), Fault> {
+    if zxid < seen { Err(Fault::Behind) } else { Ok(()) }
+}
+
+/// Watches a node. `None`: it is not there, and the leader agrees.
+async fn watch_synced(
+    session: &ZooKeeperSession,
+    path: &str,
+    seen: i64,
+) -> Result<Option<Watch>, Fault> {
+    match watch(session, path).await {
+        // This session's server may not have heard of the node yet.
+        Ok(None) => {
+            let synced = session.wire.send(Sync { path: path.into() });
+            let watched = watch(session, path).await;
+            up_to_date(synced.zxid().await?, seen)?;
+            watched
+        }
+        watched => watched,
+    }
+}
+
+/// The node of the reader that has the place of a Curator writer, whose own node is gone.
+async fn find_reader(
+    session: &ZooKeeperSession,
+    lock: &str,
+    writer: &str,
+    seen: i64,
+) -> Result<Option<String>, Fault> {
+    let (listed, zxid) = children(session, lock).await?;
+    up_to_date(zxid, seen)?;
+    let reader = listed.as_ref().and_then(|(children, _)| reader_in_place_of(writer, children));
+    Ok(reader.map(str::to_owned))
 }
 
 /// Watches a node. `None`: it is not there.

@@ -1,7 +1,6 @@
 //! How an entry is added: one transaction, and a look at the lock's node behind it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tenure_core::{Claim, Error, ErrorKind, Mode, Result, Token, now};
 use tenure_ordered::{Entered, Entry};
@@ -75,7 +74,6 @@ impl ZooKeeperEngine {
         // From here on the entry is there.
         let (transaction, nodes) = created_nodes(&replies)
             .ok_or_else(|| unsure("a part of ZooKeeper's reply is missing"))?;
-        self.latest.fetch_max(transaction, Ordering::AcqRel);
         let state = match (counted, listed) {
             (Some(counted), _) => counted.await.map(|stat| stat.map(|stat| (stat, None))),
             (None, Some(listed)) => {

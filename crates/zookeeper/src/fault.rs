@@ -17,7 +17,7 @@ pub(crate) fn fault(operation: &'static str, fault: Fault) -> Error {
 fn explain(fault: &Fault) -> (ErrorKind, Option<&'static str>) {
     let code = match fault {
         Fault::Refused(code) => *code,
-        Fault::NotConnected | Fault::Over | Fault::Silent(_) | Fault::Broken(_) => {
+        Fault::NotConnected | Fault::Over | Fault::Behind | Fault::Silent(_) | Fault::Broken(_) => {
             return (ErrorKind::Unreachable, None);
         }
     };

@@ -16,13 +16,16 @@ use crate::wire::Stat;
 /// watched; the others are there for clients that do not see the first.
 pub(crate) type Key = Arc<[String]>;
 
+const CURATOR_WRITER: &str = "__WRIT__";
+const CURATOR_READER: &str = "__READ__";
+
 /// How the names end before the number, and what they ask for. A claim's nodes are created in this
 /// order.
 const KINDS: [(&str, Mode); 5] = [
     ("lock-", Mode::Exclusive),
-    ("__WRIT__", Mode::Exclusive),
+    (CURATOR_WRITER, Mode::Exclusive),
     ("__lock__", Mode::Exclusive),
-    ("__READ__", Mode::Shared),
+    (CURATOR_READER, Mode::Shared),
     ("__rlock__", Mode::Shared),
 ];
 
@@ -35,11 +38,11 @@ pub(crate) fn stems(claim: &Claim, neighbours: Neighbours) -> Vec<String> {
     match claim.mode {
         Mode::Exclusive => {
             names.push(curator("lock-"));
-            names.extend(curator_rw.then(|| curator("__WRIT__")));
+            names.extend(curator_rw.then(|| curator(CURATOR_WRITER)));
             names.extend(beside_kazoo.then(|| kazoo("__lock__")));
         }
         Mode::Shared => {
-            names.push(curator("__READ__"));
+            names.push(curator(CURATOR_READER));
             names.extend(beside_kazoo.then(|| kazoo("__rlock__")));
         }
         Mode::Permits { take, of } => names.push(curator(&format!("permits-{take}-{of}-"))),
@@ -103,6 +106,21 @@ pub(crate) fn listing(children: Vec<String>, lock: &Stat) -> Listing<Key> {
 /// The queue of a lock that has only this entry. `last` is the number of its last node.
 pub(crate) fn alone(entry: &Entry<Key>, lock: &Stat, last: i32) -> Listing<Key> {
     Listing { entries: vec![entry.clone()], covers: order(lock.czxid, last) }
+}
+
+/// Whether a node is a Curator writer's. While it holds, its thread may come to read as well, with a
+/// node that has the same number; if it then stops to write, that reader has the writer's place.
+pub(crate) fn is_curator_writer(name: &str) -> bool {
+    split(name).is_some_and(|(rest, _)| rest.ends_with(CURATOR_WRITER))
+}
+
+/// The reader among `children` that has the number of this writer.
+pub(crate) fn reader_in_place_of<'a>(writer: &str, children: &'a [String]) -> Option<&'a str> {
+    let wanted = number(writer)?;
+    let mut names = children.iter().map(String::as_str);
+    names.find(|name| {
+        split(name).is_some_and(|(rest, number)| number == wanted && rest.ends_with(CURATOR_READER))
+    })
 }
 
 /// The number at the end of a node's name or path.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -29,6 +30,8 @@ pub(crate) struct Sessions {
     target: Arc<Target>,
     background: Background,
     open: Mutex<Vec<Arc<ZooKeeperSession>>>,
+    /// The latest transaction that sessions have seen that are not among the open ones any more.
+    seen_before: AtomicI64,
     /// The sessions that are being opened, by the TTL that they are for.
     opening: Mutex<HashMap<Duration, Opening>>,
     /// The longest TTL that the servers allow, if the first session was cut short.
@@ -55,6 +58,7 @@ impl Sessions {
             target: Arc::new(target),
             background: background.clone(),
             open: Mutex::default(),
+            seen_before: AtomicI64::default(),
             opening: Mutex::default(),
             longest: Mutex::default(),
         });
@@ -75,12 +79,16 @@ impl Sessions {
         operation: &'static str,
         ttl: Duration,
     ) -> Result<Arc<ZooKeeperSession>> {
-        let session = match self.choose(ttl) {
-            // One that turns out to be over is replaced.
-            Ok(session) if session.wire.ready().await.is_ok() || !session.is_over() => session,
-            Ok(_) => self.open(operation, ttl).await?,
-            Err(length) => self.open(operation, length).await?,
+        let length = match self.choose(ttl) {
+            Ok(session) => match session.wire.ready().await {
+                Ok(()) => return Ok(session),
+                // One that turns out to be over is replaced.
+                Err(_) if session.is_over() => ttl,
+                Err(error) => return Err(fault(operation, error)),
+            },
+            Err(length) => length,
         };
+        let session = self.open(operation, length).await?;
         let (life, longest) = (session.wire.life(), session.life());
         if longest < ttl {
             let why = format!(
@@ -93,7 +101,15 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Any session, to read with, connected.
+    /// The latest transaction that any session of this client has seen. What a server shows that has
+    /// not seen it may be older than what the client acted on: a leader that lost the others goes on
+    /// answering, even to `sync`.
+    pub(crate) fn seen(&self) -> i64 {
+        let seen = self.open.lock().iter().map(|session| session.wire.zxid()).max();
+        seen.unwrap_or_default().max(self.seen_before.load(Ordering::Acquire))
+    }
+
+    /// Any session, to read with, connected: of several, the one that has seen the most.
     pub(crate) async fn any(
         self: &Arc<Self>,
         operation: &'static str,
@@ -101,7 +117,8 @@ impl Sessions {
         let alive = {
             let open = self.open.lock();
             let mut alive = open.iter().filter(|session| !session.is_over());
-            let connected = alive.clone().find(|session| session.wire.is_connected());
+            let connected = alive.clone().filter(|session| session.wire.is_connected());
+            let connected = connected.max_by_key(|session| session.wire.zxid());
             connected.or_else(|| alive.next()).cloned()
         };
         if let Some(session) = alive {
@@ -118,7 +135,7 @@ impl Sessions {
 
     /// Closes the sessions that are not used.
     pub(crate) async fn close_unused(&self) {
-        let unused = take_unused(&mut self.open.lock());
+        let unused = self.take_unused(&mut self.open.lock());
         join_all(unused.iter().map(|session| session.wire.close())).await;
     }
 
@@ -183,7 +200,12 @@ impl Sessions {
         let session = Arc::new(ZooKeeperSession::new(wire, layout, ttl, sent));
         let unused = {
             let mut open = self.open.lock();
-            let unused = take_unused(&mut open);
+            let unused = self.take_unused(&mut open);
+            if open.is_empty() {
+                // No claim is left that relies on it. If the servers' data was restored from an older
+                // snapshot, none of them will ever know it again.
+                self.seen_before.store(0, Ordering::Release);
+            }
             open.push(Arc::clone(&session));
             unused
         };
@@ -192,14 +214,19 @@ impl Sessions {
         }
         Ok(session)
     }
+
+    /// Takes those out that are over or not used.
+    fn take_unused(&self, open: &mut Vec<Arc<ZooKeeperSession>>) -> Vec<Arc<ZooKeeperSession>> {
+        let unused: Vec<_> =
+            open.extract_if(.., |session| session.is_over() || !is_used(session)).collect();
+        for session in &unused {
+            self.seen_before.fetch_max(session.wire.zxid(), Ordering::AcqRel);
+        }
+        unused
+    }
 }
 
 /// Whether a claim or a call has the session, beside the list of open ones.
 fn is_used(session: &Arc<ZooKeeperSession>) -> bool {
     Arc::strong_count(session) > 1
-}
-
-/// Takes those out that are over or not used.
-fn take_unused(open: &mut Vec<Arc<ZooKeeperSession>>) -> Vec<Arc<ZooKeeperSession>> {
-    open.extract_if(.., |session| session.is_over() || !is_used(session)).collect()
 }

@@ -9,8 +9,8 @@ use tenure_core::{
     Answer, Background, Claim, Effect, ErrorKind, LockName, Mode, Origin, OwnerId, Patience,
     Released, Store, now,
 };
-use tenure_ordered::{Engine, Entered, Entry, Session};
-use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
+use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
+use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
 use crate::config::Neighbours;
 use crate::engine::ZooKeeperEngine;
@@ -310,5 +310,85 @@ on_a_server! {
         for claim in &claims[5..] {
             assert_eq!(store.release(claim).await.unwrap(), Released::Released);
         }
+    }
+}
+
+on_a_server! {
+    async fn a_curator_writer_that_goes_on_as_a_reader_keeps_a_waiting_writer_out(server) {
+        let bare = Bare::connect(server.port()).await.unwrap();
+        bare.make(LOCK).await.unwrap();
+        let stem = |kind| format!("{LOCK}/_c_0123abcd-0123-4567-89ab-0123456789ab-{kind}");
+        let writer =
+            bare.create(&stem("__WRIT__"), b"", Kind::EphemeralSequential, Rights::All).await;
+        let writer = writer.unwrap();
+        let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
+        let (reads, waits) = (Claim { mode: Mode::Shared, ..claim() }, claim());
+        for claim in [&reads, &waits] {
+            let answer = store.claim(claim, Patience::queue(TTL)).await.unwrap();
+            assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+        }
+        // Until the writer's node is watched, which no other client can see.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Curator gives the reader the number of its writer.
+        let reader = writer.replace("__WRIT__", "__READ__");
+        bare.create(&reader, b"", Kind::Persistent, Rights::All).await.unwrap();
+        bare.delete(&writer).await.unwrap();
+        let granted = async |claim: &Claim| {
+            matches!(store.claim(claim, Patience::queue(TTL)).await, Ok(Answer::Granted(_)))
+        };
+        assert!(eventually(GENEROUS, || granted(&reads)).await, "readers share the lock");
+        store.release(&reads).await.unwrap();
+        let both = eventually(Duration::from_secs(1), || granted(&waits)).await;
+        assert!(!both, "the reader holds the lock");
+        bare.delete(&reader).await.unwrap();
+        assert!(eventually(GENEROUS, || granted(&waits)).await, "the lock is free");
+    }
+}
+
+on_a_server! {
+    async fn a_server_that_is_behind_does_not_make_entries_look_gone(server) {
+        // Two servers that know nothing of each other stand for a leader that lost the others, and
+        // goes on answering reads, and for the new leader.
+        let mut ahead = ZooKeeperServer::start(&[]).unwrap();
+        let bare = Bare::connect(ahead.port()).await.unwrap();
+        for number in 0..100 {
+            bare.make(&format!("/{number}")).await.unwrap();
+        }
+        let proxy = Proxy::start(server.port()).unwrap();
+        let config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), proxy.port())]);
+        let (engine, _background, behind) = engine(config).await;
+        proxy.lead_new_to(ahead.port());
+        let session = engine.session(TTL / 3).await.unwrap();
+        assert_ne!(session.id(), behind.id());
+        let (holder, waiter) = (claim(), claim());
+        let held = enter(&engine, &session, &holder).await.entry;
+        let waits = enter(&engine, &session, &waiter).await.entry;
+        let watched = engine.watch(&holder.name, &held, Watching::Removal).await.unwrap();
+        assert!(watched.is_some(), "the holder's entry is there");
+        let listed = engine.list(&holder.name).await.unwrap().entries;
+        assert_eq!(listed, [held.clone(), waits], "both entries are there");
+        // Only the server that is behind is left to ask.
+        ahead.kill9().unwrap();
+        let gone = || async { !session.wire.is_connected() };
+        assert!(eventually(GENEROUS, gone).await);
+        assert!(behind.wire.is_connected());
+        let watched = engine.watch(&holder.name, &held, Watching::Removal).await;
+        assert!(watched.is_err(), "it does not know of the entry");
+        assert!(engine.list(&holder.name).await.is_err(), "it does not know of the lock");
+    }
+}
+
+on_a_server! {
+    async fn a_claim_waits_for_a_connection_no_longer_than_a_call_may_take(server) {
+        let (mut server, timeout) = (server, Duration::from_secs(2));
+        let (engine, _background, session) =
+            engine(ZooKeeperConfig { timeout, ..config(&server) }).await;
+        server.kill9().unwrap();
+        let gone = || async { !session.wire.is_connected() };
+        assert!(eventually(GENEROUS, gone).await);
+        let began = now();
+        assert_eq!(engine.session(TTL).await.unwrap_err().kind(), ErrorKind::Unreachable);
+        let waited = now().since(began);
+        assert!(waited < timeout * 3 / 2, "{waited:?}");
     }
 }

@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ const DEAD: u32 = 5;
 
 const CHUNK: usize = 16 << 10;
 
+/// About how much memory is kept for input between frames.
+const SPARE: usize = 1 << 20;
+
 const NONSENSE: &str = "what it sends makes no sense: is this a ZooKeeper server?";
 
 /// How long to wait for what.
@@ -72,6 +76,8 @@ impl Pace {
 pub(super) struct Answer {
     /// `None` means success.
     pub(super) code: Option<Code>,
+    /// The latest transaction that the server knew when it answered.
+    pub(super) zxid: i64,
     /// The reply without its header.
     pub(super) body: Vec<u8>,
     /// The watch that the reply has left, if one was asked for.
@@ -94,6 +100,8 @@ struct Owner {
 struct Shared {
     state: Mutex<State>,
     watches: Arc<Watches>,
+    /// The latest transaction that a server spoke of to this session.
+    zxid: Arc<AtomicI64>,
     /// Wakes the task that serves the connection.
     task: AtomicWaker,
 }
@@ -112,8 +120,6 @@ struct State {
     armed: Instant,
     /// When the latest request was sent that has been answered.
     contact: Instant,
-    /// The latest transaction that the server spoke of.
-    zxid: i64,
     /// Why the connection is to end.
     closed: Option<&'static str>,
     ended: bool,
@@ -142,7 +148,7 @@ impl Connection {
         input: Vec<u8>,
         pace: Pace,
         began: Instant,
-        zxid: i64,
+        zxid: Arc<AtomicI64>,
         watches: Arc<Watches>,
     ) -> (Self, JoinHandle<Fault>) {
         let now = Instant::now();
@@ -156,12 +162,11 @@ impl Connection {
             last_heard: now,
             armed: now,
             contact: began,
-            zxid,
             closed: None,
             ended: false,
         };
         let shared =
-            Arc::new(Shared { state: Mutex::new(state), watches, task: AtomicWaker::new() });
+            Arc::new(Shared { state: Mutex::new(state), watches, zxid, task: AtomicWaker::new() });
         let shortcut = stream.shortcut();
         let (ending, served) = (Ending(Arc::clone(&shared)), Arc::clone(&shared));
         let task = tokio::spawn(async move {
@@ -213,11 +218,6 @@ impl Connection {
     /// When the latest request was sent that has been answered: the session lasts from then on.
     pub(super) fn contact(&self) -> Instant {
         self.0.shared.state.lock().contact
-    }
-
-    /// The latest transaction that the server spoke of.
-    pub(super) fn zxid(&self) -> i64 {
-        self.0.shared.state.lock().zxid
     }
 
     fn write<R: Request>(
@@ -304,6 +304,15 @@ pub(super) fn unframe(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     Ok(reader.rest().get(..length))
 }
 
+/// Removes frames that were handed out. The memory of a long one, such as a large listing, is not
+/// kept; while one arrives, its memory grows as that of any vector.
+fn discard(input: &mut Vec<u8>, taken: usize) {
+    input.drain(..taken);
+    if taken > 0 && input.len() < SPARE && input.capacity() > 2 * SPARE {
+        input.shrink_to(SPARE);
+    }
+}
+
 impl Shared {
     /// Hands out all frames that have arrived in full.
     fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), Malformed> {
@@ -312,7 +321,7 @@ impl Shared {
             taken += size_of::<i32>() + content.len();
             self.take(content)?;
         }
-        input.drain(..taken);
+        discard(input, taken);
         Ok(())
     }
 
@@ -332,7 +341,7 @@ impl Shared {
             XID_PING => {
                 let sent = state.ping.take().ok_or(Malformed)?;
                 state.contact = state.contact.max(sent);
-                state.zxid = state.zxid.max(header.zxid);
+                self.zxid.fetch_max(header.zxid, Ordering::AcqRel);
                 return Ok(());
             }
             _ => {}
@@ -341,14 +350,23 @@ impl Shared {
         state.pending.front().filter(|oldest| oldest.xid == header.xid).ok_or(Malformed)?;
         let Pending { sent, watch, reply, .. } = state.pending.pop_front().ok_or(Malformed)?;
         state.contact = state.contact.max(sent);
-        state.zxid = state.zxid.max(header.zxid);
+        self.zxid.fetch_max(header.zxid, Ordering::AcqRel);
+        if header.xid == XID_SET_WATCHES && header.code.is_some() {
+            // A server that throttles requests does so: events would be missed there.
+            state.closed.get_or_insert("the server refused to restore the watches");
+            self.task.wake();
+        }
         drop(state);
         let Some(reply) = reply.filter(|reply| !reply.is_closed()) else { return Ok(()) };
         // An event for this watch comes after this reply, so it cannot be missed.
         let left = watch.and_then(|wish| Some(((wish.kind)(header.code)?, wish.path)));
         let watch = left.map(|(kind, path)| self.watches.add(kind, path));
-        let _given_up =
-            reply.send(Ok(Answer { code: header.code, body: reader.rest().to_vec(), watch }));
+        let _given_up = reply.send(Ok(Answer {
+            code: header.code,
+            zxid: header.zxid,
+            body: reader.rest().to_vec(),
+            watch,
+        }));
         Ok(())
     }
 }
@@ -508,5 +526,21 @@ impl Task {
             let _ = reply.send(Err(Fault::Silent(limit)));
         }
         Ok(Due::At(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_long_frame_is_not_kept() {
+        let mut input = vec![1; 10 * SPARE];
+        let capacity = input.capacity();
+        discard(&mut input, 0);
+        assert_eq!(input.capacity(), capacity, "the frame has not arrived in full");
+        discard(&mut input, 10 * SPARE - 3);
+        assert_eq!(input, [1; 3]);
+        assert!(input.capacity() <= 2 * SPARE, "{}", input.capacity());
     }
 }

@@ -296,7 +296,7 @@ fn shuffled(count: usize) -> Vec<usize> {
     numbers
 }
 
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     // Without randomness the servers are still tried, in some order.
     getrandom::u64().unwrap_or_default()
 }

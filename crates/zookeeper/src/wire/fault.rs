@@ -15,6 +15,9 @@ pub(crate) enum Fault {
     NotConnected,
     /// The session is over: nothing was sent.
     Over,
+    /// The server that was asked has not seen what another one has answered already. Nothing was
+    /// changed.
+    Behind,
     /// No reply came within this time. The call may have been carried out, or may yet be.
     Silent(Duration),
     /// The connection ended before the reply. The call may have been carried out.
@@ -27,9 +30,9 @@ impl Fault {
         matches!(self, Self::Refused(code) if code.is_refusal())
     }
 
-    /// Whether the call certainly had no effect: it was refused, or never sent.
+    /// Whether the call certainly had no effect: it was refused, never sent, or read too old a state.
     pub(crate) const fn had_no_effect(&self) -> bool {
-        self.is_refusal() || matches!(self, Self::NotConnected | Self::Over)
+        self.is_refusal() || matches!(self, Self::NotConnected | Self::Over | Self::Behind)
     }
 }
 
@@ -41,6 +44,9 @@ impl fmt::Display for Fault {
                 f.write_str("there is no connection to any ZooKeeper server: check that they run")
             }
             Self::Over => f.write_str("the session with ZooKeeper is over"),
+            Self::Behind => f.write_str(
+                "the ZooKeeper server is behind the others: check that it can reach them",
+            ),
             Self::Silent(limit) => {
                 write!(f, "ZooKeeper did not answer within {limit:?}: check that it runs")
             }

@@ -5,25 +5,31 @@
 //! ever sent again on another.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tenure_core::{Background, Error, ErrorKind, Result};
+use tenure_proto::Backoff;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::connection::{Answer, Connection, Outcome, Pace};
-use super::dial::{Dialled, Failure, Hello, dial_any};
+use super::dial::{Dialled, Failure, Hello, dial_any, random};
 use super::explain::{CONNECT, explain};
 use super::jute::Reader;
 use super::messages::{CloseSession, Request, Watchable};
 use super::watches::{Watch, Watches};
 use super::{Fault, Target};
+
+/// After a connection that lasted less than this, the next one is begun after a pause: a server may
+/// take the session, and end each connection over what it is sent first.
+const STEADY: Duration = Duration::from_secs(1);
 
 /// A session with ZooKeeper, over one connection at a time. Clones are handles on the same session,
 /// which is closed when the last of them is dropped.
@@ -44,6 +50,8 @@ struct Shared {
     /// The session timeout in milliseconds.
     life: AtomicU64,
     watches: Arc<Watches>,
+    /// The latest transaction that a server spoke of.
+    zxid: Arc<AtomicI64>,
     status: watch::Sender<Status>,
 }
 
@@ -103,9 +111,10 @@ impl Session {
             password: std::mem::take(&mut dialled.password),
             life: AtomicU64::new(0),
             watches: Arc::default(),
+            zxid: Arc::default(),
             status: watch::Sender::new(Status { number: 0, phase: Phase::Disconnected }),
         });
-        let link = shared.link(dialled, 0);
+        let link = shared.link(dialled);
         shared.publish(&link);
         tokio::spawn(shared.clone().serve(link, background));
         Self(Arc::new(Handle(shared)))
@@ -126,6 +135,11 @@ impl Session {
     #[cfg_attr(not(test), allow(dead_code, reason = "tests tell connections apart by it"))]
     pub(crate) fn connection(&self) -> u64 {
         self.shared().status.borrow().number
+    }
+
+    /// The latest transaction that a server spoke of. No reply on this session shows an older state.
+    pub(crate) fn zxid(&self) -> i64 {
+        self.shared().zxid.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -221,6 +235,15 @@ impl Drop for Handle {
 #[must_use = "the request is sent, but its outcome is lost"]
 pub(crate) struct Call<R>(Reply, PhantomData<fn() -> R>);
 
+impl<R: Request> Call<R> {
+    /// The latest transaction that the server knew when it answered: requests of this session that
+    /// were sent later see this transaction and all before it.
+    pub(crate) async fn zxid(mut self) -> Result<i64, Fault> {
+        let answer = poll_fn(|context| self.0.poll(context)).await?;
+        read::<R>(&answer).map(|_| answer.zxid)
+    }
+}
+
 impl<R: Request> Future for Call<R> {
     type Output = Result<R::Reply, Fault>;
 
@@ -293,10 +316,10 @@ impl Shared {
     }
 
     /// Serves a connection after its handshake.
-    fn link(&self, dialled: Dialled, zxid: i64) -> Link {
+    fn link(&self, dialled: Dialled) -> Link {
         let Dialled { stream, input, life, began, .. } = dialled;
         let pace = Pace::new(life, self.target.timeout);
-        let watches = Arc::clone(&self.watches);
+        let (zxid, watches) = (Arc::clone(&self.zxid), Arc::clone(&self.watches));
         let (connection, ended) = Connection::start(stream, input, pace, began, zxid, watches);
         Link { connection, ended, life }
     }
@@ -304,7 +327,9 @@ impl Shared {
     /// Serves the session until it is over. The thread lives for as long.
     async fn serve(self: Arc<Self>, mut link: Link, _background: Background) {
         let ending = Ending(Arc::clone(&self));
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         let why = loop {
+            let began = Instant::now();
             let broken = tokio::select! {
                 broken = &mut link.ended => broken,
                 () = self.closing() => {
@@ -315,15 +340,21 @@ impl Shared {
             let why = broken.map_or_else(|error| error.to_string(), |fault| fault.to_string());
             tracing::debug!(session = self.id, "disconnected: {why}");
             self.disconnect();
-            match self.reconnect(&link.connection).await {
+            let pause = if began.elapsed() < STEADY {
+                backoff.next(random())
+            } else {
+                backoff.reset();
+                Duration::ZERO
+            };
+            match self.reconnect(&link.connection, pause).await {
                 Ok(next) => link = next,
                 Err(why) => break why,
             }
             if link.life < self.life() {
-                close(&link, self.target.timeout).await;
+                // It is not closed: the holders are told now, and must have stopped before the servers
+                // delete their nodes.
                 break format!(
-                    "the servers have shortened it from {:?} to {:?}: its holders would be believed \
-                     alive for too long",
+                    "the servers have shortened it from {:?} to {:?}: its holders rely on more",
                     self.life(),
                     link.life
                 );
@@ -333,12 +364,12 @@ impl Shared {
         ending.end(&why);
     }
 
-    /// Finds a server that goes on with the session, and tells it of the watches.
+    /// After a pause, finds a server that goes on with the session, and tells it of the watches.
     ///
     /// # Errors
     /// Why the session is over.
-    async fn reconnect(&self, last: &Connection) -> Result<Link, String> {
-        let (contact, zxid) = (last.contact(), last.zxid());
+    async fn reconnect(&self, last: &Connection, pause: Duration) -> Result<Link, String> {
+        let (contact, zxid) = (last.contact(), self.zxid.load(Ordering::Acquire));
         let hello =
             Hello { wanted: self.wanted, zxid, session: self.id, password: self.password.clone() };
         // The servers may keep it a little longer than they say.
@@ -347,8 +378,12 @@ impl Shared {
             self.closing().await;
             tokio::time::sleep(self.target.timeout).await;
         };
+        let dialling = async {
+            tokio::time::sleep(pause).await;
+            dial_any(&self.target, &hello, until).await
+        };
         let dialled = tokio::select! {
-            dialled = dial_any(&self.target, &hello, until) => dialled,
+            dialled = dialling => dialled,
             () = closed => return Err("it was closed, and no server could be told".into()),
         };
         let dialled = dialled.map_err(|failures| {
@@ -358,7 +393,7 @@ impl Shared {
                 None => format!("no server could be reached for longer than {:?}", self.life()),
             }
         })?;
-        let link = self.link(dialled, zxid);
+        let link = self.link(dialled);
         for watches in self.watches.restore(zxid) {
             link.connection.restore(&watches);
         }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use tenure_core::ErrorKind;
 use tenure_testkit::{GENEROUS, eventually};
 
-use super::fake::{Asked, Fake, PASSWORD, SESSION};
+use super::fake::{Fake, PASSWORD, SESSION};
 use super::{LIFE, open, over, reconnected, refusal, reported, target};
 use crate::wire::messages::XID_PING;
 use crate::wire::{Delete, Event, Exists, Fault, Session, SetData, Target};
 
 const AUTH_FAILED: i32 = -115;
+const NO_NODE: i32 = -101;
 const AUTH: i32 = 100;
 const SET_WATCHES: i32 = 101;
-const CLOSE_SESSION: i32 = -11;
 
 /// A request whose reply has no body.
 fn request(path: &str) -> Delete {
@@ -34,16 +34,13 @@ async fn session(fake: &Fake) -> Session {
 type Seen<T> = Arc<Mutex<Vec<T>>>;
 
 #[tokio::test]
-async fn a_session_that_the_servers_shorten_is_closed() {
-    let (sender, closed) = mpsc::channel();
+async fn a_session_that_the_servers_shorten_is_over_and_not_taken_from_its_holders_at_once() {
+    let (sender, asked) = mpsc::channel();
     let fake = Fake::start(move |number, mut peer| {
         // First as long as was asked for, then longer, then shorter.
         peer.welcome([30_000, 40_000, 35_000][number.min(2)]);
         let asked = peer.asked_for_more_than_a_sign_of_life();
-        if let Some(Asked { xid, opcode: CLOSE_SESSION, .. }) = asked {
-            sender.send(number).unwrap();
-            peer.reply(xid, 0, 0, &[]);
-        }
+        sender.send((number, asked.map(|asked| asked.opcode))).unwrap();
     });
     let session = session(&fake).await;
     assert_eq!(session.life(), Duration::from_secs(30));
@@ -53,9 +50,10 @@ async fn a_session_that_the_servers_shorten_is_closed() {
     assert_eq!(session.life(), Duration::from_secs(40));
     assert!(matches!(session.send(request("/a")).await, Err(Fault::Broken(_))));
     over(&session).await;
-    assert_eq!(closed.recv_timeout(GENEROUS), Ok(2), "the third connection told the server");
     assert_eq!(session.life(), Duration::from_secs(40));
     assert_eq!(session.send(request("/a")).await, Err(Fault::Over));
+    let asked: Vec<_> = (0..3).map(|_| asked.recv_timeout(GENEROUS).unwrap()).collect();
+    assert_eq!(asked[2], (2, None), "its nodes stay until the servers end it");
 }
 
 #[tokio::test]
@@ -388,4 +386,36 @@ async fn the_error_names_each_server_and_what_it_did() {
     }
     let nowhere = refusal(target(&[])).await;
     assert_eq!(nowhere.kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_each_connection_is_not_stormed() {
+    let fake = Fake::start(|_, mut peer| drop(peer.welcome(30_000)));
+    let session = session(&fake).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let accepted = fake.accepted();
+    assert!((2..20).contains(&accepted), "{accepted} connections in two seconds");
+    assert!(!session.is_over());
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_to_restore_watches_is_left() {
+    const THROTTLED: i32 = -127;
+    let (sender, asked) = mpsc::channel();
+    let fake = Fake::start(move |number, mut peer| {
+        peer.welcome(30_000);
+        let Some(asked) = peer.asked_for_more_than_a_sign_of_life() else { return };
+        if number == 0 {
+            peer.reply(asked.xid, 5, NO_NODE, &[]);
+            return;
+        }
+        sender.send(asked.opcode).unwrap();
+        peer.reply(asked.xid, 5, if number == 1 { THROTTLED } else { 0 }, &[]);
+        peer.serve();
+    });
+    let session = session(&fake).await;
+    let (_, _watch) = session.send_watched(Exists::new("/a")).await.unwrap();
+    assert_eq!(asked.recv_timeout(GENEROUS), Ok(SET_WATCHES));
+    assert_eq!(asked.recv_timeout(Duration::from_secs(3)), Ok(SET_WATCHES), "they are lost");
+    assert!(!session.is_over());
 }
