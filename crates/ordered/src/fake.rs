@@ -458,7 +458,7 @@ impl Engine for FakeEngine {
         key.to_string()
     }
 
-    fn fence(&self, _: &LockName, _: &Entry<i64>, _: Token) -> Option<Fence> {
+    fn fence(&self, _: &LockName, _: &Entry<i64>) -> Option<Fence> {
         None
     }
 
