@@ -73,8 +73,9 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         look: bool,
     ) -> Result<Entered<Self::Key>>;
 
-    /// Makes sure that no [`enter`](Self::enter) of this session that was sent before `began` takes
-    /// effect after this has returned. A later listing then shows whether it did. One request serves
+    /// Makes sure that no request of an [`enter`](Self::enter) of this session that was sent before
+    /// `began` takes effect after this has returned. (An `enter` that is still running may send its
+    /// request again, with the new fence.) A later listing then shows whether it did. One request serves
     /// all concurrent callers. False: the session is over, and with it what it wrote.
     ///
     /// # Errors

@@ -228,7 +228,7 @@ impl<E: Engine> Shared<E> {
         let look = self.line(&claim.name).is_none_or(|line| line.waiting() < 2);
         let record = Record::write(claim, false, Duration::ZERO);
         let entered = {
-            // It is closed never.
+            // The semaphore is never closed, so this cannot fail.
             let _permit = self.arrivals.acquire().await;
             self.engine.enter(&session, claim, record, look).await
         };

@@ -63,10 +63,10 @@ async fn a_lock_is_handed_over_in_order_within_and_between_clients() {
     let world = Arc::default();
     let (one, other) = (store(&world).await, store(&world).await);
     let claims: Vec<Claim> = (0..6).map(|_| alone()).collect();
-    let of = |at: usize| if at % 3 == 0 { &other } else { &one };
+    let of = |at: usize| if at.is_multiple_of(3) { &other } else { &one };
     let mut last = granted(of(0).claim(&claims[0], QUEUE).await.unwrap()).token;
-    for at in 1..claims.len() {
-        let answer = of(at).claim(&claims[at], QUEUE).await.unwrap();
+    for (at, claim) in claims.iter().enumerate().skip(1) {
+        let answer = of(at).claim(claim, QUEUE).await.unwrap();
         assert!(matches!(answer, Answer::Queued(_)));
     }
     for at in 1..claims.len() {
@@ -257,7 +257,7 @@ async fn come_and_go(
         let Ok(answer) = store.claim(claim, QUEUE).await else { continue };
         let answer = match answer {
             Answer::Queued(place) => {
-                let gives_up = chance % 4 == 0;
+                let gives_up = chance.is_multiple_of(4);
                 let patience = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
                 match tokio::time::timeout(patience, store.wait(claim, &place)).await {
                     Ok(answer) => answer.unwrap(),
