@@ -69,9 +69,9 @@ async fn a_lock_is_handed_over_in_order_within_and_between_clients() {
         let answer = of(at).claim(claim, QUEUE).await.unwrap();
         assert!(matches!(answer, Answer::Queued(_)));
     }
-    for at in 1..claims.len() {
-        assert_eq!(of(at - 1).release(&claims[at - 1]).await.unwrap(), Released::Released);
-        let grant = granted(of(at).wait(&claims[at], &Place::default()).await.unwrap());
+    for (at, pair) in claims.windows(2).enumerate() {
+        assert_eq!(of(at).release(&pair[0]).await.unwrap(), Released::Released);
+        let grant = granted(of(at + 1).wait(&pair[1], &Place::default()).await.unwrap());
         assert!(grant.token > last);
         last = grant.token;
     }
