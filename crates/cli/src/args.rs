@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
 pub(crate) struct Global {
     /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `etcd://host`, `zk://host`, ...
     /// A password in it is visible to all users of this machine (`ps`), unless the URL is in the
-    /// environment; or give the password in TENURE_PASSWORD
+    /// environment; or give the password in TENURE_PASSWORD, or in a file (`?password-file=…`)
     // Not parsed here: clap would repeat a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]

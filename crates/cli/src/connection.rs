@@ -10,7 +10,7 @@ use crate::{args, output};
 /// The time for a call where the URL names none.
 const CALL: Duration = Duration::from_secs(2);
 
-const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD (`tenure run \
+const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
     --withhold-password` keeps its own from its command)";
 
 /// A client, and where it is connected to.
@@ -46,7 +46,7 @@ impl Connection {
             let line = exit::line(&error);
             match error.kind() {
                 ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
-                ErrorKind::Denied if url.password().is_none() && has_servers(&url) => {
+                ErrorKind::Denied if !url.says_password() && has_servers(&url) => {
                     let why = format!("{line} (store {url}); {NO_PASSWORD}");
                     Failure::new(exit::DENIED, why)
                 }

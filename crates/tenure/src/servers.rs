@@ -101,4 +101,18 @@ mod tests {
         assert_eq!(password("rediss://app@h:1", &changed), None, "bound to no server");
         assert_eq!(password("rediss://app@h:1", &[store, any]).as_deref(), Some("any"));
     }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn a_password_file_takes_the_place_of_a_password_in_the_url() {
+        let url: StoreUrl = "redis://app@h?password-file=/p".parse().unwrap();
+        assert!(url.says_password());
+        let file = tenure_tls::Password::File("/p".into());
+        assert_eq!(login_password(&url).unwrap(), Some(file.clone()));
+        let resolved = url.resolved().unwrap();
+        assert_eq!(resolved.password(), None, "none from the environment either");
+        assert_eq!(login_password(&resolved).unwrap(), Some(file));
+        let both: StoreUrl = "redis://app:x@h?password-file=/p".parse().unwrap();
+        assert_eq!(login_password(&both).unwrap_err().kind(), ErrorKind::Invalid);
+    }
 }

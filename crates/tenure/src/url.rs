@@ -71,6 +71,12 @@ impl StoreUrl {
         }
     }
 
+    /// Whether the URL says which password to use: it has one, or names a file with one.
+    pub fn says_password(&self) -> bool {
+        let in_file = self.options.iter().any(|(name, _)| name == "password-file");
+        in_file || self.password().is_some()
+    }
+
     /// The same URL with what it leaves to the environment filled in: for `local` the default
     /// directory, for files (`ca=` …) the current one, and for a login the password. What
     /// it shows then leads to the same store from anywhere on this machine.
@@ -83,7 +89,7 @@ impl StoreUrl {
         }
         #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
         {
-            let in_file = self.option("password-file").is_some();
+            let in_file = self.password().is_none() && self.says_password();
             let password = crate::servers::password(&self).filter(|_| !in_file).map(Secret);
             if let Place::Servers(servers) = &mut self.place {
                 // Only Redis knows a password without a user.
