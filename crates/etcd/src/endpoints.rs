@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,7 +22,9 @@ use crate::fault::{Verdict, fault, verdict};
 use crate::rpc::auth_client::AuthClient;
 use crate::rpc::cluster_client::ClusterClient;
 use crate::rpc::maintenance_client::MaintenanceClient;
-use crate::rpc::{AuthenticateRequest, Member, MemberListRequest, RangeRequest, StatusRequest};
+use crate::rpc::{
+    AuthenticateRequest, Member, MemberListRequest, RangeRequest, ResponseHeader, StatusRequest,
+};
 
 /// A channel to one server, with the login in it.
 pub(crate) type Link = InterceptedService<Channel, Headers>;
@@ -42,6 +44,8 @@ pub(crate) struct Endpoints {
     /// The runtime of the program that connected.
     home: Id,
     background: Background,
+    /// The cluster that the first reply came from.
+    cluster: OnceLock<u64>,
     /// Calls turned to another server: there may be other members to turn to.
     turned: Notify,
 }
@@ -146,6 +150,7 @@ impl Endpoints {
             timeout: config.timeout,
             home: Handle::current().id(),
             background: background.clone(),
+            cluster: OnceLock::new(),
             turned: Notify::new(),
         });
         let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
@@ -368,6 +373,33 @@ impl Endpoints {
         }
         let silent = || Error::new(ErrorKind::Unreachable, operation, "no server answers");
         Err(failure.unwrap_or_else(silent))
+    }
+
+    /// The revision in the header of a reply, if the server that sent it is of the same cluster as all
+    /// before it. An address may come to lead to another cluster, where other claims hold the locks.
+    pub(crate) fn check_cluster(
+        &self,
+        operation: &'static str,
+        header: Option<ResponseHeader>,
+    ) -> Result<i64> {
+        let Some(ResponseHeader { cluster_id, revision, .. }) = header else {
+            let why = "the reply makes no sense: is this an etcd server?";
+            return Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect());
+        };
+        let known = *self.cluster.get_or_init(|| cluster_id);
+        if known == cluster_id {
+            return Ok(revision);
+        }
+        // The configured servers are asked from now on, beginning with another one.
+        let mut servers = self.servers.lock();
+        *servers = with_members(&servers, &[], Vec::new());
+        drop(servers);
+        self.turns.fetch_add(1, Ordering::AcqRel);
+        let why = format!(
+            "a server of another cluster answered ({cluster_id:x}, not {known:x}): check where the \
+             store's addresses lead"
+        );
+        Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
     }
 
     /// Asks the cluster for its members, adds those that can be reached to the servers, and drops those

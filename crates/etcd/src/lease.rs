@@ -141,6 +141,7 @@ impl Leases {
         };
         // One that is granted twice ends by itself.
         let reply = self.endpoints.call(ACQUIRE, IfUnanswered::AskAnother, ask).await?;
+        self.endpoints.check_cluster(ACQUIRE, reply.header)?;
         let life = u64::try_from(reply.ttl.max(seconds)).unwrap_or_default();
         let lease = Arc::new(Lease {
             id: reply.id,

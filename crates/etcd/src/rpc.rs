@@ -348,6 +348,8 @@ pub struct LeaseGrantRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
     #[prost(int64, tag = "2")]
     pub id: i64,
     #[prost(int64, tag = "3")]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::Result;
 
 use crate::endpoints::{Endpoints, IfUnanswered};
 use crate::keys::Queue;
@@ -31,7 +31,7 @@ impl Endpoints {
             async move { client.range(request).await }
         };
         let reply = self.call(operation, IfUnanswered::AskAnother, ask).await?;
-        let revision = reply.header.ok_or_else(|| nonsense(operation))?.revision;
+        let revision = self.check_cluster(operation, reply.header)?;
         Ok((reply, revision))
     }
 
@@ -57,7 +57,8 @@ impl Endpoints {
             async move { client.txn(request).await }
         };
         let reply = self.call(operation, unanswered, ask).await?;
-        Outcome::read(operation, reply)
+        let revision = self.check_cluster(operation, reply.header)?;
+        Ok(Outcome::read(reply, revision))
     }
 }
 
@@ -72,24 +73,18 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    fn read(operation: &'static str, reply: TxnResponse) -> Result<Self> {
-        let revision = reply.header.ok_or_else(|| nonsense(operation))?.revision;
+    fn read(reply: TxnResponse, revision: i64) -> Self {
         let reads = reply.responses.into_iter().filter_map(|part| match part.response {
             Some(Response::ResponseRange(range)) => Some(range),
             _ => None,
         });
-        Ok(Self { succeeded: reply.succeeded, revision, reads: reads.collect() })
+        Self { succeeded: reply.succeeded, revision, reads: reads.collect() }
     }
 
     /// The key that one of the reads found.
     pub(crate) fn found(&mut self, read: usize) -> Option<KeyValue> {
         self.reads.get_mut(read)?.kvs.pop()
     }
-}
-
-fn nonsense(operation: &'static str) -> Error {
-    let why = "the reply makes no sense: is this an etcd server?";
-    Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }
 
 pub(crate) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{client, config, config_of, connect};
-use tenure_core::{Answer, Guard, LossReason, Options, Patience, Store, now};
+use tenure_core::{Answer, ErrorKind, Guard, LossReason, Options, Patience, Store, now};
 use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::{ELECTION, claim, members, until_waiting, ways};
@@ -122,6 +122,33 @@ on_servers! {
         let guard = mutex.acquire_within(ELECTION).await.unwrap();
         assert_eq!(other.inspect("a").await.unwrap().holders[0].token, guard.token());
         guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// The address of the client's server comes to lead to another cluster, in which the lock is free.
+    async fn a_server_of_another_cluster_is_not_believed() {
+        let (server, other) =
+            (EtcdServer::start(&[]).unwrap(), EtcdServer::start(&[]).unwrap());
+        let proxy = Proxy::start(server.port()).unwrap();
+        let [holds, waits] = [client(&config_of(&server)).await, connect(&proxy.address()).await];
+        let _guard = holds.mutex("a").unwrap().acquire().await.unwrap();
+        waits.mutex("b").unwrap().acquire().await.unwrap().release().await.unwrap();
+        proxy.lead_to(other.port());
+        for _ in 0..3 {
+            let wrong = waits.mutex("a").unwrap().acquire_within(Duration::from_secs(2)).await;
+            let wrong = wrong.unwrap_err();
+            assert_eq!(wrong.kind(), ErrorKind::Unreachable, "{wrong}");
+        }
+        let foreign = other.control(&["get", "--prefix", "tenure/a/"]).unwrap();
+        assert_eq!(foreign, "", "an entry was left in the other cluster");
+        let listed = waits.list("").await.unwrap_err();
+        assert!(listed.to_string().contains("another cluster"), "{listed}");
+        proxy.lead_to(server.port());
+        let back = || async { waits.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await);
+        let busy = waits.mutex("a").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
     }
 }
 
