@@ -41,8 +41,9 @@ on_servers! {
         assert!(eventually(GENEROUS, queued).await);
         let watched = server.word("wchp").unwrap();
         let watched = watched.lines().filter(|line| line.contains("-lock-")).count();
-        // Each client watches what is before its first waiter, and its first two.
-        assert!((CLIENTS..=3 * CLIENTS).contains(&watched), "{watched} nodes are watched");
+        // Each client watches what is before its first waiter, and its first two. A watch that it gave
+        // up while others arrived stays on the server.
+        assert!((CLIENTS..=5 * CLIENTS).contains(&watched), "{watched} nodes are watched");
         let (first, mut before) = (events(&server), events(&server));
         let mut held = holder;
         for _ in 0..WAITERS {
