@@ -234,7 +234,7 @@ impl Leases {
         let slots: Vec<Arc<Slot>> = self.by_seconds.lock().values().cloned().collect();
         for slot in slots {
             let mut slot = slot.lock().await;
-            // Nobody takes another one while the slot is held.
+            // No other call can take the lease while its slot is locked.
             let Some(lease) = slot.take_if(|lease| Arc::strong_count(lease) == 1) else { continue };
             drop(slot);
             lease.end();

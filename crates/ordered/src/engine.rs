@@ -203,7 +203,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// If the engine could not be looked at at all.
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>>;
 
-    /// Ends the sessions that nobody but the engine keeps an [`Arc`] of. One that cannot be ended
+    /// Ends the sessions of which only the engine keeps an [`Arc`]. One that cannot be ended
     /// now ends by itself, later.
     async fn end_unused_sessions(&self);
 }

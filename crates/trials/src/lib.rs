@@ -72,7 +72,7 @@ pub async fn until_one_leads(ensemble: &Ensemble<impl Member>) -> usize {
     ensemble.leader().unwrap()
 }
 
-/// A number that whoever runs a test may set in the environment.
+/// A number that can be set in the environment of a test.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
