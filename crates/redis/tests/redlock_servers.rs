@@ -77,7 +77,7 @@ on_servers! {
             config.nodes.iter_mut().for_each(|node| node.tls = Some(tls.clone()));
             config.clone()
         };
-        carries_a_load(&trust(&Tls { ca: Some(files.ca()), identity: None })).await;
+        carries_a_load(&trust(&Tls { ca: Some(files.ca()), ..Tls::default() })).await;
         // The public authorities know nothing of it.
         let error = RedlockStore::connect(trust(&Tls::default())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Tls, Topology};
+use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 
 use crate::engine::Engine;
-use crate::servers::{addresses, files, invalid, login_password};
+use crate::servers::{addresses, invalid, login_password, tls};
 use crate::url::Servers;
 use crate::{StoreUrl, parse_duration};
 
@@ -53,7 +53,9 @@ fn of_server(
     config.database = database;
     config.username = servers.user.clone();
     config.password = login_password(url)?;
-    config.tls = tls(url)?;
+    let secure = ["rediss", "rediss+sentinel", "rediss+cluster", "redlocks"];
+    config.tls =
+        tls(url, &secure, "rediss://, rediss+sentinel://, rediss+cluster:// or redlocks://")?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
     }
@@ -91,7 +93,7 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
         None => Ok(0),
     };
     match scheme {
-        "redis+sentinel" => {
+        "redis+sentinel" | "rediss+sentinel" => {
             let (Some(service), 1..=2) = (parts.first(), parts.len()) else {
                 return Err(invalid("write redis+sentinel://host:26379,…/service[/db]"));
             };
@@ -99,7 +101,7 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
             let topology = Topology::Sentinel { sentinels, service: (*service).to_owned() };
             Ok((topology, database(parts.get(1))?))
         }
-        "redis+cluster" => {
+        "redis+cluster" | "rediss+cluster" => {
             let nodes = addresses(&servers.hosts, 6379);
             Ok((Topology::Cluster { nodes }, database(parts.first())?))
         }
@@ -113,22 +115,11 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
     }
 }
 
-fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
-    let (ca, identity) = files(url)?;
-    let tls = Tls { ca, identity };
-    match url.scheme() {
-        "rediss" => Ok(Some(tls)),
-        // These have no scheme of their own for TLS: naming a file asks for it.
-        "redis+sentinel" | "redis+cluster" | "redlock" if tls != Tls::default() => Ok(Some(tls)),
-        _ if tls != Tls::default() => Err(invalid("ca=, cert= and key= need rediss://")),
-        _ => Ok(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use tenure_tls::Tls;
 
     fn config(url: &str) -> Result<RedisConfig> {
         configuration(&url.parse()?)
@@ -153,7 +144,15 @@ mod tests {
         assert_eq!(cluster.topology, Topology::Cluster { nodes });
         assert_eq!(cluster.replicas, 2);
         assert!(cluster.fencing && !config("redis://h?fencing=off").unwrap().fencing);
-        assert!(config("rediss://h").unwrap().tls.is_some());
+
+        let named = Some("cache.example".to_owned());
+        for secure in ["rediss://h", "rediss+sentinel://h/main", "rediss+cluster://h"] {
+            assert_eq!(config(secure).unwrap().tls, Some(Tls::default()), "{secure}");
+            let tls = config(&format!("{secure}?server-name=cache.example")).unwrap().tls;
+            assert_eq!(tls, Some(Tls { server_name: named.clone(), ..Tls::default() }), "{secure}");
+            let plain = secure.replacen("rediss", "redis", 1);
+            assert_eq!(config(&plain).unwrap().tls, None, "{plain}");
+        }
     }
 
     #[test]
@@ -167,7 +166,16 @@ mod tests {
         assert!(config.nodes.iter().all(alike));
         assert_eq!(config.node_timeout.unwrap().as_millis(), 20);
         assert_eq!(config.max_ttl.as_secs(), 300);
-        for bad in ["redlock://a,b,c/x", "redlock://a,b,c/0/1", "redlock://a,b,c?max-ttl=0s"] {
+        assert!(config.nodes.iter().all(|node| node.tls.is_none()));
+        let secure = quorum("redlocks://a,b,c?ca=a.pem").unwrap();
+        let trusted = Some(Tls { ca: Some("a.pem".into()), ..Tls::default() });
+        assert!(secure.nodes.iter().all(|node| node.tls == trusted));
+        for bad in [
+            "redlock://a,b,c/x",
+            "redlock://a,b,c?ca=x",
+            "redlock://a,b,c/0/1",
+            "redlock://a,b,c?max-ttl=0s",
+        ] {
             assert_eq!(quorum(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }
     }
@@ -181,6 +189,9 @@ mod tests {
             "redis+sentinel://h",
             "redis+sentinel://h/a/0/x",
             "redis://h?ca=x",
+            "redis://h?server-name=x",
+            "redis+sentinel://h/main?ca=x",
+            "redis+cluster://h?ca=x",
             "rediss://h?cert=x",
             "redis://h?replicas=many",
             "redis://h?fencing=maybe",
