@@ -30,6 +30,7 @@ macro_rules! suite {
             handover::a_waiter_hears_of_its_grant,
             handover::news_that_came_between_two_waits_is_found_by_the_second,
             inspection::a_free_lock_looks_free,
+            inspection::a_label_with_line_breaks_is_shown_in_one_line,
             inspection::a_list_has_live_locks_with_the_prefix_in_order,
             inspection::a_snapshot_shows_the_holder,
             inspection::a_snapshot_shows_the_waiters_in_order,

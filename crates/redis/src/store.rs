@@ -331,8 +331,7 @@ impl Store for RedisStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.keyring.keys(&eviction.name);
-        let Eviction { owner, by, reason, .. } = eviction;
-        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let (owner, record) = (&eviction.owner, eviction.record());
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let call = Call {
             operation: "evict",
