@@ -10,6 +10,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::Tls;
 
 use crate::config::{RedisConfig, Topology};
+use crate::credentials::Credentials;
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
 use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd};
 
@@ -217,23 +218,16 @@ impl Inner {
     }
 
     async fn dial_server(&self, server: &(String, u16)) -> Result<Connection> {
-        let connection = self.greet(server, &self.hello()?.arg("SETNAME").arg("tenure")).await?;
+        let login = self.config.login().await?;
+        let hello = hello(login.as_ref()).arg("SETNAME").arg(&self.config.client_name);
+        let connection = self.greet(server, &hello).await?;
+        if let (Some(provider), Some(login)) = (&self.config.credentials, &login) {
+            provider.refresh(&connection, login);
+        }
         if self.config.database != 0 {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
         Ok(connection)
-    }
-
-    fn hello(&self) -> Result<Command> {
-        let RedisConfig { username, password, .. } = &self.config;
-        let hello = cmd("HELLO").arg("3");
-        Ok(match password {
-            Some(password) => {
-                let user = username.as_deref().unwrap_or("default");
-                hello.arg("AUTH").arg(user).arg(&password.read()?)
-            }
-            None => hello,
-        })
     }
 
     async fn greet(&self, server: &(String, u16), hello: &Command) -> Result<Connection> {
@@ -272,15 +266,9 @@ impl Inner {
         Err(telling)
     }
 
-    /// The master that this Sentinel names. A Sentinel has users of its own, and often none.
+    /// The master that this Sentinel names.
     async fn master(&self, sentinel: &(String, u16), service: &str) -> Result<(String, u16)> {
-        let connection = match self.greet(sentinel, &cmd("HELLO").arg("3")).await {
-            // One that wants a password is given the servers'.
-            Err(error) if error.kind() == ErrorKind::Denied && self.config.password.is_some() => {
-                self.greet(sentinel, &self.hello()?).await?
-            }
-            greeted => greeted?,
-        };
+        let connection = self.greet_sentinel(sentinel).await?;
         let which = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
         let named = ask(&connection, &which).await?.texts().unwrap_or_default();
         match &named[..] {
@@ -294,6 +282,19 @@ impl Inner {
                 );
                 Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
             }
+        }
+    }
+
+    /// A connection to a Sentinel. It has users of its own, and often none.
+    async fn greet_sentinel(&self, sentinel: &(String, u16)) -> Result<Connection> {
+        let login = self.config.sentinel_login()?;
+        match self.greet(sentinel, &hello(login.as_ref())).await {
+            // One that wants a password is given the servers', unless it has its own.
+            Err(error) if error.kind() == ErrorKind::Denied && login.is_none() => {
+                let Some(login) = self.config.login().await? else { return Err(error) };
+                self.greet(sentinel, &hello(Some(&login))).await
+            }
+            greeted => greeted,
         }
     }
 
@@ -311,6 +312,14 @@ impl Inner {
     /// One that is gone must not take the time that another needs.
     fn share_of(&self, sentinels: &[(String, u16)]) -> Duration {
         self.config.timeout / u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX)
+    }
+}
+
+fn hello(login: Option<&Credentials>) -> Command {
+    let hello = cmd("HELLO").arg("3");
+    match login {
+        Some(login) => login.add_to(hello.arg("AUTH")),
+        None => hello,
     }
 }
 

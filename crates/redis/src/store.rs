@@ -46,7 +46,7 @@ impl RedisStore {
     /// [`Denied`](ErrorKind::Denied) for credentials it does not take, and
     /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
-        check(&config)?;
+        config.check()?;
         // Every step has a limit of its own; this is for all of them together.
         let late = silent(&config);
         tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
@@ -351,20 +351,6 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-fn check(config: &RedisConfig) -> Result<()> {
-    let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
-    if config.prefix.contains(['{', '}']) {
-        return invalid("a prefix cannot contain braces");
-    }
-    if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
-        return invalid("a Cluster has database 0 only: leave the number away");
-    }
-    if config.username.is_some() && config.password.is_none() {
-        return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
-    }
-    Ok(())
 }
 
 fn released(operation: &'static str, reply: &Value) -> Result<Released> {
