@@ -1,6 +1,7 @@
 //! What there is to say about a Redis store.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_tls::{Password, Tls};
@@ -26,6 +27,8 @@ pub struct RedisConfig {
     pub replicas: u32,
     /// How long to wait for a connection or a reply.
     pub timeout: Duration,
+    /// What the connections are called in the server's `CLIENT LIST`. No spaces.
+    pub client_name: String,
 }
 
 /// How the servers are arranged.
@@ -35,6 +38,11 @@ pub enum Topology {
     Single {
         /// Its host and port.
         server: (String, u16),
+    },
+    /// One server, through a socket of the file system.
+    Unix {
+        /// The socket.
+        path: PathBuf,
     },
     /// A master that Sentinels name.
     Sentinel {
@@ -51,10 +59,11 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// The servers that it was told of, as `host:port,host:port`.
+    /// The servers that it was told of, as `host:port,host:port`, or the path of a socket.
     pub(crate) fn servers(&self) -> String {
         let servers = match self {
             Self::Single { server } => std::slice::from_ref(server),
+            Self::Unix { path } => return path.display().to_string(),
             Self::Sentinel { sentinels: servers, .. } | Self::Cluster { nodes: servers } => servers,
         };
         let named: Vec<_> = servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
@@ -75,6 +84,7 @@ impl RedisConfig {
             fencing: true,
             replicas: 0,
             timeout: Duration::from_secs(2),
+            client_name: "tenure".into(),
         }
     }
 }
@@ -91,6 +101,7 @@ impl fmt::Debug for RedisConfig {
             .field("fencing", &self.fencing)
             .field("replicas", &self.replicas)
             .field("timeout", &self.timeout)
+            .field("client_name", &self.client_name)
             .finish()
     }
 }

@@ -57,10 +57,10 @@ impl RedisStore {
         let desk = Arc::new(Desk::default());
         let hearer = Arc::clone(&desk);
         let servers = Servers::connect(&config, Some(hearer)).await?;
-        let scripts = Arc::new(Scripts::load(&servers, cluster).await?);
+        let scripts = Arc::new(Scripts::load(&servers, servers.is_sharded()).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        let renewals = servers.beside();
+        let renewals = servers.beside()?;
         Ok(Self { config, servers, renewals, keyring, scripts, inbox })
     }
 
@@ -361,6 +361,9 @@ fn check(config: &RedisConfig) -> Result<()> {
     }
     if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
         return invalid("a Cluster has database 0 only: leave the number away");
+    }
+    if !config.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return invalid("a client's name has no spaces, and is of ASCII");
     }
     if config.username.is_some() && config.password.is_none() {
         return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
