@@ -1,6 +1,7 @@
 //! What there is to say about a Redis store.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, Result};
@@ -47,6 +48,11 @@ pub enum Topology {
         /// Its host and port.
         server: (String, u16),
     },
+    /// One server, through a socket of the file system.
+    Unix {
+        /// The socket.
+        path: PathBuf,
+    },
     /// A master that Sentinels name.
     Sentinel {
         /// The Sentinels' hosts and ports.
@@ -62,10 +68,11 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// The servers that it was told of, as `host:port,host:port`.
+    /// The servers that it was told of, as `host:port,host:port`, or the path of a socket.
     pub(crate) fn servers(&self) -> String {
         let servers = match self {
             Self::Single { server } => std::slice::from_ref(server),
+            Self::Unix { path } => return path.display().to_string(),
             Self::Sentinel { sentinels: servers, .. } | Self::Cluster { nodes: servers } => servers,
         };
         let named: Vec<_> = servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();

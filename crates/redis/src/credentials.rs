@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::Result;
 
 use crate::config::RedisConfig;
-use crate::wire::{Command, Connection, Value, cmd};
+use crate::login::log_in_by_auth;
+use crate::wire::Connection;
 
 /// A user and a password, or a token in its place, that log in.
 #[derive(Clone)]
@@ -101,23 +102,9 @@ async fn login(
     provider: &CredentialsProvider,
     connection: &Connection,
 ) -> Result<Option<Duration>> {
-    let denied = |why: String| Error::new(ErrorKind::Denied, "log in anew", why);
     let credentials = provider.ask().await?;
-    match connection.call(&credentials.add_to(cmd("AUTH"))).await {
-        Some(Ok(Value::Refusal(refusal))) => {
-            Err(denied(format!("the server refused ({})", refusal.code)))
-        }
-        Some(Ok(_)) => Ok(credentials.refresh_after),
-        Some(Err(lost)) => Err(denied(lost.to_string())),
-        None => Ok(None),
-    }
-}
-
-impl Credentials {
-    /// Puts the user and the password behind these words.
-    pub(crate) fn add_to(&self, command: Command) -> Command {
-        command.arg(self.username.as_deref().unwrap_or("default")).arg(&self.password)
-    }
+    log_in_by_auth(connection, Some(&credentials), None).await?;
+    Ok(credentials.refresh_after)
 }
 
 impl RedisConfig {

@@ -57,10 +57,10 @@ impl RedisStore {
         let desk = Arc::new(Desk::default());
         let hearer = Arc::clone(&desk);
         let servers = Servers::connect(&config, Some(hearer)).await?;
-        let scripts = Arc::new(Scripts::load(&servers, cluster).await?);
+        let scripts = Arc::new(Scripts::load(&servers, servers.is_sharded()).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        let renewals = servers.beside();
+        let renewals = servers.beside()?;
         Ok(Self { config, servers, renewals, keyring, scripts, inbox })
     }
 
