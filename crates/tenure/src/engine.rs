@@ -14,7 +14,7 @@ pub(crate) enum Engine {
 }
 
 /// Every scheme there is. The order is the one messages list them in.
-const SCHEMES: [(&str, Engine); 16] = [
+const SCHEMES: [(&str, Engine); 17] = [
     ("local", Engine::Local),
     ("memory", Engine::Memory),
     ("redis", Engine::Redis),
@@ -23,6 +23,7 @@ const SCHEMES: [(&str, Engine); 16] = [
     ("redis+cluster", Engine::Redis),
     ("rediss+sentinel", Engine::Redis),
     ("rediss+cluster", Engine::Redis),
+    ("redis+unix", Engine::Redis),
     ("redlock", Engine::Redlock),
     ("redlocks", Engine::Redlock),
     ("etcd", Engine::Etcd),
@@ -72,8 +73,12 @@ impl Engine {
                 "prefix",
                 "fencing",
                 "replicas",
+                "db",
+                "client-name",
                 "timeout",
                 "password-file",
+                "sentinel-user",
+                "sentinel-password-file",
                 "ca",
                 "cert",
                 "key",
@@ -87,6 +92,7 @@ impl Engine {
                 "timeout",
                 "node-timeout",
                 "max-ttl",
+                "client-name",
                 "password-file",
                 "ca",
                 "cert",

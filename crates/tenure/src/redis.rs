@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
+use tenure_redis::{Password, RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 
 use crate::engine::Engine;
 use crate::servers::{addresses, invalid, login_password, tls};
-use crate::url::Servers;
-use crate::{StoreUrl, parse_duration};
+use crate::url::{Servers, UNIX};
+use crate::{StoreUrl, parse_duration, percent};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(RedisStore::connect(configuration(url)?).await?))
@@ -39,8 +39,26 @@ fn quorum(url: &StoreUrl) -> Result<RedlockConfig> {
 
 fn configuration(url: &StoreUrl) -> Result<RedisConfig> {
     let servers = url.servers().ok_or_else(|| Engine::Redis.missing())?;
-    let (topology, database) = topology(url.scheme(), servers)?;
-    of_server(url, servers, topology, database)
+    let (topology, database) = match url.scheme() {
+        UNIX => socket(url, servers)?,
+        _ if url.option("db").is_some() => {
+            return Err(invalid(
+                "db= is for redis+unix://: elsewhere the database follows the host",
+            ));
+        }
+        scheme => topology(scheme, servers)?,
+    };
+    let mut config = of_server(url, servers, topology, database)?;
+    config.sentinel_username = url.option("sentinel-user").map(str::to_owned);
+    config.sentinel_password =
+        url.option("sentinel-password-file").map(|path| Password::File(path.into()));
+    let theirs = config.sentinel_username.is_some() || config.sentinel_password.is_some();
+    if theirs && !matches!(config.topology, Topology::Sentinel { .. }) {
+        return Err(invalid(
+            "sentinel-user= and sentinel-password-file= need redis+sentinel:// or rediss+sentinel://",
+        ));
+    }
+    Ok(config)
 }
 
 fn of_server(
@@ -59,6 +77,9 @@ fn of_server(
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
     }
+    if let Some(name) = url.option("client-name") {
+        config.client_name = name.into();
+    }
     config.fencing = match url.option("fencing") {
         None | Some("on") => true,
         Some("off") => false,
@@ -76,6 +97,14 @@ fn of_server(
 
 fn parts(servers: &Servers) -> Vec<&str> {
     servers.path.split('/').filter(|part| !part.is_empty()).collect()
+}
+
+/// A socket in the file system. Its path may have any form, so the database is an option.
+fn socket(url: &StoreUrl, servers: &Servers) -> Result<(Topology, usize)> {
+    let path = String::from_utf8(percent::decode(&servers.path));
+    let path = path.map_err(|_| invalid("the path of the socket is not UTF-8"))?;
+    let database = database_of(url.option("db").as_slice(), "")?;
+    Ok((Topology::Unix { path: path.into() }, database))
 }
 
 fn database_of(parts: &[&str], form: &str) -> Result<usize> {
@@ -156,6 +185,26 @@ mod tests {
     }
 
     #[test]
+    fn a_url_says_where_the_socket_is() {
+        let url = "redis+unix://app:pw@/run/a%3Fb.sock?db=2&client-name=orders";
+        let socket = config(url).unwrap();
+        assert_eq!(socket.topology, Topology::Unix { path: "/run/a?b.sock".into() });
+        assert_eq!((socket.database, socket.client_name.as_str()), (2, "orders"));
+        assert_eq!((socket.username.as_deref(), socket.password), (Some("app"), Some("pw".into())));
+        let plain = config("redis+unix:///s").unwrap();
+        assert_eq!((plain.database, plain.client_name.as_str()), (0, "tenure"));
+    }
+
+    #[test]
+    fn sentinels_can_have_a_user_of_their_own() {
+        let url = "redis+sentinel://app:pw@h/main?sentinel-user=w&sentinel-password-file=/p";
+        let config = config(url).unwrap();
+        assert_eq!(config.username.as_deref(), Some("app"));
+        assert_eq!(config.sentinel_username.as_deref(), Some("w"));
+        assert_eq!(config.sentinel_password, Some(Password::File("/p".into())));
+    }
+
+    #[test]
     fn a_url_says_which_servers_are_a_quorum() {
         let quorum = |url: &str| quorum(&url.parse()?);
         let config = quorum("redlock://:pw@a,b:7000,c/2?node-timeout=20ms&max-ttl=5m").unwrap();
@@ -196,6 +245,14 @@ mod tests {
             "redis://h?replicas=many",
             "redis://h?fencing=maybe",
             "redis://h?nonsense=1",
+            "redis://h?db=1",
+            "redis+unix:///s?db=x",
+            "redis+unix:///s?ca=x",
+            "redis+unix://host/s",
+            "redis+unix://",
+            "redis+unix:///",
+            "redis://h?sentinel-user=x",
+            "redis+cluster://h?sentinel-password-file=x",
         ] {
             assert_eq!(config(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }

@@ -50,8 +50,10 @@ fn password_in(url: &StoreUrl, variable: impl Fn(&str) -> Option<String>) -> Opt
     let bound = || {
         let theirs = variable("TENURE_STORE_PASSWORD_FOR")?.parse::<StoreUrl>().ok()?;
         let login = |url: &StoreUrl| {
-            let Servers { user, hosts, .. } = url.servers()?.clone();
-            Some((url.scheme(), user, hosts))
+            let Servers { user, hosts, path, .. } = url.servers()?.clone();
+            // Without hosts, the path is the server's socket.
+            let socket = Some(path).filter(|_| hosts.is_empty());
+            Some((url.scheme(), user, hosts, socket))
         };
         variable("TENURE_STORE_PASSWORD").filter(|_| login(url) == login(&theirs))
     };
@@ -105,6 +107,12 @@ mod tests {
             assert_eq!(password(other, &all).as_deref(), Some("any"), "{other}");
             assert_eq!(password(other, &[store, bound]), None, "{other}");
         }
+        let socket = ("TENURE_STORE_PASSWORD_FOR", "redis+unix:///run/a.sock?db=1");
+        let at = |url: &str| password(url, &[socket, bound]);
+        #[cfg(feature = "redis")]
+        assert_eq!(at("redis+unix:///run/a.sock").as_deref(), Some("bound"));
+        #[cfg(feature = "redis")]
+        assert_eq!(at("redis+unix:///run/b.sock"), None);
         let changed = [bound, ("TENURE_STORE", "rediss://app@h:1")];
         assert_eq!(password("rediss://app@h:1", &changed), None, "bound to no server");
         assert_eq!(password("rediss://app@h:1", &[store, any]).as_deref(), Some("any"));
