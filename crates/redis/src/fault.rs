@@ -31,12 +31,12 @@ pub(crate) fn silent(config: &RedisConfig) -> Error {
 }
 
 /// There is no connection.
-pub(crate) fn unmade((host, port): &(String, u16), error: &io::Error) -> Error {
+pub(crate) fn unmade(server: &str, error: &io::Error) -> Error {
     if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
-        let why = format!("TLS with {host}:{port} failed: {error}; check `ca`, `cert` and `key`");
+        let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
         return Error::new(ErrorKind::Denied, CONNECT, why);
     }
-    let why = format!("{host}:{port}: {error}; check that it runs");
+    let why = format!("{server}: {error}; check that it runs");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 

@@ -60,6 +60,7 @@
 
 mod cluster;
 mod config;
+mod credentials;
 mod examine;
 mod fault;
 mod inbox;
@@ -67,14 +68,18 @@ mod inspect;
 mod keys;
 mod link;
 mod list;
+mod login;
+mod pace;
 mod redlock;
 mod rights;
 mod scripts;
+mod sentinels;
 mod servers;
 mod store;
 mod wire;
 
 pub use config::{RedisConfig, Topology};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;
