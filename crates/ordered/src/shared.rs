@@ -10,7 +10,7 @@ use tenure_core::{
 };
 use tenure_proto::Order;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::calls::CallOrder;
 use crate::claims::{Claims, State, Tracked, Usage};
@@ -39,6 +39,8 @@ pub(crate) struct Shared<E: Engine> {
     pub(crate) background: Background,
     /// The tasks that attend to sessions, by session.
     attended: Mutex<HashMap<i64, Attended<E>>>,
+    /// All other tasks. They keep what is shared, and so must be stopped with the store.
+    tasks: Mutex<JoinSet<()>>,
 }
 
 /// A session, and the task that attends to it.
@@ -55,7 +57,15 @@ impl<E: Engine> Shared<E> {
             listeners: HoldListeners::default(),
             background,
             attended: Mutex::default(),
+            tasks: Mutex::default(),
         })
+    }
+
+    /// Starts a task that ends with the store at the latest.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, self.background.runtime());
     }
 
     pub(crate) fn line(&self, name: &LockName) -> Option<Arc<Line<E>>> {
@@ -75,8 +85,7 @@ impl<E: Engine> Shared<E> {
             None => {
                 let line = Arc::new(Line::new(claim.name.clone()));
                 lines.insert(claim.name.clone(), Arc::clone(&line));
-                let follow = Arc::clone(&line).follow(Arc::clone(self));
-                self.background.runtime().spawn(follow);
+                self.spawn(Arc::clone(&line).follow(Arc::clone(self)));
                 line
             }
         };
@@ -93,8 +102,7 @@ impl<E: Engine> Shared<E> {
             (tracked.claim.mode, tracked.state.clone())
         {
             let shared = Arc::clone(self);
-            let told = async move { shared.tell_next(&tracked, &entry).await };
-            self.background.runtime().spawn(told);
+            self.spawn(async move { shared.tell_next(&tracked, &entry).await });
         }
     }
 
@@ -264,8 +272,7 @@ impl<E: Engine> Shared<E> {
         loop {
             let (overdue, next) = self.claims.overdue(now());
             for one in overdue {
-                let shared = Arc::clone(&self);
-                tokio::spawn(async move { shared.expire(one).await });
+                self.spawn(Arc::clone(&self).expire(one));
             }
             let until = next.map_or(IDLE, |next| next.since(now()).min(IDLE));
             tokio::select! {
@@ -321,6 +328,7 @@ impl<E: Engine> Shared<E> {
     }
 
     pub(crate) fn stop(&self) {
+        self.tasks.lock().abort_all();
         for (_, (_, task)) in self.attended.lock().drain() {
             task.abort();
         }

@@ -11,7 +11,6 @@ use tenure_core::{
     Result, Store, now,
 };
 use tenure_proto::{Order, admitted};
-use tokio::task::AbortHandle;
 
 use crate::claims::{State, Tracked};
 use crate::engine::{Engine, Entered, Listing, Session};
@@ -26,7 +25,6 @@ const ACQUIRE: &str = "acquire";
 /// Locks on an engine that keeps ordered entries.
 pub struct OrderedStore<E: Engine> {
     pub(crate) shared: Arc<Shared<E>>,
-    expiry: AbortHandle,
 }
 
 impl<E: Engine> OrderedStore<E> {
@@ -40,9 +38,8 @@ impl<E: Engine> OrderedStore<E> {
         let background = Background::start("tenure-ordered")?;
         let engine = E::connect(config, &background).await?;
         let shared = Shared::new(engine, background);
-        let runtime = shared.background.runtime().clone();
-        let expiry = runtime.spawn(Arc::clone(&shared).expire_claims()).abort_handle();
-        Ok(Self { shared, expiry })
+        shared.spawn(Arc::clone(&shared).expire_claims());
+        Ok(Self { shared })
     }
 
     /// The engine.
@@ -117,7 +114,6 @@ impl<E: Engine> Store for OrderedStore<E> {
 
 impl<E: Engine> Drop for OrderedStore<E> {
     fn drop(&mut self) {
-        self.expiry.abort();
         self.shared.stop();
     }
 }

@@ -1,6 +1,7 @@
 //! The driver on an engine in memory, in histories that a real engine seldom produces.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -30,6 +31,10 @@ fn claim(mode: Mode, ttl: Duration) -> Claim {
         origin: Origin::here(),
         label: "".into(),
     }
+}
+
+fn named(name: &str, ttl: Duration) -> Claim {
+    Claim { name: LockName::new(name).unwrap(), ..claim(Mode::Exclusive, ttl) }
 }
 
 fn alone() -> Claim {
@@ -167,6 +172,29 @@ async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_a
     let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
     assert_eq!(other.evict(&eviction).await.unwrap(), Released::Released);
     until(|| one.shared.claims.find(holder.owner).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_with_a_waiter_leaves_no_task_behind() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    granted(other.claim(&alone(), QUEUE).await.unwrap());
+    assert!(matches!(one.claim(&alone(), QUEUE).await.unwrap(), Answer::Queued(_)));
+    let shared = Arc::downgrade(&one.shared);
+    drop(one);
+    until(|| shared.upgrade().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_while_removals_fail_leaves_no_task_behind() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    (0..10_000).for_each(|_| world.lose(Point::Removed));
+    granted(store.claim(&named("a", SHORT), QUEUE).await.unwrap());
+    until(|| world.most_removing.load(Ordering::Acquire) > 0).await;
+    let shared = Arc::downgrade(&store.shared);
+    drop(store);
+    until(|| shared.upgrade().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
