@@ -22,6 +22,9 @@ use crate::record::Record;
 /// How many entries are added at once. More would only wait in the engine, and time out there.
 const ARRIVALS: usize = 64;
 
+/// How many entries of claims that expired are removed at once.
+const REMOVALS: usize = 64;
+
 /// Before a task tries again what failed.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -35,6 +38,7 @@ pub(crate) struct Shared<E: Engine> {
     pub(crate) lines: Mutex<HashMap<LockName, Arc<Line<E>>>>,
     pub(crate) calls: CallOrder,
     pub(crate) arrivals: Semaphore,
+    removals: Semaphore,
     pub(crate) listeners: HoldListeners,
     pub(crate) background: Background,
     /// The tasks that attend to sessions, by session.
@@ -54,6 +58,7 @@ impl<E: Engine> Shared<E> {
             lines: Mutex::default(),
             calls: CallOrder::new(background.runtime().clone()),
             arrivals: Semaphore::new(ARRIVALS),
+            removals: Semaphore::new(REMOVALS),
             listeners: HoldListeners::default(),
             background,
             attended: Mutex::default(),
@@ -285,7 +290,12 @@ impl<E: Engine> Shared<E> {
     async fn expire(self: Arc<Self>, tracked: Tracked<E>) {
         // The entries of a session that is over go with it.
         while !tracked.session.is_over() && self.claims.is_staying(&tracked) {
-            match self.remove_entries(&tracked).await {
+            let removed = {
+                // The semaphore is never closed, so this cannot fail.
+                let _permit = self.removals.acquire().await;
+                self.remove_entries(&tracked).await
+            };
+            match removed {
                 Ok(_) => break,
                 Err(error) => {
                     tracing::debug!(lock = %tracked.claim.name, %error, "not removed yet");

@@ -197,6 +197,18 @@ async fn a_store_that_is_dropped_while_removals_fail_leaves_no_task_behind() {
     until(|| shared.upgrade().is_none()).await;
 }
 
+#[tokio::test]
+async fn many_claims_that_expire_together_are_removed_a_few_at_a_time() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    for number in 0..1_000 {
+        granted(store.claim(&named(&format!("{number}"), SHORT), QUEUE).await.unwrap());
+    }
+    until(|| store.shared.claims.is_empty()).await;
+    let most = world.most_removing.load(Ordering::Acquire);
+    assert!((1..=64).contains(&most), "{most} at once");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_claims_and_lost_replies_leaves_nothing_behind() {
     storm(&Arc::default(), true).await;
