@@ -14,12 +14,13 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::calls::CallOrder;
 use crate::claims::{Claims, State, Tracked, Usage};
-use crate::engine::{Engine, Entry, Listing, Session};
+use crate::engine::{Engine, Entered, Entry, Listing, Session};
 use crate::line::Line;
 use crate::losses::losses;
 use crate::record::Record;
 
-/// How many entries are added at once. More would only wait in the engine, and time out there.
+/// How many entries are added at once, half of them by the tasks of their callers. More would only
+/// wait in the engine, and time out there.
 const ARRIVALS: usize = 64;
 
 /// How many entries of claims that expired are removed at once.
@@ -37,7 +38,8 @@ pub(crate) struct Shared<E: Engine> {
     /// The locks that this process waits for. Locked before any of its lines.
     pub(crate) lines: Mutex<HashMap<LockName, Arc<Line<E>>>>,
     pub(crate) calls: CallOrder,
-    pub(crate) arrivals: Semaphore,
+    /// For entries that are added by the tasks of their callers, and by tasks of the store.
+    arrivals: [Semaphore; 2],
     removals: Semaphore,
     pub(crate) listeners: HoldListeners,
     pub(crate) background: Background,
@@ -57,7 +59,7 @@ impl<E: Engine> Shared<E> {
             claims: Claims::default(),
             lines: Mutex::default(),
             calls: CallOrder::new(background.runtime().clone()),
-            arrivals: Semaphore::new(ARRIVALS),
+            arrivals: [ARRIVALS / 2, ARRIVALS / 2].map(Semaphore::new),
             removals: Semaphore::new(REMOVALS),
             listeners: HoldListeners::default(),
             background,
@@ -71,6 +73,30 @@ impl<E: Engine> Shared<E> {
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(task, self.background.runtime());
+    }
+
+    /// Adds an entry, when few others are being added.
+    ///
+    /// A lone caller sends the request from its own task, because to wake another thread costs as much
+    /// as a tenth of a transaction. In a crowd the store does it: callers that are not polled must not
+    /// keep others out.
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        session: &Arc<E::Session>,
+        claim: &Claim,
+        look: bool,
+    ) -> Result<Entered<E::Key>> {
+        let record = Record::write(claim, false, Duration::ZERO);
+        if let Ok(_permit) = self.arrivals[0].try_acquire() {
+            return self.engine.enter(session, claim, record, look).await;
+        }
+        let (shared, session, claim) = (Arc::clone(self), Arc::clone(session), claim.clone());
+        let enter = async move {
+            // The semaphore is never closed, so this cannot fail.
+            let _permit = shared.arrivals[1].acquire().await;
+            shared.engine.enter(&session, &claim, record, look).await
+        };
+        self.background.run("acquire", enter).await
     }
 
     pub(crate) fn line(&self, name: &LockName) -> Option<Arc<Line<E>>> {

@@ -222,12 +222,7 @@ impl<E: Engine> Shared<E> {
         self.attend(&session);
         // With others of this process in line, the line is looked at for all of them together.
         let look = self.line(&claim.name).is_none_or(|line| line.waiting() < 2);
-        let record = Record::write(claim, false, Duration::ZERO);
-        let entered = {
-            // The semaphore is never closed, so this cannot fail.
-            let _permit = self.arrivals.acquire().await;
-            self.engine.enter(&session, claim, record, look).await
-        };
+        let entered = self.enter(&session, claim, look).await;
         let unsent = entered.as_ref().is_err_and(|error| error.effect() == Effect::None);
         if !unsent && !self.claims.is_live(&tracked) {
             // The claim expired meanwhile, and its entry may have been looked for too early.

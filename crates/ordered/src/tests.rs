@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tenure_core::{
     Answer, Claim, Eviction, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
@@ -172,6 +173,36 @@ async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_a
     let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
     assert_eq!(other.evict(&eviction).await.unwrap(), Released::Released);
     until(|| one.shared.claims.find(holder.owner).is_none()).await;
+}
+
+/// A stream of claims of which each is polled until it has sent its request, and then no more, as by
+/// a program that works with the first lock before it goes on with the others.
+#[tokio::test]
+async fn claims_that_are_not_polled_hold_up_no_other_claim() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    let mut idle = Vec::new();
+    for number in 0..100 {
+        let entering = world.pause(Point::EnterSent);
+        let (store, claim) = (Arc::clone(&store), named(&format!("idle {number}"), LONG));
+        let mut asked = Box::pin(async move { store.claim(&claim, QUEUE).await });
+        assert!(asked.as_mut().now_or_never().is_none());
+        idle.push((asked, entering));
+    }
+    let other = named("other", LONG);
+    for (_, entering) in &mut idle[..64] {
+        entering.arrived().await;
+    }
+    let mut asked = Vec::new();
+    for (claim, entering) in idle {
+        entering.go_on();
+        asked.push(claim);
+    }
+    let answer = tokio::time::timeout(SHORT, store.claim(&other, QUEUE)).await;
+    granted(answer.expect("it waits for claims that nobody polls").unwrap());
+    for claim in asked {
+        granted(claim.await.unwrap());
+    }
 }
 
 #[tokio::test]
