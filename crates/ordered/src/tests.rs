@@ -240,6 +240,33 @@ async fn many_claims_that_expire_together_are_removed_a_few_at_a_time() {
     assert!((1..=64).contains(&most), "{most} at once");
 }
 
+/// The first waiter for a permit watches each holder.
+#[tokio::test]
+async fn the_cost_of_a_waiter_for_a_permit_grows_no_faster_than_the_holders() {
+    let (few, many) = (cost_of_waiters(300).await, cost_of_waiters(3_000).await);
+    assert!(many < 30 * few, "{many:?} beside ten times as many holders, instead of {few:?}");
+}
+
+/// How long it takes some waiters to get a permit each, as holders leave one by one.
+async fn cost_of_waiters(holders: u32) -> Duration {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let permit = || claim(Mode::Permits { take: 1, of: holders }, LONG);
+    let holders: Vec<Claim> = (0..holders).map(|_| permit()).collect();
+    for holder in &holders {
+        granted(other.claim(holder, QUEUE).await.unwrap());
+    }
+    let began = now();
+    // The last ones, so that all are watched before they leave.
+    for holder in holders.iter().rev().take(10) {
+        let waiter = permit();
+        assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), Answer::Queued(_)));
+        other.release(holder).await.unwrap();
+        granted(one.wait(&waiter, &Place::default()).await.unwrap());
+    }
+    now().since(began)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_claims_and_lost_replies_leaves_nothing_behind() {
     storm(&Arc::default(), true).await;
