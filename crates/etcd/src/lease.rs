@@ -64,7 +64,7 @@ impl Session for Lease {
 }
 
 impl Lease {
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         self.over.send_replace(true);
     }
 
@@ -131,7 +131,7 @@ impl Leases {
         }
         // Later than this, a new one is as cheap as to find out whether this one is still there.
         let old = now().since(lease.confirmed()) >= lease.life.mul_f64(0.8);
-        Ok(!old && !lease.is_over() && self.confirm(ACQUIRE, lease, now()).await?)
+        Ok(!old && !lease.is_over() && self.confirm(ACQUIRE, lease).await?)
     }
 
     async fn grant(&self, seconds: i64) -> Result<Arc<Lease>> {
@@ -157,30 +157,31 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Confirms the lease. See [`Engine::confirm`](tenure_ordered::Engine::confirm).
+    /// Confirms the lease by requests that are sent after this was called. See
+    /// [`Engine::confirm`](tenure_ordered::Engine::confirm).
     pub(crate) async fn confirm(
         &self,
         operation: &'static str,
         lease: &Arc<Lease>,
-        began: Moment,
     ) -> Result<bool> {
-        // A leader that stood still and was replaced still confirms leases, which counts for nothing.
-        // It cannot serve a read.
-        let (key, _) = self.keys.all("");
-        let anything = RangeRequest { key, limit: 1, keys_only: true, ..Default::default() };
-        self.endpoints.range(operation, anything).await?;
-        self.confirm_after_read(operation, lease, began).await
+        let sent = now();
+        self.read_anything(operation).await?;
+        self.confirm_after_read(operation, lease, sent).await
     }
 
-    /// As [`confirm`](Self::confirm), for a caller that has just read something.
+    /// As [`confirm`](Self::confirm), for a caller that has read something: its request was sent after
+    /// `read`.
+    ///
+    /// A leader that stood still and was replaced still confirms leases, which counts for nothing. It
+    /// cannot serve a read.
     pub(crate) async fn confirm_after_read(
         &self,
         operation: &'static str,
         lease: &Arc<Lease>,
-        began: Moment,
+        read: Moment,
     ) -> Result<bool> {
         let _turn = lease.keep_alive.lock().await;
-        if lease.is_over() || lease.confirmed() >= began {
+        if lease.is_over() || lease.confirmed() >= read {
             return Ok(!lease.is_over());
         }
         let (sent, id) = (now(), lease.id);
@@ -190,13 +191,29 @@ impl Leases {
             let ended = || Status::new(Code::Unavailable, "the stream ended without a reply");
             Ok(tonic::Response::new(replies.message().await?.ok_or_else(ended)?))
         };
-        let alive = self.endpoints.call(operation, IfUnanswered::AskAnother, ask).await?.ttl > 0;
+        let reply = self.endpoints.call(operation, IfUnanswered::AskAnother, ask).await?;
+        self.endpoints.check_cluster(operation, reply.header)?;
+        let alive = reply.ttl > 0;
         if alive {
             lease.confirm(sent);
         } else {
             lease.end();
         }
         Ok(alive)
+    }
+
+    /// Ends a lease of which a server says that there is none, if the servers are of the cluster that
+    /// granted it.
+    pub(crate) async fn believe_gone(&self, operation: &'static str, lease: &Lease) -> Result<()> {
+        self.read_anything(operation).await?;
+        lease.end();
+        Ok(())
+    }
+
+    async fn read_anything(&self, operation: &'static str) -> Result<()> {
+        let (key, _) = self.keys.all("");
+        let anything = RangeRequest { key, limit: 1, keys_only: true, ..Default::default() };
+        self.endpoints.range(operation, anything).await.map(drop)
     }
 
     /// Moves the write fence. See [`Engine::fence_writes`](tenure_ordered::Engine::fence_writes).
@@ -211,7 +228,7 @@ impl Leases {
         let request = TxnRequest { success, ..Default::default() };
         let written = self.endpoints.txn(ACQUIRE, IfUnanswered::AskAnother, request).await;
         if written.as_ref().is_err_and(is_lease_gone) {
-            lease.end();
+            self.believe_gone(ACQUIRE, lease).await?;
             return Ok(false);
         }
         lease.fence_moved(written?.revision);
