@@ -6,6 +6,7 @@
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner, kind = ARGV[1], ARGV[2]
 
+--@mint
 --@engine
 
 local us = number(tonumber(time[1]) * 1000000 + tonumber(time[2]))
@@ -35,7 +36,7 @@ end
 local arrived, seat = number(now), true
 if record and tonumber(words(record, 2)[1]) <= now then
   -- Its place has ended: this is a new claim.
-  redis.call('LREM', Q, 0, owner)
+  redis.call('LREM', Q, '0', owner)
 elseif record then
   arrived, seat = words(record, 3)[2], false
 end
@@ -53,8 +54,8 @@ if token then return 'granted ' .. token end
 
 if patience == 0 then
   redis.call('HDEL', W, owner)
-  if redis.call('LINDEX', Q, -1) == owner then redis.call('RPOP', Q) end
+  if redis.call('LINDEX', Q, '-1') == owner then redis.call('RPOP', Q) end
   return 'busy'
 end
-local again = redis.call('LINDEX', Q, 0) == owner and obstacle() or -1
+local again = redis.call('LINDEX', Q, '0') == owner and obstacle() or -1
 return 'queued ' .. number(again) .. ' ' .. us

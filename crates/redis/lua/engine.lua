@@ -2,7 +2,7 @@
 -- Composed behind each script's fast path at build, with line.lua or quorum/line.lua at its end;
 -- never run alone.
 --
--- Expects these locals: K, Q, W, P, E, T (key names).
+-- Expects these locals: K, Q, W, P, E, T (key names) and mint (of mint.lua).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
 --               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
 --               is a space, or ! when somebody may wait: a release without it need not look.
@@ -12,7 +12,7 @@
 --   P  hash     owner -> "<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>"
 --   E  zset     owner -> the end of its term
 --   T  string   the last token of this slot
--- Times are the server's, in ms. Numbers that may pass 2^31 are written with %.0f.
+-- Times are the server's, in ms. Every number goes to a command as text: see mint.lua.
 --
 -- Invariant: K exists exactly while somebody holds, so any SET NX client is kept out; every key
 -- but T ends by itself when nobody refreshes it.
@@ -21,16 +21,6 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 local function number(n) return string.format('%.0f', n) end
-
--- Whoever is let in here may want a token, whatever the one who lets it in wants.
-local function mint(floor)
-  local least = math.max(now * 1024, floor or 0)
-  local token = redis.call('INCR', T)
-  if token >= least then return number(token) end
-  token = number(least)
-  redis.call('SET', T, token)
-  return token
-end
 
 -- Splits "a b c rest of it" into n words, the last one taking the rest.
 local function words(text, n)
@@ -75,7 +65,7 @@ end
 local function recount()
   local kind, taken = room(), 0
   if kind == '-' or kind == 'x' then return end
-  for _, owner in ipairs(redis.call('ZRANGE', E, 0, -1)) do
+  for _, owner in ipairs(redis.call('ZRANGE', E, '0', '-1')) do
     local record = redis.call('HGET', P, owner)
     if not record then return end
     taken = taken + tonumber(words(record, 9)[4])
@@ -114,7 +104,7 @@ end
 -- The first in line who still waits: owner and its record. Ghosts and the ended are dropped.
 local function head()
   while true do
-    local owner = redis.call('LINDEX', Q, 0)
+    local owner = redis.call('LINDEX', Q, '0')
     if not owner then return nil end
     local record = redis.call('HGET', W, owner)
     if record then
@@ -134,7 +124,7 @@ end
 
 -- Gives the lock to the one with this record. On a quorum, its token has a floor.
 local function grant(owner, w, floor)
-  local token, ttl = mint(floor), tonumber(w[6])
+  local token, ttl = mint(now, floor), tonumber(w[6])
   if w[3] == 'x' then
     local mark = redis.call('EXISTS', Q) == 1 and '!' or ' '
     local value = table.concat({token, number(now), w[8], w[9], w[10]}, ' ')
@@ -153,19 +143,19 @@ end
 local function sweep()
   local length = redis.call('LLEN', Q)
   if length <= 2 * redis.call('HLEN', W) + 64 then return end
-  local line = redis.call('LRANGE', Q, 0, -1)
+  local line = redis.call('LRANGE', Q, '0', '-1')
   local left = redis.call('PTTL', Q)
   redis.call('DEL', Q)
   for _, owner in ipairs(line) do
     if redis.call('HEXISTS', W, owner) == 1 then redis.call('RPUSH', Q, owner) end
   end
-  if left > 0 then redis.call('PEXPIRE', Q, left) end
+  if left > 0 then redis.call('PEXPIRE', Q, number(left)) end
 end
 
 -- Somebody waits: tells the holder's release to look. A foreign holder's value is left alone.
 local function mark()
-  local start = redis.call('GETRANGE', K, 0, 32)
-  if #start == 33 and string.find(start, '^%x+ $') then redis.call('SETRANGE', K, 32, '!') end
+  local start = redis.call('GETRANGE', K, '0', '32')
+  if #start == 33 and string.find(start, '^%x+ $') then redis.call('SETRANGE', K, '32', '!') end
 end
 
 -- What `owner` has now: its token and the start of its term in ms, or nil.
@@ -189,7 +179,7 @@ end
 
 -- How long until a holder's term ends that may be in the way, in ms; -1 if nobody holds.
 local function obstacle()
-  local first = room() == 'x' and {} or redis.call('ZRANGE', E, 0, 0, 'WITHSCORES')
+  local first = room() == 'x' and {} or redis.call('ZRANGE', E, '0', '0', 'WITHSCORES')
   if first[2] then return math.max(tonumber(first[2]) - now, 1) end
   return math.max(redis.call('PTTL', K), -1)
 end

@@ -6,6 +6,7 @@
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 
+--@mint
 --@engine
 
 local value = redis.call('GET', K)
@@ -20,11 +21,11 @@ elseif held(owner) then
   released = 1
 end
 if released == 1 then
-  mint()
+  mint(now)
   redis.call('LPUSH', KEYS[7], ARGV[2])
-  redis.call('LTRIM', KEYS[7], 0, 999)
+  redis.call('LTRIM', KEYS[7], '0', '999')
 end
 -- It may come back, at the end of the line: nothing of its old place may be left.
-if redis.call('HDEL', W, owner) == 1 then redis.call('LREM', Q, 0, owner) end
+if redis.call('HDEL', W, owner) == 1 then redis.call('LREM', Q, '0', owner) end
 admit(nil)
 return released

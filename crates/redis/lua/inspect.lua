@@ -8,7 +8,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local value = redis.call('GET', K)
 local pool, line = {}, {}
 if value and string.find(value, '^pool [sp] %d+$') then
-  local ends = redis.call('ZRANGE', E, 0, -1, 'WITHSCORES')
+  local ends = redis.call('ZRANGE', E, '0', '-1', 'WITHSCORES')
   for i = 1, #ends, 2 do
     local record = redis.call('HGET', P, ends[i])
     if record and tonumber(ends[i + 1]) > now then
@@ -16,7 +16,7 @@ if value and string.find(value, '^pool [sp] %d+$') then
     end
   end
 end
-for _, owner in ipairs(redis.call('LRANGE', Q, 0, -1)) do
+for _, owner in ipairs(redis.call('LRANGE', Q, '0', '-1')) do
   local record = redis.call('HGET', W, owner)
   if record and tonumber(string.match(record, '^%d+')) > now then
     line[#line + 1], line[#line + 2] = owner, record

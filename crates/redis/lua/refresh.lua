@@ -5,6 +5,7 @@
 -- Returns {ms until the obstacle ends or -1, owner, ...}: those who wait no longer and should ask.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
+--@mint
 --@engine
 
 local lease = tonumber(ARGV[1])

@@ -13,6 +13,7 @@ if mine and string.sub(value, 33, 33) == ' ' then
   return 1
 end
 
+--@mint
 --@engine
 
 local released = 0

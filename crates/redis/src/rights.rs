@@ -54,6 +54,7 @@ mod tests {
             include_str!("../lua/evict.lua"),
             include_str!("../lua/inspect.lua"),
             include_str!("../lua/line.lua"),
+            include_str!("../lua/mint.lua"),
             include_str!("../lua/quorum/claim.lua"),
             include_str!("../lua/quorum/line.lua"),
             include_str!("../lua/quorum/renew.lua"),

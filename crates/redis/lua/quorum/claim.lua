@@ -6,19 +6,16 @@
 local K, Q, T, call = KEYS[1], KEYS[2], KEYS[6], redis.call
 local owner, kind = ARGV[1], string.sub(ARGV[2], 1, 1)
 
+--@mint
+
 -- Free, and nobody waits: nothing is touched that is not needed.
 if kind == 'x' and call('EXISTS', K, Q) == 0 then
   local t = call('TIME')
   local us = t[1] * 1000000 + t[2]
   local ms = (us - t[2] % 1000) / 1000
-  local floor = math.max(ms * 1024, tonumber(ARGV[5]))
-  local token = call('INCR', T)
-  if token < floor then
-    call('SET', T, floor)
-    token = floor
-  end
-  call('SET', K, owner .. string.format(' %d %d ', token, ms) .. ARGV[4], 'PX', ARGV[3])
-  return string.format('granted %d %d', token, us)
+  local token = mint(ms, tonumber(ARGV[5]))
+  call('SET', K, owner .. ' ' .. token .. string.format(' %.0f ', ms) .. ARGV[4], 'PX', ARGV[3])
+  return 'granted ' .. token .. string.format(' %.0f', us)
 end
 
 local W, P, E = KEYS[3], KEYS[4], KEYS[5]
@@ -47,7 +44,7 @@ local record = call('HGET', W, owner)
 local arrived, seat = number(now), true
 if record and tonumber(words(record, 2)[1]) <= now then
   -- Its place has ended: this is a new claim.
-  call('LREM', Q, 0, owner)
+  call('LREM', Q, '0', owner)
 elseif record then
   arrived = words(record, 3)[2]
   seat = call('EXISTS', Q) == 0

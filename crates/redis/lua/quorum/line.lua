@@ -6,7 +6,7 @@ local function admit(me)
   drop_ended()
   if not head() then return end
   local kind, taken = room()
-  for _, owner in ipairs(redis.call('LRANGE', Q, 0, 63)) do
+  for _, owner in ipairs(redis.call('LRANGE', Q, '0', '63')) do
     local record = redis.call('HGET', W, owner)
     local w = record and words(record, 10)
     if w and tonumber(w[1]) > now then

@@ -3,15 +3,22 @@
 -- ARGV  1 owner  2 ttl ms  3 token
 -- Returns 1 if the owner holds, 0 if not.
 local K, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local owner, ttl, token = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local owner, ttl, token = ARGV[1], ARGV[2], ARGV[3]
 local value = redis.call('GET', K)
 if not value then return 0 end
+
+-- Whether a counter is below the token. By its digits: above 2^53 not every integer is a Lua number.
+-- A damaged counter is below, if nothing else can be read of it; to mint from it heals it.
+local function below(stored)
+  if not string.find(stored, '^%d+$') then return (tonumber(stored) or 0) < tonumber(token) end
+  return #stored < #token or (#stored == #token and stored < token)
+end
 
 -- Who looks at the node sees the token that the round came to.
 local function raised(text, from)
   local stored = string.match(text, '^%d+', from)
-  if not stored or tonumber(stored) >= token then return nil end
-  return string.sub(text, 1, from - 1) .. ARGV[3] .. string.sub(text, from + #stored)
+  if not stored or not below(stored) then return nil end
+  return string.sub(text, 1, from - 1) .. token .. string.sub(text, from + #stored)
 end
 
 -- First what a server out of memory still does; after it, it does the rest, too.
@@ -37,5 +44,5 @@ else
   return 0
 end
 
-if tonumber(redis.call('GET', T) or '0') < token then redis.call('SET', T, ARGV[3]) end
+if below(redis.call('GET', T) or '0') then redis.call('SET', T, token) end
 return 1
