@@ -7,10 +7,10 @@
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan \
-    +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish +pubsub|numsub \
-    +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush \
-    +hdel +hexists +hget +hlen +hmget +hset \
-    +zadd +zrange +zrangebyscore +zrem +zscore";
+    +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish +pubsub|numsub \
+    +lpush +ltrim \
+    +hdel +hexists +hget +hlen +hmget +hscan +hset +hsetnx \
+    +zadd +zcard +zpopmin +zrange +zrangebyscore +zrem +zscore";
 
 /// Besides [`ACL`], on the servers that Sentinels watch over.
 pub const ACL_SENTINEL: &str = "+role";

@@ -28,6 +28,7 @@ pub(crate) struct Script {
 }
 
 /// A script's keys and arguments.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) operation: &'static str,
     pub(crate) slot: u16,
@@ -162,5 +163,5 @@ fn refused(operation: &'static str, value: Value) -> Result<Value> {
 }
 
 #[cfg(test)]
-#[path = "scripts_tests.rs"]
+#[path = "scripts_tests/mod.rs"]
 mod tests;

@@ -30,13 +30,15 @@ elseif string.sub(value, 1, 5) == 'pool ' then
   local ends = redis.call('ZSCORE', E, owner)
   if not ends or redis.call('HEXISTS', P, owner) == 0 then return 0 end
   local time = redis.call('TIME')
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
   if tonumber(ends) <= now then return 0 end
   local ms = tonumber(ttl)
-  redis.call('PEXPIRE', K, string.format('%.0f', math.max(redis.call('PTTL', K), ms)))
+  local left = redis.call('PTTL', K)
+  redis.call('PEXPIRE', K, string.format('%.0f', math.max(left, ms)))
   redis.call('ZADD', E, string.format('%.0f', now + ms), owner)
-  for _, key in ipairs({P, E}) do
-    if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ttl) end
+  if left < ms then
+    redis.call('PEXPIRE', P, ttl)
+    redis.call('PEXPIRE', E, ttl)
   end
   local better = raised(redis.call('HGET', P, owner), 1)
   if better then redis.call('HSET', P, owner, better) end
