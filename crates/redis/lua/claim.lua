@@ -15,19 +15,22 @@ local value = redis.call('GET', K)
 -- Held by another alone: nothing can be granted.
 if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= owner then
   if patience == 0 then return 'busy' end
-  local call, number = redis.call, string.format
+  local call = redis.call
   local time = call('TIME')
-  local us = time[1] * 1000000 + time[2]
-  local ms = (us - time[2] % 1000) / 1000
-  local record = number('%.0f %.0f ', ms + patience, ms) .. kind .. ' ' .. ARGV[3] .. ' ' .. ARGV[6]
-    .. ' ' .. ARGV[4]
+  local micros = string.sub('00000' .. time[2], -6)
+  local us, ms = time[1] .. micros, time[1] .. string.sub(micros, 1, 3)
+  local record = string.format('%.0f', ms + patience) .. ' ' .. ms .. ' ' .. kind .. ' ' .. ARGV[3]
+    .. ' ' .. ARGV[6] .. ' ' .. ARGV[4]
   local last = call('ZRANGE', Q, '-1', '-1', 'WITHSCORES')
   if call('HSETNX', W, owner, record) == 1 then
-    local ticket, lease = us, number('%.0f', 2 * patience)
+    local ticket = us
     -- The clock may have been set back.
-    if last[2] and tonumber(last[2]) >= us then ticket = tonumber(last[2]) + 1 end
-    call('ZADD', Q, number('%.0f', ticket), owner)
+    if last[2] and tonumber(last[2]) >= tonumber(us) then
+      ticket = string.format('%.0f', tonumber(last[2]) + 1)
+    end
+    call('ZADD', Q, ticket, owner)
     if not last[1] or call('PTTL', W) < patience then
+      local lease = string.format('%.0f', 2 * patience)
       call('PEXPIRE', W, lease)
       call('PEXPIRE', Q, lease)
     end
@@ -36,7 +39,7 @@ if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= 
       call('SETRANGE', K, '32', '!')
     end
     local again = last[1] and -1 or call('PTTL', K)
-    return number('queued %.0f %.0f', again, us)
+    return string.format('queued %.0f ', again) .. us
   end
 end
 

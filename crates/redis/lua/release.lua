@@ -23,7 +23,8 @@ end
 if mine and not ARGV[2] then
   local call = redis.call
   local time = call('TIME')
-  local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+  local since = time[1] .. string.sub(string.sub('00000' .. time[2], -6), 1, 3)
+  local now = tonumber(since)
   local first, ticket = unpack(call('ZPOPMIN', Q))
   if not first then
     -- Records without a line are of no use.
@@ -38,7 +39,7 @@ if mine and not ARGV[2] then
   if ends and tonumber(ends) > now then
     -- One that holds should not wait, too.
     if call('HDEL', W, owner, first) == 2 then call('ZREM', Q, owner) end
-    local token, since = mint(now), string.format('%.0f', now)
+    local token = mint(now)
     local granted = first .. '!' .. token .. ' ' .. since .. ' ' .. who
     local count = PUBLISH == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
     if inbox ~= '-' and call('PUBSUB', count, inbox)[2] > 0 then
