@@ -61,10 +61,10 @@ fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64)> {
         peer.order(&format!("{} {}", waiters / processes, record.display()))?;
         peers.push(peer);
     }
-    let queue = format!("tenure:{{tenure:{LOCK}}}:q");
+    let queue = format!("tenure:{{tenure:{LOCK}}}:line");
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(60) {
-        let length: usize = server.command(&["LLEN", &queue])?.parse().unwrap_or(0);
+        let length: usize = server.command(&["ZCARD", &queue])?.parse().unwrap_or(0);
         if length + processes >= waiters {
             break;
         }

@@ -13,7 +13,7 @@
 //! | key | type | what |
 //! |---|---|---|
 //! | `tenure:orders` | string, PX | the holder: its owner id first. Any `SET NX PX` client that uses this key excludes us and is excluded |
-//! | `tenure:{tenure:orders}:q` | list | waiters' owner ids, in order |
+//! | `tenure:{tenure:orders}:line` | zset | waiters' owner ids, each with the ticket it drew |
 //! | `tenure:{tenure:orders}:w` | hash | waiters, each with an end of its own |
 //! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and when each ends |
 //! | `tenure:{tenure:orders}:audit` | list | evictions, newest first, at most 1,000 |
@@ -40,9 +40,9 @@
 //!
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
-//!   +scan +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish
-//!   +pubsub|numsub +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush +hdel +hexists
-//!   +hget +hlen +hmget +hset +zadd +zrange +zrangebyscore +zrem +zscore
+//!   +scan +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish
+//!   +pubsub|numsub +lpush +ltrim +hdel +hexists +hget +hlen +hmget +hscan +hset +hsetnx
+//!   +zadd +zcard +zpopmin +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe

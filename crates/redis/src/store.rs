@@ -18,12 +18,15 @@ use crate::config::{RedisConfig, Topology};
 use crate::examine;
 use crate::fault::{fault, silent};
 use crate::inbox::{Anchor, Desk, Inbox};
-use crate::inspect;
+use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
 use crate::list;
 use crate::scripts::{Call, Script, Scripts};
 use crate::servers::Servers;
 use crate::wire::{Arg, Value, cmd};
+
+/// So many calls remove a quarter of a million holders whose terms have ended.
+const ENOUGH: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
@@ -99,10 +102,15 @@ impl RedisStore {
             keys: &keys.all(),
             arguments: if patience.is_zero() { &arguments[..4] } else { &arguments },
         };
-        let sent = now();
-        let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
-        let answer = self.answer(claim, sent, &reply)?.ok_or_else(|| nonsense("acquire"))?;
-        self.confirm(claim, answer, acknowledged).await
+        // Each call removes some of the holders whose terms have ended; another follows if it must.
+        for _ in 0..ENOUGH {
+            let sent = now();
+            let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
+            if let Some(answer) = self.answer(claim, sent, &reply)? {
+                return self.confirm(claim, answer, acknowledged).await;
+            }
+        }
+        Ok(Answer::Busy)
     }
 
     async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
@@ -169,7 +177,7 @@ impl RedisStore {
                 Some(Answer::Busy)
             }
             ["held", ..] => Some(Answer::Busy),
-            ["ask", ..] => None,
+            ["ask" | "more", ..] => None,
             _ => return Err(nonsense("acquire")),
         })
     }
@@ -310,9 +318,14 @@ impl Store for RedisStore {
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let keys = self.keyring.keys(name);
         let [all @ .., _] = &keys.all();
-        let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments: &[] };
-        let reply = self.scripts.inspect.run(&self.servers, call).await?;
-        let mut state = inspect::read(name, reply)?;
+        let mut pages = Pages::new(name);
+        while let Some(arguments) = pages.next() {
+            let arguments = &arguments;
+            let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments };
+            let page = self.scripts.inspect.run(&self.servers, call).await?;
+            pages.add(page)?;
+        }
+        let mut state = pages.finish();
         for holder in &mut state.holders {
             holder.token = self.wanted(holder.token);
         }

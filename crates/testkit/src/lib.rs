@@ -40,10 +40,13 @@ pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
 
-/// Whether a program of this name is on the search path, or a file is at this absolute path.
+/// Whether a program of this name is on the search path, or a file is at this absolute path. Of
+/// `redis-server`, that is the one that `TENURE_TEST_REDIS` names, if it does.
 pub fn is_installed(program: &str) -> bool {
+    let chosen = (program == "redis-server").then(redis::program);
+    let program = chosen.unwrap_or_else(|| program.into());
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&paths).any(|folder| folder.join(&program).is_file())
 }
 
 /// Whether a test cannot run for want of a program, or of a file. Says so, if it cannot.
