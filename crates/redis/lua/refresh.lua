@@ -2,7 +2,7 @@
 -- in is.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 lease ms  2.. owners
--- Returns {ms until the obstacle ends or -1, owner, ...}: those who wait no longer and should ask.
+-- Returns {ms until the obstacle ends or -1, server time us, owner, ...}: those who wait no longer and should ask.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 --@engine
@@ -28,4 +28,4 @@ if #fresh > 0 then
   keep(W, lease) keep(Q, lease)
 end
 admit(nil)
-return {number(obstacle()), unpack(gone)}
+return {number(obstacle()), number(tonumber(time[1]) * 1000000 + tonumber(time[2])), unpack(gone)}

@@ -10,14 +10,14 @@ use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::{
     Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
-    LockName, LockState, Mode, Moment, Patience, Place, Released, Renewal, Result, Store, Token,
+    LockName, LockState, Mode, Patience, Place, Released, Renewal, Result, Store, Token,
     now,
 };
 
 use crate::config::{RedisConfig, Topology};
 use crate::examine;
 use crate::fault::{fault, silent};
-use crate::inbox::{Anchor, Desk, Inbox};
+use crate::inbox::{Desk, Inbox, Sent};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
 use crate::list;
@@ -99,9 +99,9 @@ impl RedisStore {
             keys: &keys.all(),
             arguments: if patience.is_zero() { &arguments[..4] } else { &arguments },
         };
-        let sent = now();
+        let sent = self.inbox.sending();
         let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
-        let answer = self.answer(claim, sent, &reply)?.ok_or_else(|| nonsense("acquire"))?;
+        let answer = self.answer(claim, Some(sent), &reply)?.ok_or_else(|| nonsense("acquire"))?;
         self.confirm(claim, answer, acknowledged).await
     }
 
@@ -115,7 +115,7 @@ impl RedisStore {
             arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&who).into()],
         };
         let (reply, acknowledged) = self.run(&self.scripts.take, call).await?;
-        match self.answer(claim, now(), &reply)? {
+        match self.answer(claim, None, &reply)? {
             Some(answer) => self.confirm(claim, answer, acknowledged).await.map(Some),
             None => Ok(None),
         }
@@ -147,29 +147,29 @@ impl RedisStore {
     }
 
     /// What a script says to a claim. `None`: another script has to be asked.
-    fn answer(&self, claim: &Claim, sent: Moment, reply: &Value) -> Result<Option<Answer>> {
+    fn answer(&self, claim: &Claim, sent: Option<Sent>, reply: &Value) -> Result<Option<Answer>> {
         let Value::Text(words) = reply else { return Err(nonsense("acquire")) };
         let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
         let mut words = words.split(' ');
-        Ok(match [words.next(), words.next(), words.next()].map(Option::unwrap_or_default) {
-            ["granted", token, _] => {
+        let words = [words.next(), words.next(), words.next()].map(Option::unwrap_or_default);
+        Ok(match (words, sent) {
+            (["granted", token, _], _) => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
                 Some(Answer::Granted(Grant { token, since: None }))
             }
-            ["queued", again, server_us] => {
+            (["queued", again, server_us], Some(sent)) => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
-                let anchor = Anchor { local: sent, server_us };
-                self.inbox.queued(claim.owner, anchor, ask_again_in);
+                self.inbox.queued(claim.owner, sent, server_us, ask_again_in);
                 Some(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
             }
-            ["busy", ..] => {
+            (["busy", ..], _) => {
                 self.inbox.forget(claim.owner);
                 Some(Answer::Busy)
             }
-            ["held", ..] => Some(Answer::Busy),
-            ["ask", ..] => None,
+            (["held", ..], _) => Some(Answer::Busy),
+            (["ask", ..], _) => None,
             _ => return Err(nonsense("acquire")),
         })
     }
@@ -246,11 +246,15 @@ impl Store for RedisStore {
         }
         self.inbox.subscribe(&keys).await?;
         self.inbox.enter(claim.owner, lease, poll);
+        // The caller may stop waiting for the reply.
+        let doubt = self.inbox.doubt(claim.owner);
         let answer = self.ask(claim, &keys, lease).await;
         match &answer {
-            Err(error) if error.effect() == Effect::Unknown => self.inbox.doubt(claim.owner),
-            Err(_) if !self.inbox.expects(claim.owner) => self.inbox.forget(claim.owner),
-            _ => {}
+            Err(error) if error.effect() == Effect::Unknown => drop(doubt),
+            _ => doubt.settle(),
+        }
+        if answer.is_err() && !self.inbox.expects(claim.owner) {
+            self.inbox.forget(claim.owner);
         }
         answer
     }

@@ -295,28 +295,32 @@ impl Shared {
 
     /// Hands out everything that has arrived in full.
     fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), &'static str> {
-        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
         let mut taken = 0;
+        let done = self.dispatch_from(input, &mut taken);
+        // What was handed out must not be again, should another look before the end.
+        match done {
+            Ok(()) => drop(input.drain(..taken)),
+            Err(_) => input.clear(),
+        }
+        done
+    }
+
+    fn dispatch_from(&self, input: &[u8], taken: &mut usize) -> Result<(), &'static str> {
+        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
         loop {
-            let received = match frame(&input[taken..]) {
+            let received = match frame(&input[*taken..]) {
                 Ok((received, length)) => {
-                    taken += length;
+                    *taken += length;
                     received
                 }
-                Err(Stop::More) => break,
-                Err(Stop::Nonsense) => {
-                    // What was handed out must not be again, should another look before the end.
-                    input.clear();
-                    return Err(NONSENSE);
-                }
+                Err(Stop::More) => return Ok(()),
+                Err(Stop::Nonsense) => return Err(NONSENSE),
             };
             match received {
                 Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
                 Frame::Push(parts) => self.push(parts).ok_or(NONSENSE)?,
             }
         }
-        input.drain(..taken);
-        Ok(())
     }
 
     fn reply(&self, value: Value) -> Option<()> {
