@@ -22,7 +22,7 @@ const PAIRS: usize = 4_000;
 pub(crate) fn free() -> Outcome<Vec<Row>> {
     let cores = std::thread::available_parallelism()?.get();
     let mut rows = Vec::new();
-    for (core, where_, bound) in [(1, "two cores", Some(1.15)), (0, "one core", None)] {
+    for (core, where_, bound) in [(1, "two cores", Some(1.1)), (0, "one core", Some(1.25))] {
         if core >= cores {
             continue;
         }
