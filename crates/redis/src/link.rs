@@ -10,6 +10,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::Tls;
 
 use crate::config::{RedisConfig, Topology};
+use crate::dialect::Dialect;
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
 use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd};
 
@@ -22,6 +23,7 @@ struct Inner {
     config: RedisConfig,
     hearer: Option<Arc<dyn Hearer>>,
     state: Mutex<State>,
+    dialect: Dialect,
 }
 
 #[derive(Default)]
@@ -55,7 +57,7 @@ impl Link {
         // So that a file which cannot be used is reported at once.
         config.tls.as_ref().map(Tls::connector).transpose()?;
         let (config, state) = (config.clone(), Mutex::default());
-        Ok(Self(Arc::new(Inner { config, hearer, state })))
+        Ok(Self(Arc::new(Inner { config, hearer, state, dialect: Dialect::default() })))
     }
 
     /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
@@ -83,12 +85,17 @@ impl Link {
     /// The same server, over a connection of its own, which is made when it is needed.
     pub(crate) fn beside(&self) -> Self {
         let (config, state) = (self.0.config.clone(), Mutex::default());
-        Self(Arc::new(Inner { config, hearer: None, state }))
+        Self(Arc::new(Inner { config, hearer: None, state, dialect: Dialect::default() }))
     }
 
     /// Whether there is a connection that answers.
     pub(crate) fn is_connected(&self) -> bool {
         self.0.state.lock().at_hand(self.0.config.timeout).is_some()
+    }
+
+    /// What the server is known to understand.
+    pub(crate) fn dialect(&self) -> &Dialect {
+        &self.0.dialect
     }
 
     /// Where it leads to.
@@ -198,6 +205,7 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
     }
     state.server = Some(server);
     drop(state);
+    link.dialect.reset();
     if matches!(link.config.topology, Topology::Sentinel { .. }) {
         tokio::spawn(follow(Arc::downgrade(&link), connection.clone()));
     }

@@ -97,12 +97,16 @@ impl Servers {
 
     /// Whether messages on this channel are heard, at the server that has the slot now.
     pub(crate) fn listens_to(&self, slot: u16, channel: &str) -> bool {
-        let link = match self {
+        let connection = self.link(slot).and_then(|link| link.current());
+        connection.is_some_and(|connection| connection.listens_to(channel))
+    }
+
+    /// The link to the server that has the slot, as far as is known at the moment.
+    pub(crate) fn link(&self, slot: u16) -> Option<Link> {
+        match self {
             Self::One(link) => Some(link.clone()),
             Self::Cluster(cluster) => cluster.known(slot).and_then(|at| cluster.link_to(&at).ok()),
-        };
-        let connection = link.and_then(|link| link.current());
-        connection.is_some_and(|connection| connection.listens_to(channel))
+        }
     }
 
     /// Returns when messages on this channel are heard.
