@@ -129,7 +129,15 @@ impl Bare {
     }
 
     pub(crate) fn round_trip(&mut self, command: &[u8]) -> Outcome<()> {
-        self.writer.write_all(command)?;
+        self.send(command)?;
+        self.receive()
+    }
+
+    pub(crate) fn send(&mut self, command: &[u8]) -> Outcome<()> {
+        Ok(self.writer.write_all(command)?)
+    }
+
+    pub(crate) fn receive(&mut self) -> Outcome<()> {
         skip(&mut self.reader)
     }
 }

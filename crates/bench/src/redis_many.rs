@@ -32,7 +32,39 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         rows.extend(against_rslock(&server, &runtime, tasks)?);
     }
     rows.extend(against_the_server(&server, &runtime)?);
+    rows.extend(on_valkey(&runtime)?);
     Ok(rows)
+}
+
+/// What a server that compares and deletes by itself spends on a pair.
+fn on_valkey(runtime: &Runtime) -> Outcome<Vec<Row>> {
+    // This program is <target>/release/tenure-bench.
+    let program = std::env::current_exe()?;
+    let target = program.ancestors().nth(2).ok_or("it is in no target directory")?;
+    let launcher = target.join("interop/launch/valkey-server-9");
+    if !launcher.is_file() {
+        eprintln!("skipped: Valkey 9: `cargo xtask clients` fetches it");
+        return Ok(Vec::new());
+    }
+    stay_on(0)?;
+    let server = RedisServer::start_by(&launcher, &[])?;
+    stay_on(1)?;
+    let raw = pipeline(&recorded_pair(&server, runtime, false)?);
+    let unfenced = connect(runtime, server.port(), false)?;
+    let fenced = connect(runtime, server.port(), true)?;
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    for _ in 0..ROUNDS {
+        times[0].push(on_server(&server, || ours(runtime, &unfenced, TASKS))?.1);
+        times[1].push(on_server(&server, || ceiling(&server, &raw))?.1);
+        times[2].push(on_server(&server, || ours(runtime, &fenced, TASKS))?.1);
+    }
+    let [unfenced, bare, fenced] = times.map(median);
+    let row = |what, ours| {
+        let what = format!("valkey 9: 1,024 tasks, {what}, the server's CPU per pair");
+        Row::of_times(what, ours, "bare SET NX PX + DELIFEQ", bare, Some(1.3))
+    };
+    // A token is made by a script, and a script that does nothing costs more than both commands.
+    Ok(vec![row("unfenced", unfenced), row("fenced", fenced)])
 }
 
 fn against_rslock(server: &RedisServer, runtime: &Runtime, tasks: usize) -> Outcome<[Row; 2]> {

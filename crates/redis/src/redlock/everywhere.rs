@@ -22,7 +22,7 @@ struct Errand {
 }
 
 impl Errand {
-    const fn new(limit: Duration) -> Self {
+    fn new(limit: Duration) -> Self {
         Self { limit, replies: Replies::new(limit), lost: 0 }
     }
 
@@ -79,6 +79,7 @@ impl Quorum {
                 }
             }
         }
+        errand.replies.decided_by(self.nodes.majority());
         view.look(to);
         loop {
             match tally.outcome() {

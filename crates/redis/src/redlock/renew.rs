@@ -49,6 +49,7 @@ impl Quorum {
                 None => polling.renewal.handle_vote(node, RenewalVote::Silent),
             }
         }
+        polling.replies.decided_by(self.nodes.majority());
         let mut faults = Vec::new();
         while polling.renewal.outcome() == Majority::Pending {
             if let Some((node, value)) = polling.hear().await {

@@ -235,7 +235,7 @@ impl Connection {
     }
 
     /// A look in vain costs a system call: beside a server that takes longer, it is always in vain.
-    fn look_if_worth_it(&self) {
+    pub(crate) fn look_if_worth_it(&self) {
         let misses = &self.0.misses;
         let missed = misses.load(Ordering::Relaxed);
         let worth_it = missed < LOOKS || missed.is_multiple_of(LOOKS);
@@ -281,7 +281,7 @@ impl Connection {
     }
 
     /// Hands out what has arrived by now. False if nothing has.
-    pub(crate) fn look(&self) -> bool {
+    fn look(&self) -> bool {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return false;
