@@ -68,6 +68,14 @@ pub(crate) fn stay_on(core: usize) -> Outcome<()> {
     Ok(sched_setaffinity(None, &cores)?)
 }
 
+/// Takes back what [`stay_on`] did in a scenario before this one.
+pub(crate) fn roam() -> Outcome<()> {
+    let mut cores = CpuSet::new();
+    // The kernel leaves out those that there are not.
+    (0..CpuSet::MAX_CPU).for_each(|core| cores.set(core));
+    Ok(sched_setaffinity(None, &cores)?)
+}
+
 fn locks(runtime: &Runtime, client: &Client, peer: &mut Peer) -> Outcome<Duration> {
     let turns = (HOPS / 2).to_string();
     let first = runtime.block_on(client.mutex(LOCK)?.acquire())?;

@@ -2,8 +2,8 @@
 -- in are. Without owners, it only does the latter.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 lease ms  2.. owners
--- Returns {ms until the obstacle ends, -1, or 0: there is more to do, call again; owner, ...}: those
--- that wait no longer and should ask.
+-- Returns {ms until the obstacle ends, -1, or 0: there is more to do, call again; server time us;
+-- owner, ...}: those that wait no longer and should ask.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local value = redis.call('GET', K)
 
@@ -33,4 +33,4 @@ if #fresh > 0 then
   keep_line(lease)
 end
 local more = admit(nil)
-return {more and '0' or number(obstacle()), unpack(gone)}
+return {more and '0' or number(obstacle()), us, unpack(gone)}

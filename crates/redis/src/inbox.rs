@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, LockName, Moment, OwnerId, Result, Token};
+use tenure_core::{Claim, LockName, Moment, OwnerId, Result, Token, now};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -49,6 +49,8 @@ pub(crate) struct Desk(Mutex<Books>);
 struct Books {
     claims: HashMap<OwnerId, Waiter>,
     lines: HashMap<LockName, Line>,
+    /// How often messages may have been missed. After that, another server may answer.
+    misses: u64,
 }
 
 /// A claim that is in line, or on its way into it.
@@ -71,6 +73,21 @@ impl Waiter {
     fn is_over(&self, news: &News) -> bool {
         self.anchor.is_some_and(|anchor| news.server_ms < anchor.server_us / 1000)
     }
+
+    /// The server says that the claim waits, and what its clock shows.
+    fn set_anchor(&mut self, anchor: Option<Anchor>) {
+        self.anchor = anchor;
+        if self.news.is_some_and(|news| self.is_over(&news)) {
+            self.news = None;
+        }
+    }
+}
+
+/// The moment before a call was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    local: Moment,
+    misses: u64,
 }
 
 /// Those of one lock who wait at this moment.
@@ -98,12 +115,13 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// A moment of ours that is not after the server's `ms`.
+    /// A moment of ours that is not after the server's `ms`. The clocks may run apart by one per
+    /// cent, as everywhere.
     pub(crate) fn date(&self, ms: u64) -> Moment {
         let us = ms.saturating_mul(1000);
         let ahead = Duration::from_micros(us.saturating_sub(self.server_us));
         let behind = Duration::from_micros(self.server_us.saturating_sub(us));
-        self.local + ahead - behind
+        self.local + (ahead - ahead / 100) - (behind + behind / 100)
     }
 }
 
@@ -154,22 +172,30 @@ impl Inbox {
         (waiter.lease, waiter.poll) = (lease, poll);
     }
 
-    /// A claim is in line.
-    pub(crate) fn queued(&self, owner: OwnerId, anchor: Anchor, ask_again_in: Option<Duration>) {
-        let mut books = self.inner.desk.0.lock();
-        let Some(waiter) = books.claims.get_mut(&owner) else { return };
-        (waiter.in_line, waiter.anchor) = (true, Some(anchor));
-        waiter.ask_again_in = ask_again_in;
-        if waiter.news.is_some_and(|news| waiter.is_over(&news)) {
-            waiter.news = None;
-        }
+    /// A call is about to be sent whose reply may say that claims wait.
+    pub(crate) fn sending(&self) -> Sent {
+        self.inner.desk.sending()
     }
 
-    /// No reply says whether a claim is in line.
-    pub(crate) fn doubt(&self, owner: OwnerId) {
-        if let Some(waiter) = self.inner.desk.0.lock().claims.get_mut(&owner) {
-            waiter.in_line = true;
-        }
+    /// A claim is in line. The server said so when its clock showed `server_us`.
+    pub(crate) fn queued(
+        &self,
+        owner: OwnerId,
+        sent: Sent,
+        server_us: u64,
+        ask_again_in: Option<Duration>,
+    ) {
+        let mut books = self.inner.desk.0.lock();
+        let anchor = books.anchor(sent, server_us);
+        let Some(waiter) = books.claims.get_mut(&owner) else { return };
+        (waiter.in_line, waiter.ask_again_in) = (true, ask_again_in);
+        waiter.set_anchor(anchor);
+    }
+
+    /// Until the reply to a call that may put the claim in line is read, it may be in line: also if
+    /// the caller stops waiting for the reply.
+    pub(crate) fn doubt(&self, owner: OwnerId) -> Doubt<'_> {
+        Doubt { desk: &self.inner.desk, owner }
     }
 
     /// Whether the claim is in line, for all that this client knows.
@@ -230,6 +256,28 @@ impl Inbox {
             line.bell.notify_one();
         }
         Some(Arc::clone(&waiter.bell))
+    }
+}
+
+/// A claim that may be in line. No reply has said so by the time that this is dropped.
+#[must_use]
+pub(crate) struct Doubt<'a> {
+    desk: &'a Desk,
+    owner: OwnerId,
+}
+
+impl Doubt<'_> {
+    /// A reply says whether the claim is in line.
+    pub(crate) fn settle(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.desk.0.lock().claims.get_mut(&self.owner) {
+            waiter.in_line = true;
+        }
     }
 }
 
@@ -339,14 +387,47 @@ impl Inner {
             keys: &keys.all(),
             arguments: &arguments,
         };
+        let sent = self.desk.sending();
         let reply = self.scripts.refresh.run(&self.servers, call).await?;
         let mut words = reply.texts().unwrap_or_default().into_iter();
         let again = words.next().and_then(|again| again.parse().ok()).map(Duration::from_millis);
-        Ok((again, words.filter_map(|owner| owner.parse().ok()).collect()))
+        let server_us = words.next().and_then(|us| us.parse().ok());
+        let gone: Vec<OwnerId> = words.filter_map(|owner| owner.parse().ok()).collect();
+        if let Some(server_us) = server_us {
+            self.desk.refreshed(owners, &gone, sent, server_us);
+        }
+        Ok((again, gone))
+    }
+}
+
+impl Books {
+    /// Unless messages were missed since: then another server may answer by now, with another clock.
+    fn anchor(&self, sent: Sent, server_us: u64) -> Option<Anchor> {
+        (self.misses == sent.misses).then_some(Anchor { local: sent.local, server_us })
     }
 }
 
 impl Desk {
+    fn sending(&self) -> Sent {
+        let misses = self.0.lock().misses;
+        Sent { local: now(), misses }
+    }
+
+    /// All of these still wait, but for those that are gone.
+    fn refreshed(&self, owners: &[OwnerId], gone: &[OwnerId], sent: Sent, server_us: u64) {
+        let gone: HashSet<&OwnerId> = gone.iter().collect();
+        let books = &mut *self.0.lock();
+        let Some(anchor) = books.anchor(sent, server_us) else { return };
+        for owner in owners.iter().filter(|owner| !gone.contains(owner)) {
+            // One that asked meanwhile has a newer one.
+            if let Some(waiter) = books.claims.get_mut(owner)
+                && waiter.anchor.is_none_or(|older| older.server_us < server_us)
+            {
+                waiter.set_anchor(Some(anchor));
+            }
+        }
+    }
+
     /// Who waits for this lock, with the longest lease and the shortest poll among them.
     fn present(&self, name: &LockName) -> (Vec<OwnerId>, Duration, Duration) {
         let books = self.0.lock();
@@ -412,6 +493,7 @@ impl Hearer for Desk {
 
     fn miss(&self) {
         let books = &mut *self.0.lock();
+        books.misses += 1;
         for line in books.lines.values_mut() {
             line.due = Instant::now();
             line.bell.notify_one();
@@ -445,9 +527,29 @@ mod tests {
         let anchor = Anchor { local: Moment::from_nanos(5_000_000_000), server_us: 1_000_400 };
         // 1,003 ms on the server's clock: 2.6 ms after the anchor, which was not before `local`.
         let dated = anchor.date(1003);
-        assert_eq!(dated, anchor.local + Duration::from_micros(2600));
+        assert_eq!(dated, anchor.local + Duration::from_micros(2574));
         // A grant in the millisecond of the anchor may have been before it.
-        assert_eq!(anchor.date(1000), anchor.local - Duration::from_micros(400));
+        assert_eq!(anchor.date(1000), anchor.local - Duration::from_micros(404));
+    }
+
+    #[test]
+    fn a_pushed_grant_is_dated_with_an_allowance_for_clocks_that_drift_apart() {
+        let local = Moment::from_nanos(7_200_000_000_000);
+        let anchor = Anchor { local, server_us: 1_000_000_000 };
+        // An hour on a server's clock that runs fast by one per cent is 59 minutes and 24 seconds.
+        let hour = Duration::from_secs(3600);
+        assert!(anchor.date(1_000_000 + hour.as_millis() as u64) <= local + hour * 99 / 100);
+    }
+
+    #[test]
+    fn a_reply_from_before_messages_were_missed_dates_nothing() {
+        let desk = Desk::default();
+        let sent = desk.sending();
+        assert!(desk.0.lock().anchor(sent, 1).is_some());
+        desk.miss();
+        assert!(desk.0.lock().anchor(sent, 1).is_none());
+        let sent = desk.sending();
+        assert!(desk.0.lock().anchor(sent, 1).is_some());
     }
 
     #[test]

@@ -20,7 +20,9 @@
 //! | `tenure:{token}` | string | the last token; on a Cluster one per slot in use |
 //!
 //! All but the tokens and the audit end by themselves. A free lock that nobody waits for costs one
-//! script over the first key and the token.
+//! script over the first key and the token. Where the server has `DELIFEQ` (Valkey 9) or `DELEX`
+//! (Redis 8.4) and `SET … IFEQ`, it is released and renewed without a script. A server that refuses
+//! one of them is not asked again over the same connection.
 //!
 //! # Topologies
 //!
@@ -47,8 +49,10 @@
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
 //! +spublish +pubsub|shardnumsub`; on a quorum also `+info +client|id +client|kill`; for a database
-//! other than 0 `+select`; for `replicas=` `+wait`. The constants [`ACL`], [`ACL_SENTINEL`],
-//! [`ACL_CLUSTER`] and [`ACL_QUORUM`] have the same.
+//! other than 0 `+select`; for `replicas=` `+wait`. Servers that have a compare-and-delete command
+//! are used with less work if the user may call it: `+delifeq` on Valkey 9, `+delex` on Redis 8.4.
+//! Older servers do not know these names and refuse them. The constants [`ACL`], [`ACL_SENTINEL`],
+//! [`ACL_CLUSTER`], [`ACL_QUORUM`], [`ACL_DELIFEQ`] and [`ACL_DELEX`] have the same.
 //!
 //! # What is promised
 //!
@@ -61,8 +65,10 @@
 mod cluster;
 mod config;
 mod credentials;
+mod dialect;
 mod examine;
 mod fault;
+mod held;
 mod inbox;
 mod inspect;
 mod keys;
@@ -81,6 +87,6 @@ mod wire;
 pub use config::{RedisConfig, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
 pub use redlock::{RedlockConfig, RedlockStore};
-pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
+pub use rights::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;
 pub use tenure_tls::{Password, Tls};

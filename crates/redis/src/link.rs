@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
 use crate::credentials::Credentials;
+use crate::dialect::Dialect;
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
 use crate::login::{Protocol, log_in, log_in_by_auth};
 use crate::pace::Pace;
@@ -34,6 +35,7 @@ struct Inner {
     /// Where the topology has any.
     sentinels: Option<Sentinels>,
     state: Mutex<State>,
+    dialect: Dialect,
 }
 
 /// What is sent over a link.
@@ -119,7 +121,8 @@ impl Link {
             _ => None,
         };
         let (config, state) = (config.clone(), Mutex::default());
-        Ok(Self(Arc::new(Inner { config, hearer, kind, pace, sentinels, state })))
+        let dialect = Dialect::default();
+        Ok(Self(Arc::new(Inner { config, hearer, kind, pace, sentinels, state, dialect })))
     }
 
     /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
@@ -152,6 +155,11 @@ impl Link {
     /// Whether there is a connection that answers.
     pub(crate) fn is_connected(&self) -> bool {
         self.0.state.lock().at_hand(self.0.config.timeout).is_some()
+    }
+
+    /// What the server is known to understand.
+    pub(crate) fn dialect(&self) -> &Dialect {
+        &self.0.dialect
     }
 
     /// Where it leads to.
@@ -296,6 +304,7 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
         stuck.connection.close();
     }
     drop(state);
+    link.dialect.reset();
     if link.sentinels.is_some() {
         tokio::spawn(follow(Arc::downgrade(&link), made.connection.clone()));
     }

@@ -21,6 +21,13 @@ pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +spublish +pu
 /// Besides [`ACL`], on every server of a quorum.
 pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
 
+/// Besides [`ACL`], on servers that know the command (Valkey 9): a free lock is released without a
+/// script. Others refuse an `ACL SETUSER` with it.
+pub const ACL_DELIFEQ: &str = "+delifeq";
+
+/// The same for Redis 8.4.
+pub const ACL_DELEX: &str = "+delex";
+
 /// The commands that the scripts call, for a message: Redis does not say which one it refused.
 pub(crate) fn of_scripts() -> String {
     let called: Vec<&str> = ACL.split_whitespace().skip_while(|word| *word != "+time").collect();
@@ -39,7 +46,9 @@ mod tests {
             .split(&[' ', '\n', '`', ';'][..])
             .filter(|word| word.starts_with('+'))
             .collect();
-        let rights = [ACL, ACL_SENTINEL, ACL_CLUSTER, ACL_QUORUM, "+select +wait"].join(" ");
+        let newer = [ACL_DELIFEQ, ACL_DELEX].join(" ");
+        let rights =
+            [ACL, ACL_SENTINEL, ACL_CLUSTER, ACL_QUORUM, &newer, "+select +wait"].join(" ");
         let granted: BTreeSet<&str> =
             rights.split(' ').filter(|word| word.starts_with('+')).collect();
         assert_eq!(documented, granted);

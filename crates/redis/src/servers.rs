@@ -105,11 +105,15 @@ impl Servers {
 
     /// Whether messages on this channel are heard, at the server that has the slot now.
     pub(crate) fn listens_to(&self, slot: u16, channel: &str) -> bool {
-        let link = match self {
+        self.link(slot).is_some_and(|link| link.listens_to(channel))
+    }
+
+    /// The link to the server that has the slot, as far as is known at the moment.
+    pub(crate) fn link(&self, slot: u16) -> Option<Link> {
+        match self {
             Self::One(link) => Some(link.clone()),
             Self::Cluster(cluster) => cluster.known(slot).and_then(|at| cluster.link_to(&at).ok()),
-        };
-        link.is_some_and(|link| link.listens_to(channel))
+        }
     }
 
     /// Returns when messages on this channel are heard.

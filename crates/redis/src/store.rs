@@ -10,16 +10,18 @@ use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::{
     Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
-    LockName, LockState, Mode, Moment, Patience, Place, Released, Renewal, Result, Store, Token,
-    now,
+    LockName, LockState, Mode, Patience, Place, Released, Renewal, Result, Store, Token, now,
 };
 
 use crate::config::{RedisConfig, Topology};
+use crate::dialect::set_again;
 use crate::examine;
 use crate::fault::{fault, silent};
-use crate::inbox::{Anchor, Desk, Inbox};
+use crate::held::{Held, Hold};
+use crate::inbox::{Desk, Inbox, Sent};
 use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
+use crate::link::Link;
 use crate::list;
 use crate::scripts::{Call, Script, Scripts};
 use crate::servers::Servers;
@@ -39,6 +41,8 @@ pub struct RedisStore {
     keyring: Keyring,
     scripts: Arc<Scripts>,
     inbox: Inbox,
+    /// Holds whose value in the store is known to the byte: taken while they were free.
+    taken: Held,
 }
 
 impl RedisStore {
@@ -64,7 +68,7 @@ impl RedisStore {
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
         let renewals = servers.beside()?;
-        Ok(Self { config, servers, renewals, keyring, scripts, inbox })
+        Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken: Held::default() })
     }
 
     /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
@@ -74,10 +78,75 @@ impl RedisStore {
         let alone = claim.mode == Mode::Exclusive
             && !self.inbox.knows(claim.owner)
             && !self.inbox.has_line(&claim.name);
-        match (alone, self.config.fencing) {
-            (true, true) => self.take_fenced(claim, keys).await,
-            (true, false) => self.set_if_absent(claim, keys).await,
-            (false, _) => Ok(None),
+        let taken = match (alone, self.config.fencing) {
+            (true, true) => self.take_fenced(claim, keys).await?,
+            (true, false) => self.set_if_absent(claim, keys).await?,
+            (false, _) => None,
+        };
+        if let Some(Answer::Granted(grant)) = &taken
+            && self.servers.link(keys.slot).is_some_and(|link| link.dialect().delete().is_some())
+        {
+            let (token, at) = (grant.token.unwrap_or(Token::new(0)), now());
+            self.taken.put(claim.owner, Hold { token, asked: 0, ends: at + claim.ttl }, at);
+        }
+        Ok(taken)
+    }
+
+    /// What a claim writes that takes a free lock.
+    fn written(&self, claim: &Claim, token: Token) -> String {
+        let who = who(claim);
+        match self.config.fencing {
+            true => format!("{} {token} - {who}", claim.owner),
+            false => format!("{} - - {who}", claim.owner),
+        }
+    }
+
+    /// Deletes the holder's key if its value is known and has not changed: then nothing waits. False:
+    /// that is for the script to say.
+    async fn delete_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
+        let Some(hold) = self.taken.remove(claim.owner) else { return Ok(false) };
+        let delete = |link: Link| link.dialect().delete();
+        // A waiter of this client has left its mark on the value.
+        let delete = self.servers.link(keys.slot).and_then(delete);
+        let Some(delete) = delete.filter(|_| !self.inbox.has_line(&claim.name)) else {
+            return Ok(false);
+        };
+        let command = delete.command(keys.holder(), &self.written(claim, hold.token));
+        let reply = self.servers.try_send("release", keys.slot, &command).await?;
+        if let (Value::Refusal(refusal), Some(link)) = (&reply, self.servers.link(keys.slot)) {
+            link.dialect().refused_delete(delete, refusal);
+        }
+        Ok(matches!(reply, Value::Integer(1)))
+    }
+
+    /// Starts the term anew of a lock whose value is known and has not changed. False: that is for
+    /// the script to say.
+    async fn set_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
+        let Some(hold) = self.taken.get(claim.owner) else { return Ok(false) };
+        let link = self.renewals.link(keys.slot);
+        // The first renewal goes over both connections: the script does that.
+        if !link.is_some_and(|link| link.is_connected() && link.dialect().sets()) {
+            return Ok(false);
+        }
+        let value = self.written(claim, hold.token);
+        let command = set_again(keys.holder(), &value, millis(claim.ttl));
+        let at = now();
+        match self.renewals.try_send("renew", keys.slot, &command).await? {
+            Value::Refusal(refusal) => {
+                if let Some(link) = self.renewals.link(keys.slot) {
+                    link.dialect().refused_set(&refusal);
+                }
+                Ok(false)
+            }
+            Value::Null => {
+                // A waiter has marked it, or it is lost.
+                self.taken.remove(claim.owner);
+                Ok(false)
+            }
+            _ => {
+                self.taken.extend(claim.owner, at + claim.ttl);
+                Ok(true)
+            }
         }
     }
 
@@ -104,9 +173,9 @@ impl RedisStore {
         };
         // Each call removes some of the holders whose terms have ended; another follows if it must.
         for _ in 0..ENOUGH {
-            let sent = now();
+            let sent = self.inbox.sending();
             let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
-            if let Some(answer) = self.answer(claim, sent, &reply)? {
+            if let Some(answer) = self.answer(claim, Some(sent), &reply)? {
                 return self.confirm(claim, answer, acknowledged).await;
             }
         }
@@ -123,7 +192,7 @@ impl RedisStore {
             arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&who).into()],
         };
         let (reply, acknowledged) = self.run(&self.scripts.take, call).await?;
-        match self.answer(claim, now(), &reply)? {
+        match self.answer(claim, None, &reply)? {
             Some(answer) => self.confirm(claim, answer, acknowledged).await.map(Some),
             None => Ok(None),
         }
@@ -145,7 +214,7 @@ impl RedisStore {
         if self.config.replicas > 0 {
             return Ok(None);
         }
-        let value = format!("{} - - {}", claim.owner, who(claim));
+        let value = self.written(claim, Token::new(0));
         let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
         let set = set.number(millis(claim.ttl));
         match self.servers.send("acquire", keys.slot, &set).await? {
@@ -155,29 +224,29 @@ impl RedisStore {
     }
 
     /// What a script says to a claim. `None`: another script has to be asked.
-    fn answer(&self, claim: &Claim, sent: Moment, reply: &Value) -> Result<Option<Answer>> {
+    fn answer(&self, claim: &Claim, sent: Option<Sent>, reply: &Value) -> Result<Option<Answer>> {
         let Value::Text(words) = reply else { return Err(nonsense("acquire")) };
         let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
         let mut words = words.split(' ');
-        Ok(match [words.next(), words.next(), words.next()].map(Option::unwrap_or_default) {
-            ["granted", token, _] => {
+        let words = [words.next(), words.next(), words.next()].map(Option::unwrap_or_default);
+        Ok(match (words, sent) {
+            (["granted", token, _], _) => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
                 Some(Answer::Granted(Grant { token, since: None }))
             }
-            ["queued", again, server_us] => {
+            (["queued", again, server_us], Some(sent)) => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
-                let anchor = Anchor { local: sent, server_us };
-                self.inbox.queued(claim.owner, anchor, ask_again_in);
+                self.inbox.queued(claim.owner, sent, server_us, ask_again_in);
                 Some(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
             }
-            ["busy", ..] => {
+            (["busy", ..], _) => {
                 self.inbox.forget(claim.owner);
                 Some(Answer::Busy)
             }
-            ["held", ..] => Some(Answer::Busy),
-            ["ask" | "more", ..] => None,
+            (["held", ..], _) => Some(Answer::Busy),
+            (["ask" | "more", ..], _) => None,
             _ => return Err(nonsense("acquire")),
         })
     }
@@ -254,11 +323,15 @@ impl Store for RedisStore {
         }
         self.inbox.subscribe(&keys).await?;
         self.inbox.enter(claim.owner, lease, poll);
+        // The caller may stop waiting for the reply.
+        let doubt = self.inbox.doubt(claim.owner);
         let answer = self.ask(claim, &keys, lease).await;
         match &answer {
-            Err(error) if error.effect() == Effect::Unknown => self.inbox.doubt(claim.owner),
-            Err(_) if !self.inbox.expects(claim.owner) => self.inbox.forget(claim.owner),
-            _ => {}
+            Err(error) if error.effect() == Effect::Unknown => drop(doubt),
+            _ => doubt.settle(),
+        }
+        if answer.is_err() && !self.inbox.expects(claim.owner) {
+            self.inbox.forget(claim.owner);
         }
         answer
     }
@@ -278,6 +351,9 @@ impl Store for RedisStore {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.keyring.keys(&claim.name);
+        if self.set_unchanged(claim, &keys).await? {
+            return Ok(Renewal::Renewed);
+        }
         let [holder, _, _, pool, ends, _] = keys.all();
         let (keys_used, arguments) =
             ([holder, pool, ends], [claim.owner.into(), millis(claim.ttl).into()]);
@@ -305,6 +381,9 @@ impl Store for RedisStore {
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let keys = self.keyring.keys(&claim.name);
         self.inbox.forget(claim.owner);
+        if self.delete_unchanged(claim, &keys).await? {
+            return Ok(Released::Released);
+        }
         let call = Call {
             operation: "release",
             slot: keys.slot,

@@ -92,6 +92,7 @@ impl<'a> Ballot<'a> {
             self.listen();
         }
         self.carry_out();
+        self.replies.decided_by(self.quorum.nodes.majority());
         self.view.look(self.asked);
         loop {
             self.carry_out();

@@ -23,7 +23,7 @@ struct Errand {
 }
 
 impl Errand {
-    const fn new(limit: Duration) -> Self {
+    fn new(limit: Duration) -> Self {
         Self { limit, replies: Replies::new(limit), lost: 0 }
     }
 
@@ -80,6 +80,7 @@ impl Quorum {
                 }
             }
         }
+        errand.replies.decided_by(self.nodes.majority());
         view.look(to);
         loop {
             match tally.outcome() {

@@ -11,7 +11,6 @@ mod debts;
 mod desk;
 mod everywhere;
 mod examine;
-mod held;
 mod node;
 mod nodes;
 mod picture;
@@ -30,6 +29,7 @@ use tenure_proto::quorum::Forecast;
 pub use config::RedlockConfig;
 pub use store::RedlockStore;
 
+use crate::held::Held;
 use crate::keys::Keyring;
 
 /// What all calls share.
@@ -38,7 +38,7 @@ struct Quorum {
     nodes: nodes::Nodes,
     keyring: Keyring,
     desk: Arc<desk::Desk>,
-    held: Arc<held::Held>,
+    held: Arc<Held>,
     forecast: Mutex<Forecast>,
     /// Where this client hears that there is room.
     channel: String,

@@ -192,7 +192,7 @@ impl View {
     pub(super) fn look(&self, asked: u32) {
         for (node, connection) in self.connections.iter().enumerate() {
             if let Some(connection) = connection.as_ref().filter(|_| asked & 1 << node != 0) {
-                connection.look();
+                connection.look_if_worth_it();
             }
         }
     }

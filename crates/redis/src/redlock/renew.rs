@@ -7,10 +7,10 @@ use tenure_proto::quorum::{self, Majority, RenewalVote};
 
 use super::Quorum;
 use super::ballot::request;
-use super::held::Held;
 use super::node::Node;
 use super::nodes::View;
 use super::replies::{News, Replies};
+use crate::held::Held;
 use crate::keys::Keys;
 use crate::wire::{Command, Outcome, Value};
 
@@ -49,6 +49,7 @@ impl Quorum {
                 None => polling.renewal.handle_vote(node, RenewalVote::Silent),
             }
         }
+        polling.replies.decided_by(self.nodes.majority());
         let mut faults = Vec::new();
         while polling.renewal.outcome() == Majority::Pending {
             if let Some((node, value)) = polling.hear().await {

@@ -1,31 +1,31 @@
 //! One connection that many calls share: replies come in the order of the commands.
 //!
 //! A call that finds the connection idle writes to the socket by itself, and looks once whether
-//! the reply is there already: a lone caller pays for no hop to another task, and beside a server
-//! on its own core for no wake-up. Else one task reads. While replies are awaited, commands are
-//! gathered, and the task writes them together. A call that is given up, or takes too long, keeps
-//! its place in the order: what is sent after it arrives after it.
+//! the reply is there already, as long as it often is: a lone caller pays for no hop to another
+//! task. Else one task reads. While replies are awaited, commands are gathered, and written together:
+//! by the task, or before it runs by the caller that completes a batch. So the server works on one
+//! part of the calls while this process deals with another, and neither goes to sleep in between. A
+//! call that is given up, or takes too long, keeps its place in the order: what is sent after it
+//! arrives after it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustix::net::{RecvFlags, recv};
 use tenure_tls::distrust;
-use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use super::task::{Ending, Task};
 use super::value::{Frame, Stop, Value, frame};
 use super::{Command, Stream, cmd};
 
@@ -79,46 +79,67 @@ pub(crate) struct Connection(Arc<Owner>);
 struct Owner {
     shared: Arc<Shared>,
     shortcut: Option<Arc<OwnedWriteHalf>>,
+    /// How often in a row no reply was there yet.
+    misses: AtomicU32,
 }
 
-struct Shared {
-    state: Mutex<State>,
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
     /// Taken before `state`, by whoever reads.
-    input: Mutex<Input>,
-    hearer: Option<Arc<dyn Hearer>>,
+    pub(super) input: Mutex<Input>,
+    pub(super) hearer: Option<Arc<dyn Hearer>>,
     /// Whether every list that arrives is a message.
     listening_only: AtomicBool,
     /// Wakes the task that serves the connection.
-    task: AtomicWaker,
+    pub(super) task: AtomicWaker,
 }
 
 /// What has arrived, and is not handed out yet.
-struct Input {
-    chunk: Box<[u8]>,
-    buffer: Vec<u8>,
+pub(super) struct Input {
+    pub(super) chunk: Box<[u8]>,
+    pub(super) buffer: Vec<u8>,
 }
 
 #[derive(Default)]
-struct State {
-    outgoing: Vec<u8>,
+pub(super) struct State {
+    pub(super) outgoing: Vec<u8>,
+    /// How many commands are in there.
+    pub(super) gathered: usize,
     /// Whether the task is in the middle of writing.
-    writing: bool,
-    pending: VecDeque<Pending>,
-    listening: HashSet<String>,
+    pub(super) writing: bool,
+    pub(super) pending: VecDeque<Pending>,
+    pub(super) listening: HashSet<String>,
     /// Whether the task will look after calls that take too long.
-    watched: bool,
+    pub(super) watched: bool,
     /// Why it is to end.
-    closed: Option<&'static str>,
-    ended: bool,
+    pub(super) closed: Option<&'static str>,
+    pub(super) ended: bool,
+}
+
+impl State {
+    /// Whether enough is gathered to be worth a write. The less the server has to do, the less is
+    /// enough: it should not run out of work while the rest is made.
+    fn is_batch(&self) -> bool {
+        let on_the_way = self.pending.len().saturating_sub(self.gathered);
+        self.gathered >= (on_the_way / BATCH_SHARE).max(SMALLEST_BATCH)
+    }
 }
 
 /// A command on its way.
-struct Pending {
-    sent: Instant,
+pub(super) struct Pending {
+    pub(super) sent: Instant,
     /// The channel it subscribes to: then the reply comes as a push.
-    channel: Option<String>,
-    reply: Option<oneshot::Sender<Outcome>>,
+    pub(super) channel: Option<String>,
+    pub(super) reply: Option<oneshot::Sender<Outcome>>,
 }
+
+const CHUNK: usize = 64 << 10;
+/// A batch is one part in so many of what is on its way.
+const BATCH_SHARE: usize = 3;
+/// Fewer commands than this are not worth a system call while others are on their way.
+const SMALLEST_BATCH: usize = 4;
+/// After so many looks in vain, only one call in as many looks.
+const LOOKS: u32 = 16;
 
 pub(crate) type Outcome = Result<Value, Lost>;
 
@@ -139,18 +160,11 @@ impl Connection {
         let shortcut = stream.shortcut();
         let (end, served) = (Ending(Arc::clone(&shared)), Arc::clone(&shared));
         tokio::spawn(async move {
-            let mut task = Task {
-                shared: served,
-                stream,
-                limit,
-                writing: Vec::new(),
-                written: 0,
-                timer: Box::pin(tokio::time::sleep(limit)),
-            };
+            let mut task = Task::new(served, stream, limit);
             let why = poll_fn(|context| task.poll(context)).await;
             end.end(&why);
         });
-        Self(Arc::new(Owner { shared, shortcut }))
+        Self(Arc::new(Owner { shared, shortcut, misses: AtomicU32::new(0) }))
     }
 
     /// Gives a handle again, unless the last one is gone.
@@ -231,9 +245,18 @@ impl Connection {
     ) -> Option<[Reply; N]> {
         let (replies, alone) = self.write(commands, channel)?;
         if alone {
-            self.look();
+            self.look_if_worth_it();
         }
         Some(replies)
+    }
+
+    /// A look in vain costs a system call: beside a server that takes longer, it is always in vain.
+    pub(crate) fn look_if_worth_it(&self) {
+        let misses = &self.0.misses;
+        let missed = misses.load(Ordering::Relaxed);
+        let worth_it = missed < LOOKS || missed.is_multiple_of(LOOKS);
+        let met = worth_it && self.look();
+        misses.store(if met { 0 } else { missed.wrapping_add(1) }, Ordering::Relaxed);
     }
 
     /// The replies, and whether no other is awaited.
@@ -255,12 +278,14 @@ impl Connection {
             state.pending.push_back(Pending { sent, channel, reply: Some(reply) });
             receiver
         });
-        if idle
+        state.gathered += N;
+        if (idle || !state.writing && state.is_batch())
             && let Some(socket) = &self.0.shortcut
             && let Ok(written) = socket.try_write(&state.outgoing)
         {
             // The rest, and any error, is the task's.
             state.outgoing.drain(..written);
+            state.gathered = 0;
         }
         let sent = state.outgoing.is_empty();
         let wake = !sent || !std::mem::replace(&mut state.watched, true);
@@ -271,11 +296,11 @@ impl Connection {
         Some((replies, idle && sent))
     }
 
-    /// Hands out what has arrived by now, if anything has.
-    pub(crate) fn look(&self) {
+    /// Hands out what has arrived by now. False if nothing has.
+    fn look(&self) -> bool {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
-            return;
+            return false;
         };
         let Input { chunk, buffer } = &mut *input;
         let socket: &TcpStream = socket.as_ref().as_ref();
@@ -286,11 +311,13 @@ impl Connection {
             if let Err(why) = shared.dispatch(buffer) {
                 shared.close(why);
             }
+            return true;
         }
+        false
     }
 }
 
-fn broken(why: &str) -> Lost {
+pub(super) fn broken(why: &str) -> Lost {
     Lost::Broken(why.into())
 }
 
@@ -311,21 +338,27 @@ impl Shared {
     }
 
     /// Hands out everything that has arrived in full.
-    fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), &'static str> {
-        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
+    pub(super) fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), &'static str> {
         let mut taken = 0;
+        let done = self.dispatch_from(input, &mut taken);
+        // What was handed out must not be again, should another look before the end.
+        match done {
+            Ok(()) => drop(input.drain(..taken)),
+            Err(_) => input.clear(),
+        }
+        done
+    }
+
+    fn dispatch_from(&self, input: &[u8], taken: &mut usize) -> Result<(), &'static str> {
+        const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
         loop {
-            let received = match frame(&input[taken..]) {
+            let received = match frame(&input[*taken..]) {
                 Ok((received, length)) => {
-                    taken += length;
+                    *taken += length;
                     received
                 }
-                Err(Stop::More) => break,
-                Err(Stop::Nonsense) => {
-                    // What was handed out must not be again, should another look before the end.
-                    input.clear();
-                    return Err(NONSENSE);
-                }
+                Err(Stop::More) => return Ok(()),
+                Err(Stop::Nonsense) => return Err(NONSENSE),
             };
             let expected = match received {
                 Frame::Reply(Value::Array(parts))
@@ -337,12 +370,9 @@ impl Shared {
                 Frame::Push(parts) => self.push(parts),
             };
             if expected.is_none() {
-                input.clear();
                 return Err(NONSENSE);
             }
         }
-        input.drain(..taken);
-        Ok(())
     }
 
     fn reply(&self, value: Value) -> Option<()> {
@@ -383,135 +413,51 @@ impl Shared {
     }
 }
 
-/// However the task ends, also with its runtime: nobody waits for it any more.
-struct Ending(Arc<Shared>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Ending {
-    fn end(&self, why: &Lost) {
-        let mut state = self.0.state.lock();
-        if state.ended {
-            return;
-        }
-        state.ended = true;
-        let pending = std::mem::take(&mut state.pending);
-        let heard = !std::mem::take(&mut state.listening).is_empty();
-        drop(state);
-        for reply in pending.into_iter().filter_map(|pending| pending.reply) {
-            let _ = reply.send(Err(why.clone()));
-        }
-        if let Some(hearer) = self.0.hearer.as_ref().filter(|_| heard) {
-            hearer.miss();
-        }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.end(&broken("its task was dropped"));
-    }
-}
-
-/// Serves one connection.
-struct Task {
-    shared: Arc<Shared>,
-    stream: Stream,
-    limit: Duration,
-    writing: Vec<u8>,
-    written: usize,
-    timer: Pin<Box<Sleep>>,
-}
-
-const CHUNK: usize = 64 << 10;
-/// A connection whose oldest call has waited for so many limits is given up.
-const DEAD: u32 = 5;
-
-#[derive(PartialEq, Eq)]
-enum Verdict {
-    Alive,
-    Dead,
-}
-
-impl Task {
-    /// Resolves with why the connection ended.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Lost> {
-        self.shared.task.register(context.waker());
-        if let Some(why) = self.shared.state.lock().closed {
-            return Poll::Ready(broken(why));
-        }
-        if let Poll::Ready(Err(error)) = self.poll_write(context) {
-            return Poll::Ready(error.into());
-        }
-        if let Poll::Ready(why) = self.poll_read(context) {
-            return Poll::Ready(why);
-        }
-        if self.poll_timer(context) == Verdict::Dead {
-            return Poll::Ready(broken(&format!("it has been silent for {:?}", self.limit * DEAD)));
-        }
-        Poll::Pending
+    #[test]
+    fn what_was_handed_out_before_nonsense_is_not_handed_out_again() {
+        let shared = Shared {
+            state: Mutex::default(),
+            input: Mutex::new(Input { chunk: Box::default(), buffer: Vec::new() }),
+            hearer: None,
+            listening_only: AtomicBool::new(false),
+            task: AtomicWaker::new(),
+        };
+        let expect = || {
+            let (reply, receiver) = oneshot::channel();
+            let pending = Pending { sent: Instant::now(), channel: None, reply: Some(reply) };
+            shared.state.lock().pending.push_back(pending);
+            receiver
+        };
+        let mut first = expect();
+        // One reply more than was asked for.
+        let mut arrived = b"+one\r\n+two\r\n".to_vec();
+        assert!(shared.dispatch(&mut arrived).is_err());
+        assert!(first.try_recv().is_ok());
+        // Another caller may look before the connection has ended.
+        let mut second = expect();
+        let _ended = shared.dispatch(&mut arrived);
+        assert!(second.try_recv().is_err(), "the first call's reply went to the second");
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if self.written == self.writing.len() {
-                self.writing.clear();
-                self.written = 0;
-                let mut state = self.shared.state.lock();
-                std::mem::swap(&mut self.writing, &mut state.outgoing);
-                state.writing = !self.writing.is_empty();
-                drop(state);
-                if self.writing.is_empty() {
-                    return self.stream.poll_flush(context);
-                }
-            }
-            self.written += ready!(self.stream.poll_write(context, &self.writing[self.written..]))?;
-        }
-    }
-
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Lost> {
-        let mut input = self.shared.input.lock();
-        let Input { chunk, buffer } = &mut *input;
-        loop {
-            let mut read = ReadBuf::new(chunk);
-            if let Err(error) = ready!(self.stream.poll_read(context, &mut read)) {
-                return Poll::Ready(error.into());
-            }
-            if read.filled().is_empty() {
-                return Poll::Ready(broken("the server closed it"));
-            }
-            buffer.extend_from_slice(read.filled());
-            if let Err(why) = self.shared.dispatch(buffer) {
-                return Poll::Ready(broken(why));
-            }
-        }
-    }
-
-    /// Gives up calls that take too long. They keep their place: their replies may still come.
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> Verdict {
-        while self.timer.as_mut().poll(context).is_ready() {
-            let mut state = self.shared.state.lock();
-            let late = |pending: &&mut Pending| pending.sent.elapsed() >= self.limit;
-            let given_up: Vec<_> = state
-                .pending
-                .iter_mut()
-                .take_while(late)
-                .filter_map(|pending| pending.reply.take())
-                .collect();
-            let oldest = state.pending.front();
-            if oldest.is_some_and(|pending| pending.sent.elapsed() >= self.limit * DEAD) {
-                return Verdict::Dead;
-            }
-            let next = state.pending.iter().find(|pending| pending.reply.is_some());
-            let next = next.map(|pending| pending.sent + self.limit);
-            state.watched = next.is_some();
-            drop(state);
-            for reply in given_up {
-                let _ = reply.send(Err(Lost::Silent(self.limit)));
-            }
-            match next {
-                Some(next) => self.timer.as_mut().reset(next),
-                None => return Verdict::Alive,
-            }
-        }
-        Verdict::Alive
+    #[test]
+    fn a_batch_is_a_part_of_what_is_on_its_way() {
+        let mut state = State::default();
+        let mut is_batch = |on_the_way: usize, gathered: usize| {
+            state.pending.clear();
+            state.pending.extend((0..on_the_way + gathered).map(|_| Pending {
+                sent: Instant::now(),
+                channel: None,
+                reply: None,
+            }));
+            state.gathered = gathered;
+            state.is_batch()
+        };
+        assert!(!is_batch(1, 3) && is_batch(1, 4));
+        assert!(!is_batch(48, 15) && is_batch(48, 16));
+        assert!(!is_batch(768, 255) && is_batch(768, 256));
     }
 }

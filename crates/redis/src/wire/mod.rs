@@ -2,6 +2,7 @@
 
 mod command;
 mod connection;
+mod task;
 mod value;
 
 pub(crate) use command::{Arg, Command, cmd};

@@ -1,4 +1,4 @@
-//! What this client holds: a claim that asks again keeps its token.
+//! What this client holds, by owner.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tenure_core::{Moment, OwnerId, Token};
 
 #[derive(Default)]
-pub(super) struct Held(Mutex<Book>);
+pub(crate) struct Held(Mutex<Book>);
 
 #[derive(Default)]
 struct Book {
@@ -16,16 +16,16 @@ struct Book {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
-    pub(super) token: Token,
+pub(crate) struct Hold {
+    pub(crate) token: Token,
     /// A bit for each node that may have the claim.
-    pub(super) asked: u32,
+    pub(crate) asked: u32,
     /// Nobody holds past this.
-    pub(super) ends: Moment,
+    pub(crate) ends: Moment,
 }
 
 impl Held {
-    pub(super) fn put(&self, owner: OwnerId, hold: Hold, now: Moment) {
+    pub(crate) fn put(&self, owner: OwnerId, hold: Hold, now: Moment) {
         let mut book = self.0.lock();
         if book.holds.len() >= book.sweep_at.max(64) {
             book.holds.retain(|_, hold| hold.ends > now);
@@ -34,22 +34,22 @@ impl Held {
         book.holds.insert(owner, hold);
     }
 
-    pub(super) fn get(&self, owner: OwnerId) -> Option<Hold> {
+    pub(crate) fn get(&self, owner: OwnerId) -> Option<Hold> {
         self.0.lock().holds.get(&owner).copied()
     }
 
-    pub(super) fn extend(&self, owner: OwnerId, ends: Moment) {
+    pub(crate) fn extend(&self, owner: OwnerId, ends: Moment) {
         if let Some(hold) = self.0.lock().holds.get_mut(&owner) {
             hold.ends = ends;
         }
     }
 
-    pub(super) fn remove(&self, owner: OwnerId) -> Option<Hold> {
+    pub(crate) fn remove(&self, owner: OwnerId) -> Option<Hold> {
         self.0.lock().holds.remove(&owner)
     }
 
     /// Sends something to a node for a claim that is held: never after its release.
-    pub(super) fn while_held(&self, owner: OwnerId, node: usize, send: impl FnOnce()) {
+    pub(crate) fn while_held(&self, owner: OwnerId, node: usize, send: impl FnOnce()) {
         let mut book = self.0.lock();
         if let Some(hold) = book.holds.get_mut(&owner) {
             hold.asked |= 1 << node;

@@ -1,0 +1,120 @@
+//! What a client knows of the server's clock and of its own place in line, when replies are late or
+//! lost.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod servers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use servers::single;
+use tenure_core::{Answer, Claim, Patience, Place, Store, now};
+use tenure_redis::RedisStore;
+use tenure_testkit::{FalseClock, GENEROUS, Proxy, RedisServer, Way, eventually};
+use tenure_trials::claim;
+
+const TTL: Duration = Duration::from_secs(600);
+const PATIENT: Patience = Patience::Queue { lease: TTL, poll: Duration::from_millis(100) };
+const WAITERS: &str = "tenure:{tenure:a}:w";
+
+async fn held(store: &RedisStore) -> Claim {
+    let holder = claim("a", TTL);
+    assert!(matches!(store.claim(&holder, Patience::None).await.unwrap(), Answer::Granted(_)));
+    holder
+}
+
+async fn queued(store: &RedisStore, claim: &Claim) -> Place {
+    match store.claim(claim, PATIENT).await.unwrap() {
+        Answer::Queued(place) => place,
+        answer => panic!("it should wait: {answer:?}"),
+    }
+}
+
+/// The end of a waiter's place, on the server's clock.
+fn place_ends(server: &RedisServer, waiter: &Claim) -> u64 {
+    let record = server.command(&["HGET", WAITERS, &waiter.owner.to_string()]).unwrap();
+    record.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// A grant is dated by the time that has passed on the server's clock since the client compared it
+/// with its own. The longer ago that was, the more the clocks may have drifted apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_refresh_of_a_waiter_compares_the_clocks_anew() {
+    const TEST: &str = "each_refresh_of_a_waiter_compares_the_clocks_anew";
+    if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
+        return;
+    }
+    let clock = FalseClock::new().unwrap();
+    let server = RedisServer::start_on_clock(&[], &clock).unwrap();
+    let store = Arc::new(RedisStore::connect(single(server.port())).await.unwrap());
+    let (holder, waiter) = (held(&store).await, claim("a", TTL));
+    let place = queued(&store, &waiter).await;
+    let before = place_ends(&server, &waiter);
+    // By now the server's clock is far ahead of what the client saw when it queued.
+    const AHEAD: Duration = Duration::from_secs(60);
+    clock.set_ahead(AHEAD).unwrap();
+    let waiting = tokio::spawn({
+        let (store, waiter) = (Arc::clone(&store), waiter.clone());
+        async move { store.wait(&waiter, &place).await }
+    });
+    // Two refreshes: the reply to the first has been read when the second is sent.
+    let mut ends = before + AHEAD.as_millis() as u64;
+    for _ in 0..2 {
+        let refreshed = || async { place_ends(&server, &waiter) > ends };
+        assert!(eventually(GENEROUS, refreshed).await);
+        ends = place_ends(&server, &waiter);
+    }
+    waiting.abort();
+    let _aborted = waiting.await;
+    store.release(&holder).await.unwrap();
+    let granted_by = now();
+    let news = tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap();
+    let Answer::Granted(grant) = news.unwrap() else { panic!("it was released") };
+    assert!(grant.since.unwrap() <= granted_by, "the grant was dated after it was made");
+}
+
+/// Core drops a call that takes too long. The claim may be in line all the same, and must not be
+/// asked for in a way that loses its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_was_dropped_while_it_queued_keeps_its_place() {
+    if tenure_testkit::lacks("redis-server", "a claim that was dropped") {
+        return;
+    }
+    let server = RedisServer::start(&[]).unwrap();
+    let proxy = Proxy::start(server.port()).unwrap();
+    let direct = RedisStore::connect(single(server.port())).await.unwrap();
+    let store = Arc::new(RedisStore::connect(single(proxy.port())).await.unwrap());
+    let holder = held(&direct).await;
+    // While another waits here, the store listens, and a claim asks for a place at once.
+    let first = claim("a", TTL);
+    let place = queued(&store, &first).await;
+    let ends = place_ends(&server, &first);
+    let waiting = tokio::spawn({
+        let (store, first) = (Arc::clone(&store), first.clone());
+        async move { store.wait(&first, &place).await }
+    });
+    let refreshed = || async { place_ends(&server, &first) > ends };
+    assert!(eventually(GENEROUS, refreshed).await);
+
+    let [dropped, behind] = [(); 2].map(|()| claim("a", TTL));
+    proxy.set(Way::Deaf);
+    let owner = dropped.owner.to_string();
+    let arrived = eventually(GENEROUS, || async {
+        server.command(&["HEXISTS", WAITERS, &owner]).unwrap() == "1"
+    });
+    tokio::select! {
+        answer = store.claim(&dropped, PATIENT) => panic!("nothing comes back: {answer:?}"),
+        arrived = arrived => assert!(arrived),
+    }
+    queued(&direct, &behind).await;
+    // The next call goes over another connection, on which nothing is heard yet.
+    proxy.heal();
+    let asked = || async { store.claim(&dropped, PATIENT).await.is_ok() };
+    assert!(eventually(GENEROUS, asked).await);
+    let line = direct.inspect(&dropped.name).await.unwrap().waiters;
+    let line: Vec<&str> = line.iter().map(|waiter| &*waiter.owner).collect();
+    assert_eq!(line, [first.owner.to_string(), owner, behind.owner.to_string()]);
+    waiting.abort();
+    direct.release(&holder).await.unwrap();
+}
