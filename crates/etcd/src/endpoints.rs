@@ -47,7 +47,7 @@ pub(crate) struct Endpoints {
     /// The cluster that the first reply came from.
     cluster: OnceLock<u64>,
     /// Calls turned to another server: there may be other members to turn to.
-    turned: Notify,
+    turned: Arc<Notify>,
 }
 
 /// One server, with two channels, each of which connects when it is first used.
@@ -147,7 +147,8 @@ impl Endpoints {
                 endpoints.range(CONNECT, range.clone()).await
             };
             let Err(error) = probed.await else {
-                background.runtime().spawn(discover(Arc::downgrade(&endpoints)));
+                let turned = Arc::clone(&endpoints.turned);
+                background.runtime().spawn(discover(Arc::downgrade(&endpoints), turned));
                 return Ok(endpoints);
             };
             if let Some(why) = uncertified(config, &error) {
@@ -184,7 +185,7 @@ impl Endpoints {
             home: Handle::current().id(),
             background: background.clone(),
             cluster: OnceLock::new(),
-            turned: Notify::new(),
+            turned: Arc::default(),
         })
     }
 
@@ -487,20 +488,16 @@ fn with_members(
     servers.iter().filter(is_member).cloned().chain(new).collect()
 }
 
-/// Looks for members that have joined the cluster, until the endpoints are dropped.
-async fn discover(endpoints: Weak<Endpoints>) {
+/// Looks for members that have joined the cluster, until the endpoints are dropped: it keeps them only
+/// while it looks.
+async fn discover(endpoints: Weak<Endpoints>, turned: Arc<Notify>) {
     tokio::time::sleep(FIRST_DISCOVERY).await;
     while let Some(known) = endpoints.upgrade() {
         known.look_for_members().await;
         drop(known);
         tokio::time::sleep(URGENT_DISCOVERY).await;
-        let until = tokio::time::Instant::now() + DISCOVERY;
-        // In pieces, so that the endpoints can be dropped meanwhile.
-        while let Some(known) = endpoints.upgrade()
-            && tokio::time::Instant::now() < until
-            && tokio::time::timeout(URGENT_DISCOVERY, known.turned.notified()).await.is_err()
-        {
-        }
+        // Either way it is time to look again.
+        let _ = tokio::time::timeout(DISCOVERY, turned.notified()).await;
     }
 }
 
@@ -579,6 +576,20 @@ mod tests {
         }
         let accepted = accepted.load(Ordering::Relaxed);
         assert!(accepted <= 20, "{accepted} connections in a few time-outs");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoints_that_are_dropped_are_gone_at_once_although_members_are_looked_for() {
+        let background = Background::start("test").unwrap();
+        let config = EtcdConfig::new(vec![("127.0.0.1".into(), 1)]);
+        let endpoints = Arc::new(Endpoints::new(&config, &config.servers, &background).unwrap());
+        let dropped = Arc::downgrade(&endpoints);
+        tokio::spawn(discover(dropped.clone(), Arc::clone(&endpoints.turned)));
+        // It asks a server that is not there, and then waits for other trouble, or for the next time.
+        endpoints.turned.notified().await;
+        tokio::time::sleep(URGENT_DISCOVERY + config.timeout).await;
+        drop(endpoints);
+        assert!(dropped.upgrade().is_none());
     }
 
     #[tokio::test]

@@ -45,8 +45,9 @@ pub(crate) struct Shared<E: Engine> {
     pub(crate) background: Background,
     /// The tasks that attend to sessions, by session.
     attended: Mutex<HashMap<i64, Attended<E>>>,
-    /// All other tasks. They keep what is shared, and so must be stopped with the store.
-    tasks: Mutex<JoinSet<()>>,
+    /// All other tasks. They keep what is shared, and so must be stopped with the store: then this is
+    /// `None`, and no task is started any more.
+    tasks: Mutex<Option<JoinSet<()>>>,
 }
 
 /// A session, and the task that attends to it.
@@ -64,13 +65,14 @@ impl<E: Engine> Shared<E> {
             listeners: HoldListeners::default(),
             background,
             attended: Mutex::default(),
-            tasks: Mutex::default(),
+            tasks: Mutex::new(Some(JoinSet::new())),
         })
     }
 
     /// Starts a task that ends with the store at the latest.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock();
+        let Some(tasks) = &mut *tasks else { return };
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(task, self.background.runtime());
     }
@@ -186,6 +188,9 @@ impl<E: Engine> Shared<E> {
             && Arc::ptr_eq(known, session)
             && !task.is_finished()
         {
+            return;
+        }
+        if self.tasks.lock().is_none() {
             return;
         }
         attended.retain(|_, (_, task)| !task.is_finished());
@@ -364,7 +369,7 @@ impl<E: Engine> Shared<E> {
     }
 
     pub(crate) fn stop(&self) {
-        self.tasks.lock().abort_all();
+        drop(self.tasks.lock().take());
         for (_, (_, task)) in self.attended.lock().drain() {
             task.abort();
         }

@@ -216,6 +216,32 @@ async fn a_store_that_is_dropped_with_a_waiter_leaves_no_task_behind() {
     until(|| shared.upgrade().is_none()).await;
 }
 
+/// A claim that its caller has given up goes on by itself, and ends after the store is gone.
+#[tokio::test]
+async fn a_claim_that_ends_after_its_store_was_dropped_leaves_no_task_behind() {
+    for point in [Point::IsFree, Point::EnterSent] {
+        let world: Arc<World> = Arc::default();
+        let (one, other) = (store(&world).await, store(&world).await);
+        let mut asking = world.pause(point);
+        let (late, patience) = match point {
+            Point::IsFree => (named("free", LONG), Patience::None),
+            _ => (alone(), QUEUE),
+        };
+        let asked = {
+            let one = Arc::clone(&one);
+            tokio::spawn(async move { one.claim(&late, patience).await })
+        };
+        asking.arrived().await;
+        asked.abort();
+        let _ = asked.await;
+        granted(other.claim(&alone(), QUEUE).await.unwrap());
+        let shared = Arc::downgrade(&one.shared);
+        drop(one);
+        asking.go_on();
+        until(|| shared.upgrade().is_none()).await;
+    }
+}
+
 #[tokio::test]
 async fn a_store_that_is_dropped_while_removals_fail_leaves_no_task_behind() {
     let world: Arc<World> = Arc::default();

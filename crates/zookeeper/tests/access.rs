@@ -6,10 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{client, config_of};
+use common::{client, config, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_testkit::{
-    Certificates, GENEROUS, Member, ZooKeeperEnsemble, ZooKeeperServer, eventually,
+    Certificates, GENEROUS, Member, Proxy, ZooKeeperEnsemble, ZooKeeperServer, eventually,
 };
 use tenure_trials::until_waiting;
 use tenure_zookeeper::testing::{Bare, Kind, Rights};
@@ -221,6 +221,30 @@ on_servers! {
         let default = mutex.acquire().await.unwrap();
         assert_eq!(default.ttl(), Duration::from_secs(8), "the default is within the limit");
         default.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// The servers are replaced by others that end sessions earlier.
+    async fn the_default_ttl_follows_a_limit_that_is_lowered() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let stricter = ZooKeeperServer::start(&["maxSessionTimeout=10000"]).unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
+        let client = client(&config(&proxy.address())).await;
+        let mutex = client.mutex("a").unwrap();
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        // A server that knows fewer transactions than a client does not talk to it.
+        let busy = common::client(&config_of(&stricter)).await;
+        for _ in 0..30 {
+            busy.mutex("b").unwrap().acquire().await.unwrap().release().await.unwrap();
+        }
+        proxy.lead_to(stricter.port());
+        // The first claim may find out, and be refused.
+        let followed = || async {
+            let Ok(guard) = mutex.acquire().await else { return false };
+            guard.ttl() == Duration::from_secs(8)
+        };
+        assert!(eventually(GENEROUS, followed).await, "the default is refused");
     }
 }
 
