@@ -67,7 +67,9 @@ impl Tls {
     }
 
     fn authorities(&self) -> Result<RootCertStore> {
-        let Some(path) = &self.ca else { return Ok(trusted_here()) };
+        let Some(path) = &self.ca else {
+            return Ok(trusted_by(rustls_native_certs::load_native_certs().certs));
+        };
         let mut roots = RootCertStore::empty();
         for certificate in certificates(path)? {
             roots.add(certificate).map_err(|error| useless(&error))?;
@@ -76,12 +78,11 @@ impl Tls {
     }
 }
 
-/// The authorities that the system trusts. A container may have none: then the public ones.
-fn trusted_here() -> RootCertStore {
-    let found = rustls_native_certs::load_native_certs();
+/// The authorities of a system. A container may have none: then the public ones.
+fn trusted_by(system: Vec<CertificateDer<'static>>) -> RootCertStore {
     let mut roots = RootCertStore::empty();
     // Systems keep some that are too old to be understood.
-    let (added, _) = roots.add_parsable_certificates(found.certs);
+    let (added, _) = roots.add_parsable_certificates(system);
     if added == 0 {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
@@ -150,6 +151,22 @@ mod tests {
         let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         std::fs::write(&path, [b"Autorit\xe9 Ra\xedz\n", certificate.as_bytes()].concat()).unwrap();
         assert_eq!(certificates(&path).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_system_without_authorities_trusts_the_public_ones() {
+        let public = webpki_roots::TLS_SERVER_ROOTS.len();
+        assert_eq!(trusted_by(Vec::new()).len(), public);
+        assert_eq!(trusted_by(vec![b"no certificate".to_vec().into()]).len(), public);
+        let files = tenure_testkit::Certificates::make().unwrap();
+        assert_eq!(trusted_by(certificates(&files.ca()).unwrap()).len(), 1, "its own suffice");
+    }
+
+    #[test]
+    fn a_server_name_that_is_none_is_refused() {
+        let named = |name: &str| Tls { server_name: Some(name.into()), ..Tls::default() };
+        assert_eq!(named("a b").connector().err().unwrap().kind(), ErrorKind::Invalid);
+        assert!(named("cache.example").connector().is_ok() && named("::1").connector().is_ok());
     }
 
     #[test]
