@@ -89,14 +89,15 @@ fn first(now: u64, value: Value, left: Value) -> Option<Option<Holder>> {
     };
     match value {
         Value::Null => Some(None),
-        Value::Text(value) => Some(Some(alone(now, &spell(&value), left))),
+        Value::Text(value) => Some(Some(alone(now, &value, left))),
         _ => None,
     }
 }
 
 /// `<owner><mark><token> <since> <pid> <host> <label>`, or whatever another client wrote.
-fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
-    let words: Vec<&str> = value.splitn(2, [' ', '!']).collect();
+fn alone(now: u64, value: &[u8], expires_in: Option<Duration>) -> Holder {
+    let text = String::from_utf8_lossy(value);
+    let words: Vec<&str> = text.splitn(2, [' ', '!']).collect();
     let words: Vec<&str> = match words[..] {
         [owner, rest] => std::iter::once(owner).chain(rest.splitn(5, ' ')).collect(),
         _ => Vec::new(),
@@ -104,7 +105,7 @@ fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
     let ours = words.len() == 6 && words[0].parse::<OwnerId>().is_ok();
     let word = |place: usize| ours.then(|| words[place]);
     Holder {
-        owner: word(0).unwrap_or(value).to_owned(),
+        owner: word(0).map_or_else(|| spell(value), str::to_owned),
         mode: Mode::Exclusive,
         token: word(1).and_then(|token| token.parse().ok()).map(Token::new),
         host: word(4).map(str::to_owned),

@@ -30,7 +30,7 @@
 //!
 //! A Cluster must be of version 7.0 or later, for sharded channels. Each master has a connection of
 //! its own: a dead node holds up only its own slots. While a slot is moved, holders renew and
-//! release, and claims wait (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the nodes name their TLS ports, and each
+//! release, and waiters stay in line; new claims are refused (`TRYAGAIN`) until its keys have arrived. With TLS, `tls-cluster yes` makes the nodes name their TLS ports, and each
 //! certificate must be good for the address that `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
 //!
 //! # Rights
@@ -60,6 +60,7 @@
 
 mod cluster;
 mod config;
+mod credentials;
 mod examine;
 mod fault;
 mod inbox;
@@ -67,14 +68,18 @@ mod inspect;
 mod keys;
 mod link;
 mod list;
+mod login;
+mod pace;
 mod redlock;
 mod rights;
 mod scripts;
+mod sentinels;
 mod servers;
 mod store;
 mod wire;
 
 pub use config::{RedisConfig, Topology};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;

@@ -35,11 +35,16 @@ impl Servers {
     }
 
     /// The same servers, over connections of their own, which are made when they are needed.
-    pub(crate) fn beside(&self) -> Self {
-        match self {
-            Self::One(link) => Self::One(link.beside()),
+    pub(crate) fn beside(&self) -> Result<Self> {
+        Ok(match self {
+            Self::One(link) => Self::One(link.beside()?),
             Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.beside())),
-        }
+        })
+    }
+
+    /// Whether messages go through channels of the Cluster's shards.
+    pub(crate) fn is_sharded(&self) -> bool {
+        matches!(self, Self::Cluster(cluster) if !cluster.is_old())
     }
 
     /// Whether there is a connection to the server that has this slot.
@@ -86,7 +91,10 @@ impl Servers {
         wait: &Command,
     ) -> Result<(Value, Value)> {
         match self {
-            Self::One(link) => link.try_send_both(operation, command, wait).await,
+            Self::One(link) => {
+                let [value, waited] = link.try_send_all(operation, [command, wait]).await?;
+                Ok((value, waited))
+            }
             Self::Cluster(cluster) => {
                 let mut waited = Value::Null;
                 let value = cluster.send(operation, slot, command, Some((wait, &mut waited))).await;
@@ -101,8 +109,7 @@ impl Servers {
             Self::One(link) => Some(link.clone()),
             Self::Cluster(cluster) => cluster.known(slot).and_then(|at| cluster.link_to(&at).ok()),
         };
-        let connection = link.and_then(|link| link.current());
-        connection.is_some_and(|connection| connection.listens_to(channel))
+        link.is_some_and(|link| link.listens_to(channel))
     }
 
     /// Returns when messages on this channel are heard.

@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ struct Shared {
     /// Taken before `state`, by whoever reads.
     input: Mutex<Input>,
     hearer: Option<Arc<dyn Hearer>>,
+    /// Whether every list that arrives is a message.
+    listening_only: AtomicBool,
     /// Wakes the task that serves the connection.
     task: AtomicWaker,
 }
@@ -130,6 +133,7 @@ impl Connection {
             state: Mutex::default(),
             input: Mutex::new(input),
             hearer,
+            listening_only: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
         let shortcut = stream.shortcut();
@@ -147,6 +151,12 @@ impl Connection {
             end.end(&why);
         });
         Self(Arc::new(Owner { shared, shortcut }))
+    }
+
+    /// Gives a handle again, unless the last one is gone.
+    pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + 'static {
+        let owner = Arc::downgrade(&self.0);
+        move || owner.upgrade().map(Self)
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -188,17 +198,24 @@ impl Connection {
         self.0.shared.state.lock().pending.front().map(|pending| pending.sent.elapsed())
     }
 
-    /// Sends two commands with nothing in between, and awaits both replies.
-    pub(crate) async fn call_both(
+    /// Sends commands with nothing in between, and awaits all replies.
+    pub(crate) async fn call_all<const N: usize>(
         &self,
-        first: &Command,
-        second: &Command,
-    ) -> Option<Result<(Value, Value), Lost>> {
-        let [first, second] = self.send([first, second], None)?;
-        Some(match (received(first).await, received(second).await) {
-            (Ok(first), Ok(second)) => Ok((first, second)),
-            (Err(lost), _) | (_, Err(lost)) => Err(lost),
-        })
+        commands: [&Command; N],
+    ) -> Option<Result<[Value; N], Lost>> {
+        let mut values = [const { Value::Null }; N];
+        for (value, reply) in values.iter_mut().zip(self.send(commands, None)?) {
+            match received(reply).await {
+                Ok(reply) => *value = reply,
+                Err(lost) => return Some(Err(lost)),
+            }
+        }
+        Some(Ok(values))
+    }
+
+    /// From now on every list that arrives is a message of a channel: so they come in RESP2.
+    pub(crate) fn take_lists_for_messages(&self) {
+        self.0.shared.listening_only.store(true, Ordering::Release);
     }
 
     /// Subscribes to a channel with this command.
@@ -310,9 +327,18 @@ impl Shared {
                     return Err(NONSENSE);
                 }
             };
-            match received {
-                Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
-                Frame::Push(parts) => self.push(parts).ok_or(NONSENSE)?,
+            let expected = match received {
+                Frame::Reply(Value::Array(parts))
+                    if self.listening_only.load(Ordering::Acquire) =>
+                {
+                    self.push(parts)
+                }
+                Frame::Reply(value) => self.reply(value),
+                Frame::Push(parts) => self.push(parts),
+            };
+            if expected.is_none() {
+                input.clear();
+                return Err(NONSENSE);
             }
         }
         input.drain(..taken);
