@@ -1,9 +1,9 @@
 //! Locks on Redis: one server, Sentinel, Cluster, or a quorum of servers.
 //!
 //! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
-//! into one script or command, and each reply into an answer. It may not retry, wait for a lock
-//! but in `wait`, or keep anything alive but the places of those who do; and it never reads this
-//! machine's wall clock, but in `examine`, to compare: all time is the server's.
+//! into one script or command (an inspection into one a page), and each reply into an answer. It may
+//! not retry, wait for a lock but in `wait`, or keep anything alive but the places of those who do; and
+//! it never reads this machine's wall clock, but in `examine`, to compare: all time is the server's.
 //!
 //! # What is in Redis
 //!

@@ -161,33 +161,24 @@ impl Bench {
     /// Puts claims in line whose places end at `ends`, in ms.
     fn queue(&self, owners: Range<usize>, ends: &str, kind: &str, inbox: &str) {
         let record = format!("{ends} 1 {kind} 60000 {inbox} 1 host label");
-        self.many(owners, "ZADD", "q", "HSET", "w", "", &record);
+        self.many(owners, ["q", "w"], "", &record);
     }
 
     /// Puts holders into the pool whose terms end at `ends`, in ms.
     fn pool(&self, owners: Range<usize>, ends: &str, kind: &str) {
         let record = format!("1 1 {kind} 60000 1 host label");
-        self.many(owners, "ZADD", "e", "HSET", "p", ends, &record);
+        self.many(owners, ["e", "p"], ends, &record);
     }
 
-    /// With `score` empty, the number is the score.
-    fn many(
-        &self,
-        owners: Range<usize>,
-        add: &str,
-        zset: &str,
-        set: &str,
-        hash: &str,
-        score: &str,
-        record: &str,
-    ) {
+    /// With `score` empty, the owner's number is its score.
+    fn many(&self, owners: Range<usize>, [zset, hash]: [&str; 2], score: &str, record: &str) {
         let script = "for i = ARGV[1], ARGV[2] do
             local owner = string.format('%032x', i)
-            redis.call(ARGV[3], KEYS[1], ARGV[5] == '' and tostring(i) or ARGV[5], owner)
-            redis.call(ARGV[4], KEYS[2], owner, ARGV[6])
+            redis.call('ZADD', KEYS[1], ARGV[3] == '' and tostring(i) or ARGV[3], owner)
+            redis.call('HSET', KEYS[2], owner, ARGV[4])
         end";
         let (first, last) = (owners.start.to_string(), (owners.end - 1).to_string());
-        let arguments = [&*first, &*last, add, set, score, record];
+        let arguments = [&*first, &*last, score, record];
         let said = self.command(&[&["EVAL", script, "2", zset, hash], &arguments[..]].concat());
         assert_eq!(said, "(nil)");
     }
