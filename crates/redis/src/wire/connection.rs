@@ -26,7 +26,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use super::value::{Frame, Stop, Value, frame};
+use super::value::{Frame, Reader, Stop, Value};
 use super::{Command, Stream, cmd};
 
 /// Whoever wants to know what is published.
@@ -96,6 +96,8 @@ struct Shared {
 struct Input {
     chunk: Box<[u8]>,
     buffer: Vec<u8>,
+    /// What was made of the buffer's first bytes.
+    reader: Reader,
 }
 
 #[derive(Default)]
@@ -128,7 +130,8 @@ pub(crate) type Reply = oneshot::Receiver<Outcome>;
 impl Connection {
     /// Serves a stream, on the current runtime. A call without a reply is given up after `limit`.
     pub(crate) fn start(stream: Stream, limit: Duration, hearer: Option<Arc<dyn Hearer>>) -> Self {
-        let input = Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new() };
+        let input =
+            Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new(), reader: Reader::default() };
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             input: Mutex::new(input),
@@ -271,13 +274,13 @@ impl Connection {
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return;
         };
-        let Input { chunk, buffer } = &mut *input;
+        let Input { chunk, buffer, reader } = &mut *input;
         let socket: &TcpStream = socket.as_ref().as_ref();
         // Past the runtime, which would first have to be told that there is something to read. The
         // end of the stream, errors and nonsense are found again by the task.
         if let Ok((length @ 1.., _)) = recv(socket, &mut **chunk, RecvFlags::DONTWAIT) {
             buffer.extend_from_slice(&chunk[..length]);
-            if let Err(why) = shared.dispatch(buffer) {
+            if let Err(why) = shared.dispatch(buffer, reader) {
                 shared.close(why);
             }
         }
@@ -305,11 +308,11 @@ impl Shared {
     }
 
     /// Hands out everything that has arrived in full.
-    fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), &'static str> {
+    fn dispatch(&self, input: &mut Vec<u8>, reader: &mut Reader) -> Result<(), &'static str> {
         const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
         let mut taken = 0;
         loop {
-            let received = match frame(&input[taken..]) {
+            let received = match reader.frame(&input[taken..]) {
                 Ok((received, length)) => {
                     taken += length;
                     received
@@ -317,7 +320,7 @@ impl Shared {
                 Err(Stop::More) => break,
                 Err(Stop::Nonsense) => {
                     // What was handed out must not be again, should another look before the end.
-                    input.clear();
+                    (*reader, *input) = (Reader::default(), Vec::new());
                     return Err(NONSENSE);
                 }
             };
@@ -331,11 +334,15 @@ impl Shared {
                 Frame::Push(parts) => self.push(parts),
             };
             if expected.is_none() {
-                input.clear();
+                (*reader, *input) = (Reader::default(), Vec::new());
                 return Err(NONSENSE);
             }
         }
         input.drain(..taken);
+        if input.is_empty() {
+            // A large reply's room is given back.
+            input.shrink_to(CHUNK);
+        }
         Ok(())
     }
 
@@ -463,7 +470,7 @@ impl Task {
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Lost> {
         let mut input = self.shared.input.lock();
-        let Input { chunk, buffer } = &mut *input;
+        let Input { chunk, buffer, reader } = &mut *input;
         loop {
             let mut read = ReadBuf::new(chunk);
             if let Err(error) = ready!(self.stream.poll_read(context, &mut read)) {
@@ -473,7 +480,7 @@ impl Task {
                 return Poll::Ready(broken("the server closed it"));
             }
             buffer.extend_from_slice(read.filled());
-            if let Err(why) = self.shared.dispatch(buffer) {
+            if let Err(why) = self.shared.dispatch(buffer, reader) {
                 return Poll::Ready(broken(why));
             }
         }
@@ -507,5 +514,27 @@ impl Task {
             }
         }
         Verdict::Alive
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_handed_out_before_nonsense_is_not_handed_out_again() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
+        let stream = Stream::open(&server, Duration::from_secs(9), None).await.unwrap();
+        let connection = Connection::start(stream, Duration::from_secs(9), None);
+        let (shared, mut reader) = (&connection.0.shared, Reader::default());
+        // Two replies to one command: the second makes no sense.
+        let first = connection.post(&cmd("ONE")).unwrap();
+        let mut input = b"+one\r\n+two\r\n".to_vec();
+        assert!(shared.dispatch(&mut input, &mut reader).is_err());
+        assert_eq!(first.await.unwrap().unwrap(), Value::Text(b"one".to_vec()));
+        let mut second = connection.post(&cmd("TWO")).unwrap();
+        assert!(shared.dispatch(&mut input, &mut reader).is_ok());
+        assert!(second.try_recv().is_err(), "it got the reply to another");
     }
 }
