@@ -124,6 +124,7 @@ fn read(input: &[u8], piece: usize) -> (Vec<Frame>, usize, Stop, usize) {
             Err(stop) => return (frames, taken, stop, reader.examined),
         }
         assert!(taken <= arrived, "more was taken than there is");
+        assert!(reader.examined <= 2 * input.len(), "bytes are looked at again and again");
     }
 }
 
