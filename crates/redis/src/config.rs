@@ -4,7 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Password, Tls};
+
+use crate::credentials::CredentialsProvider;
 
 /// Where a Redis store is, and how it locks.
 #[derive(Clone)]
@@ -15,11 +18,19 @@ pub struct RedisConfig {
     pub username: Option<String>,
     /// The password to log in with.
     pub password: Option<Password>,
+    /// Asked for the user and the password before each login, instead of the two above.
+    pub credentials: Option<CredentialsProvider>,
+    /// The user to log in to the Sentinels as; their `default` user without one.
+    pub sentinel_username: Option<String>,
+    /// The password of the Sentinels. Without it, they get the servers' login, if they ask for one.
+    pub sentinel_password: Option<Password>,
+    /// What the servers call our connections (`CLIENT LIST`): printable ASCII without spaces.
+    pub client_name: String,
     /// The database number. Only 0 exists on a Cluster.
     pub database: usize,
     /// TLS, where the servers speak it.
     pub tls: Option<Tls>,
-    /// What every key and channel begins with. May be empty; no braces.
+    /// What every key and channel begins with. May be empty; no braces, spaces or control characters.
     pub prefix: String,
     /// Whether grants carry fencing tokens. Without them, a free lock costs one `SET`.
     pub fencing: bool,
@@ -27,8 +38,6 @@ pub struct RedisConfig {
     pub replicas: u32,
     /// How long to wait for a connection or a reply.
     pub timeout: Duration,
-    /// What the connections are called in the server's `CLIENT LIST`. No spaces.
-    pub client_name: String,
 }
 
 /// How the servers are arranged.
@@ -72,20 +81,47 @@ impl Topology {
 }
 
 impl RedisConfig {
-    /// The defaults for this topology: prefix `tenure:`, fencing on, no replicas, two seconds.
+    /// The defaults for this topology: the client name `tenure`, the prefix `tenure:`, fencing on, no
+    /// replicas, two seconds.
     pub fn new(topology: Topology) -> Self {
         Self {
             topology,
             username: None,
             password: None,
+            credentials: None,
+            sentinel_username: None,
+            sentinel_password: None,
+            client_name: "tenure".into(),
             database: 0,
             tls: None,
             prefix: "tenure:".into(),
             fencing: true,
             replicas: 0,
             timeout: Duration::from_secs(2),
-            client_name: "tenure".into(),
         }
+    }
+
+    /// Refuses what cannot work, whichever store it is for.
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
+        // A space would end the channel's name in a waiter's record, and no push would arrive.
+        let cut = |c: char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control();
+        if self.prefix.contains(cut) {
+            return invalid("a prefix cannot contain braces, spaces or control characters");
+        }
+        if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return invalid("a client name is printable ASCII without spaces");
+        }
+        if matches!(self.topology, Topology::Cluster { .. }) && self.database != 0 {
+            return invalid("a Cluster has database 0 only: leave the number away");
+        }
+        if self.username.is_some() && self.password.is_none() && self.credentials.is_none() {
+            return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
+        }
+        if self.sentinel_username.is_some() && self.sentinel_password.is_none() {
+            return invalid("a user of the Sentinels needs a password (sentinel-password-file=)");
+        }
+        Ok(())
     }
 }
 
@@ -95,13 +131,16 @@ impl fmt::Debug for RedisConfig {
             .field("topology", &self.topology)
             .field("username", &self.username)
             .field("password", &self.password)
+            .field("credentials", &self.credentials)
+            .field("sentinel_username", &self.sentinel_username)
+            .field("sentinel_password", &self.sentinel_password)
+            .field("client_name", &self.client_name)
             .field("database", &self.database)
             .field("tls", &self.tls)
             .field("prefix", &self.prefix)
             .field("fencing", &self.fencing)
             .field("replicas", &self.replicas)
             .field("timeout", &self.timeout)
-            .field("client_name", &self.client_name)
             .finish()
     }
 }
@@ -114,6 +153,7 @@ mod tests {
     fn a_password_is_never_shown() {
         let mut config = RedisConfig::new(Topology::Single { server: ("h".into(), 1) });
         config.password = Some("secret".into());
+        config.sentinel_password = Some("secret".into());
         assert!(!format!("{config:?}").contains("secret"));
     }
 }

@@ -25,7 +25,7 @@ fn parse(name: &LockName, reply: Value) -> Option<LockState> {
     };
     let value = match value {
         Value::Null => None,
-        Value::Text(value) => Some(spell(&value)),
+        Value::Text(value) => Some(value),
         _ => return None,
     };
     let pool = pool.texts()?;
@@ -40,8 +40,9 @@ fn parse(name: &LockName, reply: Value) -> Option<LockState> {
 }
 
 /// `<owner><mark><token> <since> <pid> <host> <label>`, or whatever another client wrote.
-fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
-    let words: Vec<&str> = value.splitn(2, [' ', '!']).collect();
+fn alone(now: u64, value: &[u8], expires_in: Option<Duration>) -> Holder {
+    let text = String::from_utf8_lossy(value);
+    let words: Vec<&str> = text.splitn(2, [' ', '!']).collect();
     let words: Vec<&str> = match words[..] {
         [owner, rest] => std::iter::once(owner).chain(rest.splitn(5, ' ')).collect(),
         _ => Vec::new(),
@@ -49,7 +50,7 @@ fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
     let ours = words.len() == 6 && words[0].parse::<OwnerId>().is_ok();
     let word = |place: usize| ours.then(|| words[place]);
     Holder {
-        owner: word(0).unwrap_or(value).to_owned(),
+        owner: word(0).map_or_else(|| spell(value), str::to_owned),
         mode: Mode::Exclusive,
         token: word(1).and_then(|token| token.parse().ok()).map(Token::new),
         host: word(4).map(str::to_owned),

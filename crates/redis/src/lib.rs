@@ -60,6 +60,7 @@
 
 mod cluster;
 mod config;
+mod credentials;
 mod examine;
 mod fault;
 mod inbox;
@@ -78,6 +79,7 @@ mod store;
 mod wire;
 
 pub use config::{RedisConfig, Topology};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;

@@ -12,8 +12,9 @@ use tenure_tls::Tls;
 use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
+use crate::credentials::Credentials;
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
-use crate::login::{Credentials, Protocol, log_in, log_in_by_auth};
+use crate::login::{Protocol, log_in, log_in_by_auth};
 use crate::pace::Pace;
 use crate::sentinels::Sentinels;
 use crate::servers::Address;
@@ -317,28 +318,28 @@ impl Inner {
     }
 
     async fn dial_server(&self, server: Endpoint) -> Result<Made> {
-        let (connection, protocol) = match self.kind {
-            // A Sentinel has users of its own, and often none: one that wants a password is given
-            // the servers'.
-            Kind::Sentinel => match self.greet(&server, None).await {
-                Err(error) if error.kind() == ErrorKind::Denied => {
-                    let Some(credentials) = self.credentials()? else { return Err(error) };
-                    self.greet(&server, Some(&credentials)).await?
-                }
-                greeted => greeted?,
-            },
-            _ => self.greet(&server, self.credentials()?.as_ref()).await?,
+        let login = match self.kind {
+            Kind::Sentinel => self.config.sentinel_login()?,
+            _ => self.config.login().await?,
         };
+        let (connection, protocol) = match self.greet(&server, login.as_ref()).await {
+            // A Sentinel that wants a password is given the servers', unless it has its own.
+            Err(error) if error.kind() == ErrorKind::Denied && login.is_none() => {
+                let Some(login) = self.config.login().await? else { return Err(error) };
+                self.greet(&server, Some(&login)).await?
+            }
+            greeted => greeted?,
+        };
+        // In RESP2, a connection that listens cannot log in anew: it ends with its login.
+        if let (Some(provider), Some(login), Kind::All) =
+            (&self.config.credentials, &login, self.kind)
+        {
+            provider.refresh(&connection, login);
+        }
         if self.config.database != 0 && self.kind == Kind::All {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
         Ok(Made { connection, protocol, server, at: Instant::now() })
-    }
-
-    fn credentials(&self) -> Result<Option<Credentials>> {
-        let Some(password) = &self.config.password else { return Ok(None) };
-        let username = self.config.username.clone();
-        Ok(Some(Credentials { username, password: password.read()? }))
     }
 
     async fn greet(

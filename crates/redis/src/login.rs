@@ -7,15 +7,9 @@
 
 use tenure_core::{Error, ErrorKind, Result};
 
+use crate::credentials::Credentials;
 use crate::fault::{CONNECT, fault, kind_of};
 use crate::wire::{Command, Connection, Refusal, Value, cmd};
-
-/// What to log in with.
-pub(crate) struct Credentials {
-    /// The server's `default` user without one.
-    pub(crate) username: Option<String>,
-    pub(crate) password: String,
-}
 
 /// What the server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +27,7 @@ pub(crate) async fn log_in(
     name: Option<&str>,
 ) -> Result<Protocol> {
     let mut hello = cmd("HELLO").arg("3");
-    if let Some(Credentials { username, password }) = credentials {
+    if let Some(Credentials { username, password, .. }) = credentials {
         let user = username.as_deref().unwrap_or("default");
         hello = hello.arg("AUTH").arg(user).arg(password);
     }
@@ -60,7 +54,7 @@ pub(crate) async fn log_in_by_auth(
     credentials: Option<&Credentials>,
     name: Option<&str>,
 ) -> Result<Protocol> {
-    if let Some(Credentials { username, password }) = credentials {
+    if let Some(Credentials { username, password, .. }) = credentials {
         let auth = cmd("AUTH").args(username.as_deref()).arg(password);
         let reply = accepted(call(connection, &auth).await?)?;
         if reply != Value::Text(b"OK".to_vec()) {

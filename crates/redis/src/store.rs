@@ -46,7 +46,7 @@ impl RedisStore {
     /// [`Denied`](ErrorKind::Denied) for credentials it does not take, and
     /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
-        check(&config)?;
+        config.check()?;
         // Every step has a limit of its own; this is for all of them together.
         let late = silent(&config);
         tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
@@ -331,8 +331,7 @@ impl Store for RedisStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.keyring.keys(&eviction.name);
-        let Eviction { owner, by, reason, .. } = eviction;
-        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let (owner, record) = (&eviction.owner, eviction.record());
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let call = Call {
             operation: "evict",
@@ -352,23 +351,6 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-fn check(config: &RedisConfig) -> Result<()> {
-    let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
-    if config.prefix.contains(['{', '}']) {
-        return invalid("a prefix cannot contain braces");
-    }
-    if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
-        return invalid("a Cluster has database 0 only: leave the number away");
-    }
-    if !config.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return invalid("a client's name has no spaces, and is of ASCII");
-    }
-    if config.username.is_some() && config.password.is_none() {
-        return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
-    }
-    Ok(())
 }
 
 fn released(operation: &'static str, reply: &Value) -> Result<Released> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use servers::{client, refusal, said, single};
 use tenure_core::{Error, ErrorKind};
-use tenure_redis::{RedisConfig, Topology};
+use tenure_redis::{RedisConfig, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, RedisServer};
 
 /// All three ways to reach what listens on this port, with a short time-out.
@@ -164,5 +164,24 @@ on_servers! {
         let mut nameless = RedisConfig::new(Topology::Single { server: address(server.port()) });
         nameless.username = Some("joe".into());
         assert_eq!(refusal(&nameless).await.kind(), ErrorKind::Invalid, "a user needs a password");
+    }
+}
+
+on_servers! {
+    /// A waiter's record has its channel as one word, and so must every prefix be one.
+    async fn a_prefix_that_would_disable_pushes_is_refused() {
+        let server = RedisServer::start(&[]).unwrap();
+        let mut config = single(server.port());
+        for prefix in ["my app:", "a\nb", "\t", "a\u{7f}", "a\u{a0}b"] {
+            config.prefix = prefix.into();
+            let quorum = RedlockConfig::new(vec![config.clone(), config.clone(), config.clone()]);
+            for error in [refusal(&config).await, RedlockStore::connect(quorum).await.unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{prefix:?}: {error}");
+                assert!(error.to_string().contains("prefix"), "{error}");
+            }
+        }
+        config.prefix = "é-_./:".into();
+        let client = client(&config).await;
+        servers::hand_over_by_push(&client, &client, "a").await;
     }
 }

@@ -29,7 +29,7 @@ pub use etcd::{EtcdCluster, EtcdServer};
 pub use neighbour::Neighbour;
 pub use process::Process;
 pub use proxy::{Proxy, Way};
-pub use redis::RedisServer;
+pub use redis::{REDIS_6_2, RedisServer, VALKEY_9};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_stub::RedisStub;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis_wire::command;
-use crate::{FalseClock, GENEROUS, Servant, temp_dir};
+use crate::{FalseClock, GENEROUS, Neighbour, Servant, temp_dir};
 
 /// A Redis server, killed by its pid when it is dropped, its files with it.
 #[derive(Debug)]
@@ -24,6 +24,11 @@ pub struct RedisServer {
     folder: TempDir,
 }
 
+/// The oldest Redis that tenure is made for.
+pub const REDIS_6_2: Neighbour = Neighbour { name: "redis-server-6.2", needs: &[] };
+/// The Redis of other people, which has commands that Redis lacks.
+pub const VALKEY_9: Neighbour = Neighbour { name: "valkey-server-9", needs: &[] };
+
 impl RedisServer {
     /// Starts one without persistence, with these arguments besides, and waits until it answers.
     ///
@@ -33,12 +38,13 @@ impl RedisServer {
         Self::start_in(arguments, Vec::new(), None)
     }
 
-    /// As [`start`](Self::start), but of the version that this shell script starts.
+    /// As [`start`](Self::start), but of another version: [`REDIS_6_2`] or [`VALKEY_9`].
     ///
     /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_by(launcher: &Path, arguments: &[&str]) -> io::Result<Self> {
-        Self::start_in(arguments, Vec::new(), Some(launcher.to_owned()))
+    /// As [`start`](Self::start), and if it is not there.
+    pub fn start_other(version: &Neighbour, arguments: &[&str]) -> io::Result<Self> {
+        let launcher = version.launcher().ok_or(io::ErrorKind::NotFound)?;
+        Self::start_in(arguments, Vec::new(), Some(launcher))
     }
 
     /// As [`start`](Self::start), with a clock that can be set.

@@ -235,8 +235,7 @@ impl Store for RedlockStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.0.keyring.keys(&eviction.name);
-        let Eviction { owner, by, reason, .. } = eviction;
-        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let (owner, record) = (&eviction.owner, eviction.record());
         let keys = [&keys.all()[..], &[keys.audit()]].concat();
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];

@@ -156,6 +156,12 @@ impl Connection {
         Self(Arc::new(Owner { shared, shortcut }))
     }
 
+    /// Gives a handle again, unless the last one is gone.
+    pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + 'static {
+        let owner = Arc::downgrade(&self.0);
+        move || owner.upgrade().map(Self)
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         let state = self.0.shared.state.lock();
         !state.ended && state.closed.is_none()
