@@ -244,8 +244,14 @@ impl Store for RedisStore {
                 answer => return Ok(answer),
             }
         }
-        self.inbox.subscribe(&keys).await?;
-        self.inbox.enter(claim.owner, lease, poll);
+        // Once it has entered, the channel is not given up.
+        self.inbox.enter(claim.owner, keys.slot, lease, poll);
+        if let Err(error) = self.inbox.subscribe(&keys).await {
+            if !self.inbox.expects(claim.owner) {
+                self.inbox.forget(claim.owner);
+            }
+            return Err(error);
+        }
         let answer = self.ask(claim, &keys, lease).await;
         match &answer {
             Err(error) if error.effect() == Effect::Unknown => self.inbox.doubt(claim.owner),

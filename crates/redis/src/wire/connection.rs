@@ -107,6 +107,8 @@ struct State {
     writing: bool,
     pending: VecDeque<Pending>,
     listening: HashSet<String>,
+    /// Channels that were given up, until the server says so.
+    leaving: HashSet<String>,
     /// Whether the task will look after calls that take too long.
     watched: bool,
     /// Why it is to end.
@@ -117,7 +119,7 @@ struct State {
 /// A command on its way.
 struct Pending {
     sent: Instant,
-    /// The channel it subscribes to: then the reply comes as a push.
+    /// The channel it subscribes to or leaves: then the reply comes as a push.
     channel: Option<String>,
     reply: Option<oneshot::Sender<Outcome>>,
 }
@@ -194,6 +196,16 @@ impl Connection {
     /// Asks to hear what is published on a channel. What is sent after it arrives after it.
     pub(crate) fn post_subscribe(&self, channel: &str) {
         let _heard_of = self.write([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
+    }
+
+    /// Gives up a channel. Messages on it count as missed from here on: who wants to hear them
+    /// subscribes again, and arrives behind this.
+    pub(crate) fn post_unsubscribe(&self, command: &str, channel: &str) {
+        let mut state = self.0.shared.state.lock();
+        state.listening.remove(channel);
+        state.leaving.insert(channel.to_owned());
+        drop(state);
+        let _heard_of = self.write([&cmd(command).arg(channel)], Some(channel));
     }
 
     /// For how long the oldest command without a reply has been on its way.
@@ -376,10 +388,17 @@ impl Shared {
                 drop(state);
                 self.reply(Value::Null)?;
             }
-            // The slot has gone to another node, and its channels with it.
             "unsubscribe" | "sunsubscribe" => {
                 let channel = parts.next()?.text()?;
-                self.state.lock().listening.remove(&channel);
+                let mut state = self.state.lock();
+                let front = state.pending.front().and_then(|pending| pending.channel.as_ref());
+                if front == Some(&channel) && state.leaving.remove(&channel) {
+                    drop(state);
+                    return self.reply(Value::Null);
+                }
+                // The slot has gone to another node, and its channels with it.
+                state.listening.remove(&channel);
+                drop(state);
                 if let Some(hearer) = &self.hearer {
                     hearer.miss();
                 }
