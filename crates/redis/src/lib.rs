@@ -29,9 +29,10 @@
 //! it: its grants are lost, and their guards hear so at the next renewal.
 //!
 //! Each master of a Cluster has a connection of its own: a dead node holds up only its own slots.
-//! While a slot is moved, holders renew and release, and claims wait (`TRYAGAIN`). News goes through
-//! sharded channels, one for each slot that a claim waits in; a Cluster before 7.0 has none, and its
-//! news goes through all nodes (`PUBLISH`). After an upgrade to 7.0, clients that were started before
+//! While a slot is moved, holders renew and release, and waiters stay in line; new claims are refused
+//! (`TRYAGAIN`) until its keys have arrived. News goes through sharded channels, one for each slot
+//! that a claim waits in; a Cluster before 7.0 has none, and its news goes through all nodes
+//! (`PUBLISH`). After an upgrade to 7.0, clients that were started before
 //! it are found by others only at their next poll: restart them. With TLS, `tls-cluster yes` makes
 //! the nodes name their TLS ports, and each certificate must be good for the address that
 //! `CLUSTER SHARDS` shows. `WAIT` goes to the master that made the grant.

@@ -42,7 +42,7 @@ on_servers! {
         let store = store(&config).await;
         let findings = store.examine().await.unwrap();
         let words = said(&findings);
-        assert!(words.contains("versions differ (6.2."), "{words}");
+        assert!(words.contains("versions differ (Redis 6.2."), "{words}");
         assert!(words.contains("every lock is on disk"), "{words}");
         assert!(words.contains("forgets its locks"), "{words}");
         assert!(findings.iter().all(|it| it.severity != Severity::Unsafe), "{words}");
