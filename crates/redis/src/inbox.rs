@@ -39,7 +39,20 @@ struct Inner {
     servers: Servers,
     scripts: Arc<Scripts>,
     desk: Arc<Desk>,
+    channels: Mutex<Channels>,
 }
+
+/// The slots of a Cluster whose channels this client listens to.
+#[derive(Default)]
+struct Channels {
+    /// Each with whether no claim has waited in it for a while.
+    slots: HashMap<u16, bool>,
+    /// Gives up those that no claim waits in.
+    sweeper: Option<AbortHandle>,
+}
+
+/// How often channels that no claim waits in are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
 
 /// Who waits, and what was heard for them.
 #[derive(Default)]
@@ -55,6 +68,7 @@ struct Books {
 
 /// A claim that is in line, or on its way into it.
 struct Waiter {
+    slot: u16,
     lease: Duration,
     poll: Duration,
     /// Whether it may be in line.
@@ -137,7 +151,8 @@ impl Inbox {
             Servers::One(_) => Some(keyring.inbox(0, &id)),
             Servers::Cluster(_) => None,
         };
-        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk });
+        let channels = Mutex::default();
+        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk, channels });
         Self { inner }
     }
 
@@ -153,13 +168,18 @@ impl Inbox {
 
     /// Returns when news of this lock's grants will be heard.
     pub(crate) async fn subscribe(&self, keys: &Keys) -> Result<()> {
-        self.inner.subscribe(keys).await
+        self.inner.subscribe(keys).await?;
+        if self.inner.channel.is_none() {
+            self.inner.remember(keys.slot);
+        }
+        Ok(())
     }
 
     /// A claim may get in line: from here on, news of it are kept.
-    pub(crate) fn enter(&self, owner: OwnerId, lease: Duration, poll: Duration) {
+    pub(crate) fn enter(&self, owner: OwnerId, slot: u16, lease: Duration, poll: Duration) {
         let mut books = self.inner.desk.0.lock();
         let waiter = books.claims.entry(owner).or_insert_with(|| Waiter {
+            slot,
             lease,
             poll,
             in_line: false,
@@ -295,6 +315,17 @@ impl Drop for Present<'_> {
     }
 }
 
+/// Gives up channels that no claim waits in any more, as long as there are channels.
+async fn sweep(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if !inner.give_up_idle() {
+            return;
+        }
+    }
+}
+
 /// Looks after one line until nobody here stands in it.
 async fn tend(inner: Weak<Inner>, name: LockName, bell: Arc<Notify>) {
     loop {
@@ -328,6 +359,37 @@ impl Inner {
 
     async fn subscribe(&self, keys: &Keys) -> Result<()> {
         self.servers.subscribe(keys.slot, &self.channel(keys)).await
+    }
+
+    /// This client listens to the channel of this slot.
+    fn remember(self: &Arc<Self>, slot: u16) {
+        let mut channels = self.channels.lock();
+        channels.slots.insert(slot, false);
+        if channels.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
+            channels.sweeper = Some(tokio::spawn(sweep(Arc::downgrade(self))).abort_handle());
+        }
+    }
+
+    /// Gives up the channels of slots in which no claim has waited since the last time. Says whether
+    /// any are left.
+    fn give_up_idle(&self) -> bool {
+        let mut channels = self.channels.lock();
+        // No claim enters meanwhile and counts on a channel that is given up.
+        let books = self.desk.0.lock();
+        let used: HashSet<u16> = books.claims.values().map(|waiter| waiter.slot).collect();
+        channels.slots.retain(|slot, idle| {
+            if used.contains(slot) {
+                *idle = false;
+            } else if std::mem::replace(idle, true) {
+                self.servers.unsubscribe(*slot, &self.keyring.inbox(*slot, &self.id));
+                return false;
+            }
+            true
+        });
+        if channels.slots.is_empty() {
+            channels.sweeper = None;
+        }
+        channels.sweeper.is_some()
     }
 
     /// Refreshes all who wait for this lock, and wakes those who should ask.
