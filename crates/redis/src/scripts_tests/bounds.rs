@@ -224,3 +224,37 @@ fn the_scripts_of_a_quorum_node_are_bounded() {
         assert!(node.work() <= BOUND, "{}", node.work());
     }
 }
+
+/// Tickets come from the server's clock; the order does not.
+#[test]
+fn a_clock_that_was_set_back_changes_no_order() {
+    if lacks("redis-server", "a clock that was set back") {
+        return;
+    }
+    let (bench, node) = (Bench::single(), Bench::node());
+    let joins: [(&Bench, &dyn Fn(usize)); 3] = [
+        (&bench, &|owner| {
+            bench.command(&["SET", "k", "theirs"]);
+            bench.claim(owner, "x 0 0", "inbox");
+        }),
+        (&bench, &|owner| {
+            bench.command(&["SET", "k", "pool s 1"]);
+            bench.claim(owner, "x 0 0", "inbox");
+        }),
+        (&node, &|owner| {
+            node.command(&["SET", "k", "theirs"]);
+            node.vote(owner, "x 0 0", &["5000", "inbox"]);
+        }),
+    ];
+    for (bench, join) in joins {
+        bench.clear();
+        // It got in line in the year 2255.
+        bench.queue(1..2, LATER, "x 0 0", "inbox");
+        bench.command(&["ZADD", "q", "9000000000000000", &id(1)]);
+        for owner in [9, 2, 5] {
+            join(owner);
+        }
+        let line = bench.command(&["ZRANGE", "q", "0", "-1"]);
+        assert_eq!(line, [1, 9, 2, 5].map(id).join("\n"));
+    }
+}
