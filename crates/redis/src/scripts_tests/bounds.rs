@@ -2,7 +2,7 @@
 
 use tenure_testkit::lacks;
 
-use super::{Bench, LATER, id, token};
+use super::{Bench, LATER, LEASE, id, token};
 
 /// Commands, their arguments and the elements of their replies, in one run: about two milliseconds.
 const BOUND: u64 = 6_000;
@@ -207,7 +207,7 @@ fn the_scripts_of_a_quorum_node_are_bounded() {
             node.clear();
             token(&node.vote(1, "x 0 0", &[]));
             node.queue(10..waiters + 10, ends, "s 1 0", inbox);
-            let queued = node.vote(2, "s 1 0", &["60000", "inbox"]);
+            let queued = node.vote(2, "s 1 0", &[LEASE, "inbox"]);
             assert!(queued.starts_with("held"), "{queued}");
             assert!(node.work() <= BOUND, "{}", node.work());
             assert_eq!(node.unvote(1, "leave"), "1");
@@ -243,7 +243,7 @@ fn a_clock_that_was_set_back_changes_no_order() {
         }),
         (&node, &|owner| {
             node.command(&["SET", "k", "theirs"]);
-            node.vote(owner, "x 0 0", &["5000", "inbox"]);
+            node.vote(owner, "x 0 0", &[LEASE, "inbox"]);
         }),
     ];
     for (bench, join) in joins {
