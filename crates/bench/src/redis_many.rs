@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rslock::LockManager;
 use tenure_core::Client;
-use tenure_testkit::RedisServer;
+use tenure_testkit::{RedisServer, VALKEY_9};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
@@ -38,16 +38,11 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
 
 /// What a server that compares and deletes by itself spends on a pair.
 fn on_valkey(runtime: &Runtime) -> Outcome<Vec<Row>> {
-    // This program is <target>/release/tenure-bench.
-    let program = std::env::current_exe()?;
-    let target = program.ancestors().nth(2).ok_or("it is in no target directory")?;
-    let launcher = target.join("interop/launch/valkey-server-9");
-    if !launcher.is_file() {
-        eprintln!("skipped: Valkey 9: `cargo xtask clients` fetches it");
+    if VALKEY_9.is_missing("the CPU of Valkey 9") {
         return Ok(Vec::new());
     }
     stay_on(0)?;
-    let server = RedisServer::start_by(&launcher, &[])?;
+    let server = RedisServer::start_other(&VALKEY_9, &[])?;
     stay_on(1)?;
     let raw = pipeline(&recorded_pair(&server, runtime, false)?);
     let unfenced = connect(runtime, server.port(), false)?;

@@ -22,7 +22,9 @@ pub(crate) struct Arguments {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `etcd://host`, `zk://host`, ...
+    /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `rediss://host` (TLS),
+    /// `redis+unix:///socket`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://h1,h2,h3`,
+    /// `etcd://host`, `zk://host`; the first part with an `s` for TLS (`rediss+cluster`, `redlocks`, `etcds`).
     /// A password in it is visible to all users of this machine (`ps`), unless the URL is in the
     /// environment; or give the password in TENURE_PASSWORD, or in a file (`?password-file=…`)
     // Not parsed here: clap would repeat a malformed URL, with its password, in its message.

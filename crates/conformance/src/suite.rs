@@ -6,8 +6,8 @@ pub const CASES: &[&str] = crate::suite!(@cases names);
 /// Makes one test of every case, for the store that a fixture gives.
 ///
 /// The argument is the path of an `async fn() -> impl Fixture`; each test calls it once. A store
-/// that needs a program which not every machine has is named `fixture, needs "program"`: without it,
-/// the tests say that they were skipped. The crate that uses it depends on `tokio` with its macros
+/// that needs a program which not every machine has is named `fixture, needs "program"`, or `fixture,
+/// unless |case| …` with what tells that it is missing: then the tests say that they were skipped. The crate that uses it depends on `tokio` with its macros
 /// and multi-threaded runtime.
 #[macro_export]
 macro_rules! suite {
@@ -30,6 +30,7 @@ macro_rules! suite {
             handover::a_waiter_hears_of_its_grant,
             handover::news_that_came_between_two_waits_is_found_by_the_second,
             inspection::a_free_lock_looks_free,
+            inspection::a_label_with_line_breaks_is_shown_in_one_line,
             inspection::a_list_has_live_locks_with_the_prefix_in_order,
             inspection::a_snapshot_shows_the_holder,
             inspection::a_snapshot_shows_the_waiters_in_order,
@@ -93,11 +94,12 @@ macro_rules! suite {
     (@names [] $($subject:ident::$case:ident,)*) => {
         &[$(concat!(stringify!($subject), "::", stringify!($case))),*]
     };
-    (@tests [$fixture:path, $program:expr] $($subject:ident::$case:ident,)*) => {
+    (@tests [$fixture:path, $missing:expr] $($subject:ident::$case:ident,)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                if $crate::lacks($program, stringify!($case)) {
+                let is_missing: fn(&str) -> bool = $missing;
+                if is_missing(stringify!($case)) {
                     return;
                 }
                 $crate::cases::$subject::$case(&$fixture().await).await;
@@ -105,17 +107,20 @@ macro_rules! suite {
         )*
     };
     ($fixture:path) => {
-        $crate::suite! { @cases tests $fixture, None }
+        $crate::suite! { @cases tests $fixture, |_| false }
     };
     ($fixture:path, needs $program:literal) => {
-        $crate::suite! { @cases tests $fixture, Some($program) }
+        $crate::suite! { @cases tests $fixture, |case| $crate::lacks($program, case) }
+    };
+    ($fixture:path, unless $missing:expr) => {
+        $crate::suite! { @cases tests $fixture, $missing }
     };
 }
 
 /// Whether the case cannot run for want of a program.
 #[doc(hidden)]
-pub fn lacks(program: Option<&str>, case: &str) -> bool {
-    program.is_some_and(|program| tenure_testkit::lacks(program, case))
+pub fn lacks(program: &str, case: &str) -> bool {
+    tenure_testkit::lacks(program, case)
 }
 
 #[cfg(test)]

@@ -136,9 +136,10 @@ impl Guard {
     /// Gives the lock back. `Ok` means that it was held until now.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the store did not have it any more: the work done under it may have
-    /// overlapped with another holder's. Other errors are faults of the store; the release then
-    /// goes on in the background, until the store confirms it or the TTL has passed.
+    /// [`ErrorKind::Lost`] if the lock was lost before, whether or not the store can be reached: the
+    /// work done under it may have overlapped with another holder's. Other errors are faults of the
+    /// store. After a fault the release goes on in the background, until the store confirms it or the
+    /// TTL has passed.
     ///
     /// # Cancel safety
     /// A dropped release is finished in the background.
@@ -150,17 +151,27 @@ impl Guard {
         self.release = Release::Sent;
         let release = self.inner.store.release(&self.lease.claim);
         let outcome = self.inner.call("release", release).await;
-        let released = outcome.map_err(|error| error.about(self.name()))?;
-        self.release = Release::Done;
-        match released {
-            Released::Released => Ok(()),
-            Released::NotHeld => {
-                self.lease.lose(LossReason::NotHeld);
-                let why = "it was no longer held: the work done under it may have overlapped with \
-                           another holder's, so check what it did";
-                Err(Error::new(ErrorKind::Lost, "release", why).about(self.name()))
+        match outcome {
+            Ok(Released::Released) => {
+                self.release = Release::Done;
+                Ok(())
             }
+            Ok(Released::NotHeld) => {
+                self.release = Release::Done;
+                self.lease.lose(LossReason::NotHeld);
+                Err(self.lost_before_release())
+            }
+            Err(error) if self.lease.loss() == Some(LossReason::GivenUp) => {
+                Err(error.about(self.name()))
+            }
+            Err(error) => Err(self.lost_before_release().caused_by(error)),
         }
+    }
+
+    fn lost_before_release(&self) -> Error {
+        let why = "it was no longer held: the work done under it may have overlapped with another \
+                   holder's, so check what it did";
+        Error::new(ErrorKind::Lost, "release", why).about(self.name())
     }
 }
 

@@ -5,17 +5,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure_proto::Backoff;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::lease::Lease;
-use crate::{Background, Claim, LossReason, Released, Store, metric, now};
+use crate::{Background, Claim, LossReason, Released, Result, Store, metric, now};
 
 /// Releases claims in the background, each until the store confirmed it or its TTL has passed.
 ///
-/// Bounded: beyond [`QUEUE`](Janitor::QUEUE) claims, further ones are left to their TTL.
+/// A part of the store may be down. So a release occupies one of the [`AT_ONCE`](Janitor::AT_ONCE)
+/// slots only while its first call is answered promptly: not while it sleeps, not while it waits for
+/// a server that is silent, and not when it tries again, for which there are slots of their own.
+///
+/// Bounded: beyond [`PENDING`](Janitor::PENDING) claims, further ones are left to their TTL.
 #[derive(Debug)]
 pub(crate) struct Janitor {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::UnboundedSender<Order>,
     pending: Arc<Pending>,
 }
 
@@ -35,10 +39,13 @@ struct Pending {
 }
 
 impl Janitor {
-    /// How many claims can wait for their release.
-    const QUEUE: usize = 65_536;
-    /// How many releases are under way at once.
+    /// How many claims can be without a confirmed release: in the queue, on their way, or asleep
+    /// before the next attempt.
+    const PENDING: usize = 65_536;
+    /// How many first attempts are on their way at once, and how many further ones.
     const AT_ONCE: usize = 64;
+    /// A call that takes longer goes on without its slot.
+    const PROMPT: Duration = Duration::from_millis(50);
 
     /// Starts on a background thread, which goes on until everything is released that was left to
     /// the janitor, whatever becomes of the client.
@@ -47,7 +54,7 @@ impl Janitor {
         call_timeout: Duration,
         background: &Background,
     ) -> Self {
-        let (orders, received) = mpsc::channel(Self::QUEUE);
+        let (orders, received) = mpsc::unbounded_channel();
         let pending = Arc::new(Pending::default());
         background.runtime().spawn(sweep(store, call_timeout, received, background.clone()));
         Self { orders, pending }
@@ -64,10 +71,14 @@ impl Janitor {
     }
 
     fn take_over(&self, claim: Claim, lease: Option<Arc<Lease>>) {
-        self.pending.count.fetch_add(1, Ordering::AcqRel);
-        let _done = Done(Arc::clone(&self.pending));
-        if let Err(refused) = self.orders.try_send(Order { claim, lease, _done }) {
-            let lock = refused.into_inner().claim.name;
+        let before = self.pending.count.fetch_add(1, Ordering::AcqRel);
+        let order = Order { claim, lease, _done: Done(Arc::clone(&self.pending)) };
+        let refused = match before < Self::PENDING {
+            true => self.orders.send(order).err().map(|refused| refused.0),
+            false => Some(order),
+        };
+        if let Some(Order { claim, .. }) = refused {
+            let lock = &claim.name;
             tracing::warn!(%lock, "too many releases pending: this one is left to its TTL");
             metric::release_abandoned();
         }
@@ -100,54 +111,84 @@ impl Drop for Done {
 async fn sweep(
     store: Arc<dyn Store>,
     call_timeout: Duration,
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
     background: Background,
 ) {
-    let slots = Arc::new(Semaphore::new(Janitor::AT_ONCE));
+    let first = Arc::new(Semaphore::new(Janitor::AT_ONCE));
+    let again = Arc::new(Semaphore::new(Janitor::AT_ONCE));
     while let Some(order) = orders.recv().await {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
+        let Some(slot) = free(&first).await else { return };
         let (store, background) = (Arc::clone(&store), background.clone());
+        let again = Arc::clone(&again);
         tokio::spawn(async move {
-            release(&*store, call_timeout, &order).await;
-            drop((slot, order, background));
+            release(&*store, call_timeout, &order, slot, &again).await;
+            drop((order, background));
         });
     }
 }
 
-async fn release(store: &dyn Store, call_timeout: Duration, order: &Order) {
+/// A slot, as soon as there is one. The semaphore is never closed.
+async fn free(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    Arc::clone(slots).acquire_owned().await.ok()
+}
+
+async fn release(
+    store: &dyn Store,
+    call_timeout: Duration,
+    order: &Order,
+    first: OwnedSemaphorePermit,
+    again: &Arc<Semaphore>,
+) {
     let claim = &order.claim;
     // A release that failed may have had its effect: then a second one finds nothing.
     let mut lease = order.lease.as_ref();
     // Later than this the TTL has done the work.
     let give_up = now() + claim.ttl;
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let mut slot = Some(first);
     loop {
-        match tokio::time::timeout(call_timeout, store.release(claim)).await {
-            Ok(Ok(Released::Released)) => return,
-            Ok(Ok(Released::NotHeld)) => {
+        match attempt(store, call_timeout, claim, slot.take()).await {
+            Some(Ok(Released::Released)) => return,
+            Some(Ok(Released::NotHeld)) => {
                 if let Some(lease) = lease {
                     lease.lose(LossReason::NotHeld);
                 }
                 return;
             }
-            Ok(Err(error)) if !error.is_transient() => {
+            Some(Err(error)) if !error.is_transient() => {
                 tracing::warn!(lock = %claim.name, %error, "release failed: left to its TTL");
                 metric::release_abandoned();
                 return;
             }
-            Ok(Err(_)) | Err(_) if now() >= give_up => {
+            Some(Err(_)) | None if now() >= give_up => {
                 tracing::warn!(lock = %claim.name, "release not confirmed: its TTL has passed");
                 metric::release_abandoned();
                 return;
             }
-            Ok(Err(_)) | Err(_) => {
+            Some(Err(_)) | None => {
                 lease = None;
                 tokio::time::sleep(backoff.next(claim.owner.chance(now()))).await;
+                slot = free(again).await;
             }
         }
     }
+}
+
+/// Sends a release, and gives the slot back when it is answered, or when that takes its time.
+/// `None`: there was no answer.
+async fn attempt(
+    store: &dyn Store,
+    call_timeout: Duration,
+    claim: &Claim,
+    slot: Option<OwnedSemaphorePermit>,
+) -> Option<Result<Released>> {
+    let mut call = store.release(claim);
+    let prompt = call_timeout.min(Janitor::PROMPT);
+    if let Ok(answer) = tokio::time::timeout(prompt, &mut call).await {
+        return Some(answer);
+    }
+    drop(slot);
+    tokio::time::timeout(call_timeout - prompt, call).await.ok()
 }
 
 #[cfg(test)]
@@ -163,12 +204,10 @@ mod tests {
         let janitor = Janitor::start(chaos.clone(), Duration::from_secs(60), &background);
         let claim = Claim::sample();
         let excess = 100;
-        for _ in 0..Janitor::QUEUE + excess {
+        for _ in 0..Janitor::PENDING + excess {
             janitor.release_later(claim.clone());
         }
-        // One more than those under way may have left the queue.
-        let bound = Janitor::QUEUE..=Janitor::QUEUE + Janitor::AT_ONCE + 1;
-        assert!(bound.contains(&janitor.pending.count.load(Ordering::Acquire)));
+        assert_eq!(janitor.pending.count.load(Ordering::Acquire), Janitor::PENDING);
         chaos.resume();
         janitor.flush().await;
         assert_eq!(janitor.pending.count.load(Ordering::Acquire), 0);

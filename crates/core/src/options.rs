@@ -56,9 +56,10 @@ impl Options {
         self
     }
 
-    /// What the lock is held for, shown to whoever inspects it. At most 200 bytes are kept.
+    /// What the lock is held for, shown to whoever inspects it. At most 200 bytes are kept; line breaks
+    /// and other control characters are escaped (`\n`), because stores keep it in one line.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
-        let label = label.into();
+        let label = escaped(label.into());
         let end = label.floor_char_boundary(Self::MAX_LABEL_BYTES);
         self.label = if end < label.len() { label[..end].into() } else { label };
         self
@@ -107,6 +108,22 @@ impl Default for Options {
     }
 }
 
+/// The text with control characters and line separators escaped.
+fn escaped(text: Arc<str>) -> Arc<str> {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    if !text.contains(breaks) {
+        return text;
+    }
+    let mut line = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        match breaks(character) {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +147,13 @@ mod tests {
             assert_eq!(chosen.ttl_within(longest), seconds(30), "{longest:?}");
         }
         assert_eq!(default.ttl_within(Some(Duration::ZERO)), Options::MIN_TTL);
+    }
+
+    #[test]
+    fn a_label_is_one_line_of_text_that_can_be_shown() {
+        let label = |text: &str| Options::new().label(text).label.to_string();
+        assert_eq!(label("a\r\nb\u{1b}[2J\u{85}\u{2029}"), r"a\r\nb\u{1b}[2J\u{85}\u{2029}");
+        assert_eq!(label(r"C:\new é"), r"C:\new é");
     }
 
     #[test]

@@ -218,14 +218,20 @@ impl Eviction {
         Self { name, owner: owner.to_string(), by: Origin::here(), reason: reason.into() }
     }
 
-    /// A lock's record of evictions with this one in front: a line each. It fits into one value of
-    /// a store, however many there were and however long their reasons are.
-    pub fn recorded(&self, older: &[u8]) -> Vec<u8> {
-        const RECORDS: usize = 100;
+    /// The record of this eviction that a store keeps: one line, however long the reason is.
+    pub fn record(&self) -> String {
         const REASON: usize = 1_000;
         let Self { owner, by, reason, .. } = self;
-        let reason: String = reason.replace(['\n', '\r'], " ").chars().take(REASON).collect();
-        let newest = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let one_line = |c: char| if c.is_control() { ' ' } else { c };
+        let reason: String = reason.chars().take(REASON).map(one_line).collect();
+        format!("{owner} by {} {}: {reason}", by.host, by.pid)
+    }
+
+    /// A lock's records of evictions with this one in front: a line each. They fit into one value of
+    /// a store, however many there were.
+    pub fn recorded(&self, older: &[u8]) -> Vec<u8> {
+        const RECORDS: usize = 100;
+        let newest = self.record();
         let older = String::from_utf8_lossy(older);
         let lines = std::iter::once(newest.as_str()).chain(older.lines());
         lines.take(RECORDS).collect::<Vec<_>>().join("\n").into_bytes()

@@ -182,3 +182,17 @@ async fn a_release_that_comes_after_the_loss_is_an_error() {
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert!(error.to_string().contains("may have overlapped"), "{error}");
 }
+
+#[tokio::test]
+async fn a_release_that_fails_after_the_loss_reports_the_loss() {
+    let (_, chaos, client) = cuttable();
+    let client = client.with_call_timeout(Duration::from_millis(50)).unwrap();
+    let guard = client.mutex("a").unwrap().with(options()).acquire().await.unwrap();
+    chaos.pause();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().contains("may have overlapped"), "{error}");
+    assert!(std::error::Error::source(&error).is_some(), "why it was not released");
+    chaos.resume();
+}

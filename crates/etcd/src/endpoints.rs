@@ -47,7 +47,7 @@ pub(crate) struct Endpoints {
     /// The cluster that the first reply came from.
     cluster: OnceLock<u64>,
     /// Calls turned to another server: there may be other members to turn to.
-    turned: Notify,
+    turned: Arc<Notify>,
 }
 
 /// One server, with two channels, each of which connects when it is first used.
@@ -56,17 +56,20 @@ pub(crate) struct Endpoints {
 /// must go on when that runtime is blocked or has ended: they, and all others, have the second.
 struct Server {
     dialer: Dialer,
-    at_home: Mutex<Channel>,
-    in_background: Mutex<Channel>,
+    at_home: Mutex<Numbered>,
+    in_background: Mutex<Numbered>,
     /// Which member of the cluster it was found to be. `None`: the configuration names it.
     found: Option<u64>,
 }
 
+/// A channel, and how many there were before it.
+type Numbered = (u64, Channel);
+
 impl Server {
     fn new(dialer: Dialer, background: &Background, found: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
-            at_home: Mutex::new(dialer.channel()),
-            in_background: Mutex::new(channel_in(background, &dialer)),
+            at_home: Mutex::new((0, dialer.channel())),
+            in_background: Mutex::new((0, channel_in(background, &dialer))),
             dialer,
             found,
         })
@@ -135,24 +138,7 @@ impl Endpoints {
             let why = "name at least one server";
             return Err(Error::new(ErrorKind::Invalid, "use this etcd store", why));
         }
-        let server = |address: &(String, u16)| {
-            let dialer = Dialer::new(address, config.tls.as_ref(), config.timeout)?;
-            Ok(Server::new(dialer, background, None))
-        };
-        let servers = addresses.iter().map(server).collect::<Result<Vec<_>>>()?;
-        let endpoints = Arc::new(Self {
-            servers: Mutex::new(servers.into()),
-            turns: AtomicUsize::new(0),
-            login: config.username.clone().zip(config.password.clone()),
-            ticket: Mutex::default(),
-            logging_in: Turn::new(()),
-            tls: config.tls.clone(),
-            timeout: config.timeout,
-            home: Handle::current().id(),
-            background: background.clone(),
-            cluster: OnceLock::new(),
-            turned: Notify::new(),
-        });
+        let endpoints = Arc::new(Self::new(config, &addresses, background)?);
         let range = RangeRequest { key: probe, limit: 1, keys_only: true, ..Default::default() };
         let limit = now() + config.timeout;
         loop {
@@ -161,7 +147,8 @@ impl Endpoints {
                 endpoints.range(CONNECT, range.clone()).await
             };
             let Err(error) = probed.await else {
-                background.runtime().spawn(discover(Arc::downgrade(&endpoints)));
+                let turned = Arc::clone(&endpoints.turned);
+                background.runtime().spawn(discover(Arc::downgrade(&endpoints), turned));
                 return Ok(endpoints);
             };
             if let Some(why) = uncertified(config, &error) {
@@ -175,6 +162,31 @@ impl Endpoints {
             }
             tokio::time::sleep(ELECTION_PAUSE).await;
         }
+    }
+
+    fn new(
+        config: &EtcdConfig,
+        addresses: &[(String, u16)],
+        background: &Background,
+    ) -> Result<Self> {
+        let server = |address: &(String, u16)| {
+            let dialer = Dialer::new(address, config.tls.as_ref(), config.timeout)?;
+            Ok(Server::new(dialer, background, None))
+        };
+        let servers = addresses.iter().map(server).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            servers: Mutex::new(servers.into()),
+            turns: AtomicUsize::new(0),
+            login: config.username.clone().zip(config.password.clone()),
+            ticket: Mutex::default(),
+            logging_in: Turn::new(()),
+            tls: config.tls.clone(),
+            timeout: config.timeout,
+            home: Handle::current().id(),
+            background: background.clone(),
+            cluster: OnceLock::new(),
+            turned: Arc::default(),
+        })
     }
 
     /// How long to wait for a reply.
@@ -213,13 +225,13 @@ impl Endpoints {
     }
 
     /// The channel to a server for the runtime that this is called in.
-    fn channel(&self, server: &Server) -> Channel {
+    fn channel(&self, server: &Server) -> Numbered {
         let Server { at_home, in_background, .. } = server;
         if self.is_home() { at_home } else { in_background }.lock().clone()
     }
 
     fn link_to(&self, server: &Server) -> Link {
-        let channel = self.channel(server);
+        let (_, channel) = self.channel(server);
         let token = self.ticket.lock().token.clone();
         InterceptedService::new(channel, Headers(token))
     }
@@ -289,11 +301,14 @@ impl Endpoints {
         server: &Arc<Server>,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<tonic::Response<T>, Status> {
-        let mut silence = Silence { endpoints: self, server, turn, began: now(), answered: false };
+        let (channel, _) = self.channel(server);
+        let began = now();
+        let mut silence =
+            Silence { endpoints: self, server, channel, turn, began, answered: false };
         let asked = tokio::time::timeout(limit, call).await;
         silence.answered = true;
         asked.unwrap_or_else(|_| {
-            self.renew_connection(server);
+            self.renew_connection(server, channel);
             let why = format!("no reply within {limit:?}");
             Err(Status::new(Code::DeadlineExceeded, why))
         })
@@ -308,13 +323,16 @@ impl Endpoints {
         }
     }
 
-    /// A connection on which nothing comes back may be dead without knowing it.
-    fn renew_connection(&self, server: &Server) {
+    /// A connection on which nothing comes back may be dead without knowing it. Of many calls that
+    /// have waited on one, the first renews it.
+    fn renew_connection(&self, server: &Server, silent: u64) {
         let Server { dialer, at_home, in_background, .. } = server;
-        if self.is_home() {
-            *at_home.lock() = dialer.channel();
-        } else {
-            *in_background.lock() = channel_in(&self.background, dialer);
+        let is_home = self.is_home();
+        let mut current = if is_home { at_home } else { in_background }.lock();
+        if current.0 == silent {
+            let channel =
+                if is_home { dialer.channel() } else { channel_in(&self.background, dialer) };
+            *current = (silent + 1, channel);
         }
     }
 
@@ -348,7 +366,7 @@ impl Endpoints {
             let server = self.server(turn);
             let request = AuthenticateRequest { name: name.clone(), password: password.read()? };
             // Without the old token: one that the server has forgotten is refused here, too.
-            let channel = self.channel(&server);
+            let (_, channel) = self.channel(&server);
             let ask = async move { AuthClient::new(channel).authenticate(request).await };
             match self.ask_within(self.timeout * LOGIN_CALLS, turn, &server, ask).await {
                 Ok(reply) => {
@@ -470,20 +488,16 @@ fn with_members(
     servers.iter().filter(is_member).cloned().chain(new).collect()
 }
 
-/// Looks for members that have joined the cluster, until the endpoints are dropped.
-async fn discover(endpoints: Weak<Endpoints>) {
+/// Looks for members that have joined the cluster, until the endpoints are dropped: it keeps them only
+/// while it looks.
+async fn discover(endpoints: Weak<Endpoints>, turned: Arc<Notify>) {
     tokio::time::sleep(FIRST_DISCOVERY).await;
     while let Some(known) = endpoints.upgrade() {
         known.look_for_members().await;
         drop(known);
         tokio::time::sleep(URGENT_DISCOVERY).await;
-        let until = tokio::time::Instant::now() + DISCOVERY;
-        // In pieces, so that the endpoints can be dropped meanwhile.
-        while let Some(known) = endpoints.upgrade()
-            && tokio::time::Instant::now() < until
-            && tokio::time::timeout(URGENT_DISCOVERY, known.turned.notified()).await.is_err()
-        {
-        }
+        // Either way it is time to look again.
+        let _ = tokio::time::timeout(DISCOVERY, turned.notified()).await;
     }
 }
 
@@ -507,6 +521,7 @@ fn uncertified(config: &EtcdConfig, error: &Error) -> Option<Error> {
 struct Silence<'a> {
     endpoints: &'a Arc<Endpoints>,
     server: &'a Server,
+    channel: u64,
     turn: usize,
     began: Moment,
     answered: bool,
@@ -516,7 +531,7 @@ impl Drop for Silence<'_> {
     fn drop(&mut self) {
         let silent = self.endpoints.timeout / 10;
         if !self.answered && now().since(self.began) >= silent {
-            self.endpoints.renew_connection(self.server);
+            self.endpoints.renew_connection(self.server, self.channel);
             self.endpoints.turn_from(self.turn);
         }
     }
@@ -524,7 +539,58 @@ impl Drop for Silence<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize as Count;
+
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// Calls that come one after the other, to a server that takes connections and says nothing.
+    #[tokio::test]
+    async fn calls_to_a_silent_server_share_a_connection_each_time_out() {
+        const TIMEOUT: Duration = Duration::from_millis(500);
+        const CALLS: u32 = 200;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = ("127.0.0.1".into(), listener.local_addr().unwrap().port());
+        let accepted = Arc::new(Count::new(0));
+        let counted = Arc::clone(&accepted);
+        tokio::spawn(async move {
+            let mut kept = Vec::new();
+            while let Ok(connection) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                kept.push(connection);
+            }
+        });
+        let background = Background::start("test").unwrap();
+        let config = EtcdConfig { timeout: TIMEOUT, ..EtcdConfig::new(vec![address]) };
+        let endpoints = Arc::new(Endpoints::new(&config, &config.servers, &background).unwrap());
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..CALLS {
+            let endpoints = Arc::clone(&endpoints);
+            let request = RangeRequest { key: vec![1], ..Default::default() };
+            calls.spawn(async move { endpoints.range("look", request).await });
+            tokio::time::sleep(4 * TIMEOUT / CALLS).await;
+        }
+        while let Some(call) = calls.join_next().await {
+            assert!(call.unwrap().is_err());
+        }
+        let accepted = accepted.load(Ordering::Relaxed);
+        assert!(accepted <= 20, "{accepted} connections in a few time-outs");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoints_that_are_dropped_are_gone_at_once_although_members_are_looked_for() {
+        let background = Background::start("test").unwrap();
+        let config = EtcdConfig::new(vec![("127.0.0.1".into(), 1)]);
+        let endpoints = Arc::new(Endpoints::new(&config, &config.servers, &background).unwrap());
+        let dropped = Arc::downgrade(&endpoints);
+        tokio::spawn(discover(dropped.clone(), Arc::clone(&endpoints.turned)));
+        // It asks a server that is not there, and then waits for other trouble, or for the next time.
+        endpoints.turned.notified().await;
+        tokio::time::sleep(URGENT_DISCOVERY + config.timeout).await;
+        drop(endpoints);
+        assert!(dropped.upgrade().is_none());
+    }
 
     #[tokio::test]
     async fn a_server_that_was_found_is_dropped_when_it_is_no_member_any_more() {

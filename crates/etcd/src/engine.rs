@@ -88,10 +88,10 @@ impl Engine for EtcdEngine {
         self.leases.get(ttl).await
     }
 
-    async fn confirm(&self, lease: &Arc<Lease>, began: Moment) -> Result<bool> {
+    async fn confirm(&self, lease: &Arc<Lease>, _: Moment) -> Result<bool> {
         let (leases, lease) = (Arc::clone(&self.leases), Arc::clone(lease));
-        let confirm = async move { leases.confirm("renew", &lease, began).await };
-        self.background.run("renew", confirm).await
+        let confirm = async move { leases.confirm(RENEW, &lease).await };
+        self.background.run(RENEW, confirm).await
     }
 
     async fn enter(
@@ -199,10 +199,10 @@ impl Engine for EtcdEngine {
             success: vec![put(&key, Vec::new(), lease.id())],
             failure: vec![get(&key)],
         };
-        let seen = self.endpoints.txn("watch for losses", IfUnanswered::AskAnother, request).await;
+        let seen = self.endpoints.txn(HEAR, IfUnanswered::AskAnother, request).await;
         // A channel that was deleted by hand is there again now: if its lease is.
         if seen.as_ref().is_err_and(is_lease_gone) {
-            lease.end();
+            self.leases.believe_gone(HEAR, lease).await?;
             return Ok(None);
         }
         let content = seen?.found(0).map(|kv| kv.value).unwrap_or_default();
@@ -331,7 +331,7 @@ impl EtcdEngine {
         };
         let mut outcome = match self.endpoints.txn(ACQUIRE, IfUnanswered::Fail, request).await {
             Err(error) if is_lease_gone(&error) => {
-                lease.end();
+                self.leases.believe_gone(ACQUIRE, lease).await?;
                 return Err(error);
             }
             outcome => outcome?,
@@ -425,3 +425,4 @@ const EVICT: &str = "evict";
 const INSPECT: &str = "inspect";
 const LIST: &str = "list locks";
 const WATCH: &str = "watch";
+const HEAR: &str = "watch for losses";

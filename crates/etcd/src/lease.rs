@@ -28,6 +28,8 @@ pub struct Lease {
     id: i64,
     life: Duration,
     confirmed: AtomicU64,
+    /// A moment before the latest read was sent that a server has answered.
+    read: AtomicU64,
     over: watch::Sender<bool>,
     /// Held by the one call that keeps it alive for all that wait for that.
     keep_alive: Turn<()>,
@@ -64,7 +66,7 @@ impl Session for Lease {
 }
 
 impl Lease {
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         self.over.send_replace(true);
     }
 
@@ -78,8 +80,9 @@ impl Lease {
         self.fence.fetch_max(revision, Ordering::AcqRel);
     }
 
-    fn confirm(&self, sent: Moment) {
-        self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    /// Counts it as confirmed by a read that was sent at this moment, and a keep-alive after that.
+    fn confirm(&self, read: Moment) {
+        self.confirmed.fetch_max(read.as_nanos(), Ordering::AcqRel);
     }
 }
 
@@ -131,7 +134,7 @@ impl Leases {
         }
         // Later than this, a new one is as cheap as to find out whether this one is still there.
         let old = now().since(lease.confirmed()) >= lease.life.mul_f64(0.8);
-        Ok(!old && !lease.is_over() && self.confirm(ACQUIRE, lease, now()).await?)
+        Ok(!old && !lease.is_over() && self.confirm(ACQUIRE, lease).await?)
     }
 
     async fn grant(&self, seconds: i64) -> Result<Arc<Lease>> {
@@ -147,6 +150,7 @@ impl Leases {
             id: reply.id,
             life: Duration::from_secs(life),
             confirmed: AtomicU64::new(sent.as_nanos()),
+            read: AtomicU64::new(sent.as_nanos()),
             over: watch::Sender::new(false),
             keep_alive: Turn::new(()),
             move_fence: Turn::new(()),
@@ -157,46 +161,67 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Confirms the lease. See [`Engine::confirm`](tenure_ordered::Engine::confirm).
+    /// Confirms the lease by requests that are sent after this was called. See
+    /// [`Engine::confirm`](tenure_ordered::Engine::confirm).
     pub(crate) async fn confirm(
         &self,
         operation: &'static str,
         lease: &Arc<Lease>,
-        began: Moment,
     ) -> Result<bool> {
-        // A leader that stood still and was replaced still confirms leases, which counts for nothing.
-        // It cannot serve a read.
-        let (key, _) = self.keys.all("");
-        let anything = RangeRequest { key, limit: 1, keys_only: true, ..Default::default() };
-        self.endpoints.range(operation, anything).await?;
-        self.confirm_after_read(operation, lease, began).await
+        let sent = now();
+        self.read_anything(operation).await?;
+        self.confirm_after_read(operation, lease, sent).await
     }
 
-    /// As [`confirm`](Self::confirm), for a caller that has just read something.
+    /// As [`confirm`](Self::confirm), for a caller that has read something: its request was sent after
+    /// `read`.
+    ///
+    /// A leader that stood still and was replaced still confirms leases, which counts for nothing. It
+    /// cannot serve a read. A leader that is elected after the read was served keeps the lease for its
+    /// whole term from then on. So the term counts from the read, and not from the keep-alive.
     pub(crate) async fn confirm_after_read(
         &self,
         operation: &'static str,
         lease: &Arc<Lease>,
-        began: Moment,
+        read: Moment,
     ) -> Result<bool> {
+        lease.read.fetch_max(read.as_nanos(), Ordering::AcqRel);
         let _turn = lease.keep_alive.lock().await;
-        if lease.is_over() || lease.confirmed() >= began {
+        if lease.is_over() || lease.confirmed() >= read {
             return Ok(!lease.is_over());
         }
-        let (sent, id) = (now(), lease.id);
+        // Of all callers that wait for their turn, the reads are answered.
+        let read = Moment::from_nanos(lease.read.load(Ordering::Acquire));
+        let id = lease.id;
         let ask = |link| async move {
             let once = futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
             let mut replies = LeaseClient::new(link).lease_keep_alive(once).await?.into_inner();
             let ended = || Status::new(Code::Unavailable, "the stream ended without a reply");
             Ok(tonic::Response::new(replies.message().await?.ok_or_else(ended)?))
         };
-        let alive = self.endpoints.call(operation, IfUnanswered::AskAnother, ask).await?.ttl > 0;
+        let reply = self.endpoints.call(operation, IfUnanswered::AskAnother, ask).await?;
+        self.endpoints.check_cluster(operation, reply.header)?;
+        let alive = reply.ttl > 0;
         if alive {
-            lease.confirm(sent);
+            lease.confirm(read);
         } else {
             lease.end();
         }
         Ok(alive)
+    }
+
+    /// Ends a lease of which a server says that there is none, if the servers are of the cluster that
+    /// granted it.
+    pub(crate) async fn believe_gone(&self, operation: &'static str, lease: &Lease) -> Result<()> {
+        self.read_anything(operation).await?;
+        lease.end();
+        Ok(())
+    }
+
+    async fn read_anything(&self, operation: &'static str) -> Result<()> {
+        let (key, _) = self.keys.all("");
+        let anything = RangeRequest { key, limit: 1, keys_only: true, ..Default::default() };
+        self.endpoints.range(operation, anything).await.map(drop)
     }
 
     /// Moves the write fence. See [`Engine::fence_writes`](tenure_ordered::Engine::fence_writes).
@@ -211,7 +236,7 @@ impl Leases {
         let request = TxnRequest { success, ..Default::default() };
         let written = self.endpoints.txn(ACQUIRE, IfUnanswered::AskAnother, request).await;
         if written.as_ref().is_err_and(is_lease_gone) {
-            lease.end();
+            self.believe_gone(ACQUIRE, lease).await?;
             return Ok(false);
         }
         lease.fence_moved(written?.revision);
@@ -259,4 +284,41 @@ fn is_young(lease: &Lease, ttl: Duration) -> bool {
 /// etcd counts in whole seconds.
 fn whole_seconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::{EtcdServer, GENEROUS, eventually};
+
+    use super::*;
+    use crate::config::EtcdConfig;
+
+    /// Between the read and the keep-alive, the leader may be replaced: what it says to the keep-alive
+    /// then counts for nothing.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lease_counts_from_the_read_and_not_from_the_keep_alive() {
+        if tenure_testkit::lacks("etcd", "a_lease_counts_from_the_read_and_not_from_the_keep_alive")
+        {
+            return;
+        }
+        let server = EtcdServer::start(&[]).unwrap();
+        let config = EtcdConfig::new(vec![("127.0.0.1".into(), server.port())]);
+        let background = Background::start("test").unwrap();
+        let keys = Keys::new(&config.prefix);
+        let endpoints = Endpoints::connect(&config, keys.all("").0, &background).await.unwrap();
+        let leases = Leases::new(endpoints, keys, background);
+        let lease = leases.get(Duration::from_secs(60)).await.unwrap();
+        let granted = lease.confirmed();
+        let another_keeps_it_alive = lease.keep_alive.lock().await;
+        let confirming = tokio::spawn({
+            let (leases, lease) = (Arc::clone(&leases), Arc::clone(&lease));
+            async move { leases.confirm(ACQUIRE, &lease).await }
+        });
+        let read = || std::future::ready(lease.read.load(Ordering::Acquire) > granted.as_nanos());
+        assert!(eventually(GENEROUS, read).await);
+        let later = now();
+        drop(another_keeps_it_alive);
+        assert!(confirming.await.unwrap().unwrap());
+        assert!(lease.confirmed() > granted && lease.confirmed() < later);
+    }
 }

@@ -369,6 +369,8 @@ pub struct LeaseKeepAliveRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseKeepAliveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }

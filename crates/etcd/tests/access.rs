@@ -50,7 +50,7 @@ on_servers! {
         let mut config = config_of(&server);
         for host in ["127.0.0.1", "localhost"] {
             config.servers[0].0 = host.into();
-            config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+            config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
             works(&connected(&config).await).await;
             // The public authorities know nothing of it.
             config.tls = Some(Tls::default());
@@ -60,7 +60,7 @@ on_servers! {
         }
         config.tls = None;
         assert_eq!(refusal(&config).await.kind(), ErrorKind::Unreachable);
-        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), identity: None });
+        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), ..Tls::default() });
         assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
     }
 }
@@ -71,9 +71,9 @@ on_servers! {
         let ca = format!("--trusted-ca-file={}", files.ca().display());
         let server = encrypted(&files, &["--client-cert-auth", &ca]);
         let mut config = config_of(&server);
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")), ..Tls::default() });
         works(&connected(&config).await).await;
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
         let denied = refusal(&config).await;
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.to_string().contains("TLS"), "{denied}");

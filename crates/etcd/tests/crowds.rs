@@ -30,6 +30,14 @@ on_servers! {
     }
 }
 
+on_servers! {
+    async fn waiters_for_many_locks_outlast_a_standstill_of_the_server() {
+        let mut server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        crowds::waiters_for_many_locks_outlast_a_standstill(&mut server, &client, 3_000).await;
+    }
+}
+
 async fn idle_waiters_cost_next_to_nothing(mode: Mode) {
     let server = EtcdServer::start(&[]).unwrap();
     let client = client(&config_of(&server)).await;

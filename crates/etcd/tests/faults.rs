@@ -153,6 +153,27 @@ on_servers! {
 }
 
 on_servers! {
+    /// For a while the address of a holder's server leads to another cluster, which does not know the
+    /// holder's lease.
+    async fn a_server_of_another_cluster_takes_no_lock_from_its_holder() {
+        let (server, other) =
+            (EtcdServer::start(&[]).unwrap(), EtcdServer::start(&[]).unwrap());
+        let proxy = Proxy::start(server.port()).unwrap();
+        let client = connect(&proxy.address()).await;
+        let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+        proxy.lead_to(other.port());
+        let strayed = || async { client.list("").await.is_err() };
+        assert!(eventually(GENEROUS, strayed).await);
+        let lost = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
+        assert!(lost.is_err(), "{lost:?}");
+        proxy.lead_to(server.port());
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await);
+        guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
     async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
         let cluster = EtcdCluster::start().unwrap();
         members::a_lost_quorum_is_heard_of(cluster, connect).await;

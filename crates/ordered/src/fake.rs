@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +28,9 @@ pub(crate) struct World {
     script: Mutex<Vec<(Point, Fault)>>,
     /// Changes with every write.
     written: watch::Sender<u64>,
+    /// How many removals are under way, and how many were at the most.
+    removing: AtomicUsize,
+    pub(crate) most_removing: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -366,6 +369,10 @@ impl Engine for FakeEngine {
     }
 
     async fn remove(&self, name: &LockName, entry: &Entry<i64>) -> Result<bool> {
+        let removing = self.world.removing.fetch_add(1, Ordering::AcqRel) + 1;
+        self.world.most_removing.fetch_max(removing, Ordering::AcqRel);
+        tokio::task::yield_now().await;
+        self.world.removing.fetch_sub(1, Ordering::AcqRel);
         let removed = self.world.change(|state| {
             state.queues.get_mut(name).is_some_and(|queue| queue.remove(&entry.order).is_some())
         });

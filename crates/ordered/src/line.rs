@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tenure_core::{Error, LockName, Mode, Moment, OwnerId, Result, now};
 use tenure_proto::{Backoff, Order, OrderedQueue, Step, WatchFor};
@@ -124,7 +124,10 @@ impl<E: Engine> Line<E> {
         follower.list_later();
         while follower.begin_wanted() {
             tokio::select! {
-                Some(event) = follower.events.next() => follower.handle(event),
+                Some(event) = follower.events.next() => {
+                    follower.handle(event);
+                    follower.handle_what_is_there();
+                }
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep_until(follower.list_at) => {
                     self.view.lock().queue.handle_stale();
@@ -199,8 +202,10 @@ impl<E: Engine> Follower<E> {
         }
         drop(lines);
         let wanted = view.wanted.clone();
+        // There may be as many as a semaphore has permits.
+        let kinds: HashMap<Order, WatchFor> = wanted.watch.iter().copied().collect();
         self.watches.retain(|order, (kind, abort)| {
-            let keep = wanted.watch.contains(&(*order, *kind));
+            let keep = kinds.get(order) == Some(kind);
             if !keep {
                 abort.abort();
                 view.queue.handle_unwatched(*order);
@@ -250,6 +255,14 @@ impl<E: Engine> Follower<E> {
         self.watches.insert(order, (kind, abort));
         let event = Abortable::new(event, registration);
         self.events.push(Box::pin(async move { event.await.unwrap_or(Event::Dropped) }));
+    }
+
+    /// Handles events that have happened by now, so that the view is looked at once for all of them.
+    fn handle_what_is_there(&mut self) {
+        for _ in 0..self.events.len() {
+            let Some(Some(event)) = self.events.next().now_or_never() else { return };
+            self.handle(event);
+        }
     }
 
     fn handle(&mut self, event: Event<E::Key>) {

@@ -10,17 +10,21 @@ use tenure_core::{
 };
 use tenure_proto::Order;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::calls::CallOrder;
 use crate::claims::{Claims, State, Tracked, Usage};
-use crate::engine::{Engine, Entry, Listing, Session};
+use crate::engine::{Engine, Entered, Entry, Listing, Session};
 use crate::line::Line;
 use crate::losses::losses;
 use crate::record::Record;
 
-/// How many entries are added at once. More would only wait in the engine, and time out there.
+/// How many entries are added at once, half of them by the tasks of their callers. More would only
+/// wait in the engine, and time out there.
 const ARRIVALS: usize = 64;
+
+/// How many entries of claims that expired are removed at once.
+const REMOVALS: usize = 64;
 
 /// Before a task tries again what failed.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -34,11 +38,16 @@ pub(crate) struct Shared<E: Engine> {
     /// The locks that this process waits for. Locked before any of its lines.
     pub(crate) lines: Mutex<HashMap<LockName, Arc<Line<E>>>>,
     pub(crate) calls: CallOrder,
-    pub(crate) arrivals: Semaphore,
+    /// For entries that are added by the tasks of their callers, and by tasks of the store.
+    arrivals: [Semaphore; 2],
+    removals: Semaphore,
     pub(crate) listeners: HoldListeners,
     pub(crate) background: Background,
     /// The tasks that attend to sessions, by session.
     attended: Mutex<HashMap<i64, Attended<E>>>,
+    /// All other tasks. They keep what is shared, and so must be stopped with the store: then this is
+    /// `None`, and no task is started any more.
+    tasks: Mutex<Option<JoinSet<()>>>,
 }
 
 /// A session, and the task that attends to it.
@@ -51,11 +60,45 @@ impl<E: Engine> Shared<E> {
             claims: Claims::default(),
             lines: Mutex::default(),
             calls: CallOrder::new(background.runtime().clone()),
-            arrivals: Semaphore::new(ARRIVALS),
+            arrivals: [ARRIVALS / 2, ARRIVALS / 2].map(Semaphore::new),
+            removals: Semaphore::new(REMOVALS),
             listeners: HoldListeners::default(),
             background,
             attended: Mutex::default(),
+            tasks: Mutex::new(Some(JoinSet::new())),
         })
+    }
+
+    /// Starts a task that ends with the store at the latest.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock();
+        let Some(tasks) = &mut *tasks else { return };
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, self.background.runtime());
+    }
+
+    /// Adds an entry, when few others are being added.
+    ///
+    /// A lone caller sends the request from its own task, because to wake another thread costs as much
+    /// as a tenth of a transaction. In a crowd the store does it: callers that are not polled must not
+    /// keep others out.
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        session: &Arc<E::Session>,
+        claim: &Claim,
+        look: bool,
+    ) -> Result<Entered<E::Key>> {
+        let record = Record::write(claim, false, Duration::ZERO);
+        if let Ok(_permit) = self.arrivals[0].try_acquire() {
+            return self.engine.enter(session, claim, record, look).await;
+        }
+        let (shared, session, claim) = (Arc::clone(self), Arc::clone(session), claim.clone());
+        let enter = async move {
+            // The semaphore is never closed, so this cannot fail.
+            let _permit = shared.arrivals[1].acquire().await;
+            shared.engine.enter(&session, &claim, record, look).await
+        };
+        self.background.run("acquire", enter).await
     }
 
     pub(crate) fn line(&self, name: &LockName) -> Option<Arc<Line<E>>> {
@@ -75,8 +118,7 @@ impl<E: Engine> Shared<E> {
             None => {
                 let line = Arc::new(Line::new(claim.name.clone()));
                 lines.insert(claim.name.clone(), Arc::clone(&line));
-                let follow = Arc::clone(&line).follow(Arc::clone(self));
-                self.background.runtime().spawn(follow);
+                self.spawn(Arc::clone(&line).follow(Arc::clone(self)));
                 line
             }
         };
@@ -93,8 +135,7 @@ impl<E: Engine> Shared<E> {
             (tracked.claim.mode, tracked.state.clone())
         {
             let shared = Arc::clone(self);
-            let told = async move { shared.tell_next(&tracked, &entry).await };
-            self.background.runtime().spawn(told);
+            self.spawn(async move { shared.tell_next(&tracked, &entry).await });
         }
     }
 
@@ -147,6 +188,9 @@ impl<E: Engine> Shared<E> {
             && Arc::ptr_eq(known, session)
             && !task.is_finished()
         {
+            return;
+        }
+        if self.tasks.lock().is_none() {
             return;
         }
         attended.retain(|_, (_, task)| !task.is_finished());
@@ -264,8 +308,7 @@ impl<E: Engine> Shared<E> {
         loop {
             let (overdue, next) = self.claims.overdue(now());
             for one in overdue {
-                let shared = Arc::clone(&self);
-                tokio::spawn(async move { shared.expire(one).await });
+                self.spawn(Arc::clone(&self).expire(one));
             }
             let until = next.map_or(IDLE, |next| next.since(now()).min(IDLE));
             tokio::select! {
@@ -278,7 +321,12 @@ impl<E: Engine> Shared<E> {
     async fn expire(self: Arc<Self>, tracked: Tracked<E>) {
         // The entries of a session that is over go with it.
         while !tracked.session.is_over() && self.claims.is_staying(&tracked) {
-            match self.remove_entries(&tracked).await {
+            let removed = {
+                // The semaphore is never closed, so this cannot fail.
+                let _permit = self.removals.acquire().await;
+                self.remove_entries(&tracked).await
+            };
+            match removed {
                 Ok(_) => break,
                 Err(error) => {
                     tracing::debug!(lock = %tracked.claim.name, %error, "not removed yet");
@@ -321,6 +369,7 @@ impl<E: Engine> Shared<E> {
     }
 
     pub(crate) fn stop(&self) {
+        drop(self.tasks.lock().take());
         for (_, (_, task)) in self.attended.lock().drain() {
             task.abort();
         }

@@ -11,7 +11,6 @@ use tenure_core::{
     Result, Store, now,
 };
 use tenure_proto::{Order, admitted};
-use tokio::task::AbortHandle;
 
 use crate::claims::{State, Tracked};
 use crate::engine::{Engine, Entered, Listing, Session};
@@ -26,7 +25,6 @@ const ACQUIRE: &str = "acquire";
 /// Locks on an engine that keeps ordered entries.
 pub struct OrderedStore<E: Engine> {
     pub(crate) shared: Arc<Shared<E>>,
-    expiry: AbortHandle,
 }
 
 impl<E: Engine> OrderedStore<E> {
@@ -40,9 +38,8 @@ impl<E: Engine> OrderedStore<E> {
         let background = Background::start("tenure-ordered")?;
         let engine = E::connect(config, &background).await?;
         let shared = Shared::new(engine, background);
-        let runtime = shared.background.runtime().clone();
-        let expiry = runtime.spawn(Arc::clone(&shared).expire_claims()).abort_handle();
-        Ok(Self { shared, expiry })
+        shared.spawn(Arc::clone(&shared).expire_claims());
+        Ok(Self { shared })
     }
 
     /// The engine.
@@ -117,7 +114,6 @@ impl<E: Engine> Store for OrderedStore<E> {
 
 impl<E: Engine> Drop for OrderedStore<E> {
     fn drop(&mut self) {
-        self.expiry.abort();
         self.shared.stop();
     }
 }
@@ -226,12 +222,7 @@ impl<E: Engine> Shared<E> {
         self.attend(&session);
         // With others of this process in line, the line is looked at for all of them together.
         let look = self.line(&claim.name).is_none_or(|line| line.waiting() < 2);
-        let record = Record::write(claim, false, Duration::ZERO);
-        let entered = {
-            // The semaphore is never closed, so this cannot fail.
-            let _permit = self.arrivals.acquire().await;
-            self.engine.enter(&session, claim, record, look).await
-        };
+        let entered = self.enter(&session, claim, look).await;
         let unsent = entered.as_ref().is_err_and(|error| error.effect() == Effect::None);
         if !unsent && !self.claims.is_live(&tracked) {
             // The claim expired meanwhile, and its entry may have been looked for too early.

@@ -1,8 +1,10 @@
 //! The driver on an engine in memory, in histories that a real engine seldom produces.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tenure_core::{
     Answer, Claim, Eviction, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
@@ -30,6 +32,10 @@ fn claim(mode: Mode, ttl: Duration) -> Claim {
         origin: Origin::here(),
         label: "".into(),
     }
+}
+
+fn named(name: &str, ttl: Duration) -> Claim {
+    Claim { name: LockName::new(name).unwrap(), ..claim(Mode::Exclusive, ttl) }
 }
 
 fn alone() -> Claim {
@@ -167,6 +173,124 @@ async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_a
     let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
     assert_eq!(other.evict(&eviction).await.unwrap(), Released::Released);
     until(|| one.shared.claims.find(holder.owner).is_none()).await;
+}
+
+/// A stream of claims of which each is polled until it has sent its request, and then no more, as by
+/// a program that works with the first lock before it goes on with the others.
+#[tokio::test]
+async fn claims_that_are_not_polled_hold_up_no_other_claim() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    let mut idle = Vec::new();
+    for number in 0..100 {
+        let entering = world.pause(Point::EnterSent);
+        let (store, claim) = (Arc::clone(&store), named(&format!("idle {number}"), LONG));
+        let mut asked = Box::pin(async move { store.claim(&claim, QUEUE).await });
+        assert!(asked.as_mut().now_or_never().is_none());
+        idle.push((asked, entering));
+    }
+    let other = named("other", LONG);
+    for (_, entering) in &mut idle[..64] {
+        entering.arrived().await;
+    }
+    let mut asked = Vec::new();
+    for (claim, entering) in idle {
+        entering.go_on();
+        asked.push(claim);
+    }
+    let answer = tokio::time::timeout(SHORT, store.claim(&other, QUEUE)).await;
+    granted(answer.expect("it waits for claims that nobody polls").unwrap());
+    for claim in asked {
+        granted(claim.await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_with_a_waiter_leaves_no_task_behind() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    granted(other.claim(&alone(), QUEUE).await.unwrap());
+    assert!(matches!(one.claim(&alone(), QUEUE).await.unwrap(), Answer::Queued(_)));
+    let shared = Arc::downgrade(&one.shared);
+    drop(one);
+    until(|| shared.upgrade().is_none()).await;
+}
+
+/// A claim that its caller has given up goes on by itself, and ends after the store is gone.
+#[tokio::test]
+async fn a_claim_that_ends_after_its_store_was_dropped_leaves_no_task_behind() {
+    for point in [Point::IsFree, Point::EnterSent] {
+        let world: Arc<World> = Arc::default();
+        let (one, other) = (store(&world).await, store(&world).await);
+        let mut asking = world.pause(point);
+        let (late, patience) = match point {
+            Point::IsFree => (named("free", LONG), Patience::None),
+            _ => (alone(), QUEUE),
+        };
+        let asked = {
+            let one = Arc::clone(&one);
+            tokio::spawn(async move { one.claim(&late, patience).await })
+        };
+        asking.arrived().await;
+        asked.abort();
+        let _ = asked.await;
+        granted(other.claim(&alone(), QUEUE).await.unwrap());
+        let shared = Arc::downgrade(&one.shared);
+        drop(one);
+        asking.go_on();
+        until(|| shared.upgrade().is_none()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_while_removals_fail_leaves_no_task_behind() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    (0..10_000).for_each(|_| world.lose(Point::Removed));
+    granted(store.claim(&named("a", SHORT), QUEUE).await.unwrap());
+    until(|| world.most_removing.load(Ordering::Acquire) > 0).await;
+    let shared = Arc::downgrade(&store.shared);
+    drop(store);
+    until(|| shared.upgrade().is_none()).await;
+}
+
+#[tokio::test]
+async fn many_claims_that_expire_together_are_removed_a_few_at_a_time() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    for number in 0..1_000 {
+        granted(store.claim(&named(&format!("{number}"), SHORT), QUEUE).await.unwrap());
+    }
+    until(|| store.shared.claims.is_empty()).await;
+    let most = world.most_removing.load(Ordering::Acquire);
+    assert!((1..=64).contains(&most), "{most} at once");
+}
+
+/// The first waiter for a permit watches each holder.
+#[tokio::test]
+async fn the_cost_of_a_waiter_for_a_permit_grows_no_faster_than_the_holders() {
+    let (few, many) = (cost_of_waiters(300).await, cost_of_waiters(3_000).await);
+    assert!(many < 30 * few, "{many:?} beside ten times as many holders, instead of {few:?}");
+}
+
+/// How long it takes some waiters to get a permit each, as holders leave one by one.
+async fn cost_of_waiters(holders: u32) -> Duration {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let permit = || claim(Mode::Permits { take: 1, of: holders }, LONG);
+    let holders: Vec<Claim> = (0..holders).map(|_| permit()).collect();
+    for holder in &holders {
+        granted(other.claim(holder, QUEUE).await.unwrap());
+    }
+    let began = now();
+    // The last ones, so that all are watched before they leave.
+    for holder in holders.iter().rev().take(10) {
+        let waiter = permit();
+        assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), Answer::Queued(_)));
+        other.release(holder).await.unwrap();
+        granted(one.wait(&waiter, &Place::default()).await.unwrap());
+    }
+    now().since(began)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,59 +2,99 @@
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 owner  2 kind: 'x 0 0', 's <take> 0' or 'p <take> <of>'  3 ttl ms
 --       4 '<pid> <host> <label>'; and, to queue:  5 patience ms  6 inbox channel
--- Returns 'granted <token>' | 'queued <ms until the obstacle ends or -1> <server time us>' | 'busy'
+-- Returns 'granted <token>' | 'queued <ms until the obstacle ends, -1, or 0: refresh at once> <server
+-- time us>' | 'busy' | 'more': ask again, not all whose terms have ended are removed
+--
+-- To queue behind a holder takes six calls: GET K (is it held alone?), TIME (when the place ends),
+-- ZRANGE (the last ticket), HSETNX (the record, and whether the claim is new), ZADD (the place), PTTL
+-- (does the line last?). The first in line also sets the line's end and asks when the holder's is.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local owner, kind = ARGV[1], ARGV[2]
+local owner, kind, patience = ARGV[1], ARGV[2], tonumber(ARGV[5] or '0')
+local value = redis.call('GET', K)
 
+-- Held by another alone: nothing can be granted.
+if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= owner then
+  if patience == 0 then return 'busy' end
+  local call = redis.call
+  local time = call('TIME')
+  local micros = string.sub('00000' .. time[2], -6)
+  local us, ms = time[1] .. micros, time[1] .. string.sub(micros, 1, 3)
+  local record = string.format('%.0f', ms + patience) .. ' ' .. ms .. ' ' .. kind .. ' ' .. ARGV[3]
+    .. ' ' .. ARGV[6] .. ' ' .. ARGV[4]
+  local last = call('ZRANGE', Q, '-1', '-1', 'WITHSCORES')
+  if call('HSETNX', W, owner, record) == 1 then
+    local ticket = us
+    -- The clock may have been set back.
+    if last[2] and tonumber(last[2]) >= tonumber(us) then
+      ticket = string.format('%.0f', tonumber(last[2]) + 1)
+    end
+    call('ZADD', Q, ticket, owner)
+    if not last[1] or call('PTTL', W) < patience then
+      local lease = string.format('%.0f', 2 * patience)
+      call('PEXPIRE', W, lease)
+      call('PEXPIRE', Q, lease)
+    end
+    -- Tells the holder's release to look. A foreign holder's value is left alone.
+    if string.sub(value, 33, 33) == ' ' and string.find(string.sub(value, 1, 33), '^%x+ $') then
+      call('SETRANGE', K, '32', '!')
+    end
+    local again = last[1] and -1 or call('PTTL', K)
+    return string.format('queued %.0f ', again) .. us
+  end
+end
+
+--@mint
 --@engine
 
-local us = number(tonumber(time[1]) * 1000000 + tonumber(time[2]))
-local ttl, patience = tonumber(ARGV[3]), tonumber(ARGV[5] or '0')
+local ttl = tonumber(ARGV[3])
 
 -- Held already: a repeated call. The term starts anew.
-local token, _, as = held(owner)
+local token, as = held(owner)
 if token then
-  if as == 'x' then
-    redis.call('PEXPIRE', K, ARGV[3])
-  else
-    -- First what a server out of memory still does; after it, it does the rest, too.
-    redis.call('PEXPIRE', K, number(math.max(redis.call('PTTL', K), ttl)))
-    redis.call('ZADD', E, number(now + ttl), owner)
-    keep(P, ttl) keep(E, ttl)
-  end
+  extend(owner, as, ttl)
   return 'granted ' .. token
 end
 
--- Should the line have been lost, by an eviction or by hand, everybody joins anew.
-local record = false
-if redis.call('EXISTS', Q) == 1 then
-  record = redis.call('HGET', W, owner)
-elseif redis.call('HLEN', W) > 0 then
-  redis.call('DEL', W)
-end
-local arrived, seat = number(now), true
-if record and tonumber(words(record, 2)[1]) <= now then
-  -- Its place has ended: this is a new claim.
-  redis.call('LREM', Q, 0, owner)
-elseif record then
-  arrived, seat = words(record, 3)[2], false
-end
+local more = drop_ended()
 local lease = patience > 0 and patience or 1000
-redis.call('HSET', W, owner, table.concat({number(now + lease), arrived, kind, ARGV[3],
-  ARGV[6] or '-', ARGV[4]}, ' '))
-if seat then redis.call('RPUSH', Q, owner) end
+local record = {number(now + lease), number(now), kind, ARGV[3], ARGV[6] or '-', ARGV[4]}
+local last = tail()
+if not last[1] then
+  local w, holders, taken = words(table.concat(record, ' '), 10), room()
+  if admits(holders, taken, w) then
+    local one = {owner = owner, w = w, term = ttl}
+    grant({one})
+    return 'granted ' .. one.token
+  end
+end
+local before = call('HGET', W, owner)
+before = before and words(before, 3)
+-- One whose place has ended, or that was lost, joins anew.
+if before and tonumber(before[1]) > now and call('ZSCORE', Q, owner) then
+  record[2] = before[2]
+else
+  join(owner, last)
+end
+call('HSET', W, owner, table.concat(record, ' '))
 mark()
-keep(W, lease) keep(Q, lease)
+keep_line(lease)
 
-admit(owner)
+more = admit(owner) or more
 
 token = held(owner)
-if token then return 'granted ' .. token end
+if token then
+  if more then hand_on() end
+  return 'granted ' .. token
+end
 
 if patience == 0 then
-  redis.call('HDEL', W, owner)
-  if redis.call('LINDEX', Q, -1) == owner then redis.call('RPOP', Q) end
-  return 'busy'
+  drop({owner})
+  return more and 'more' or 'busy'
 end
-local again = redis.call('LINDEX', Q, 0) == owner and obstacle() or -1
+local again = -1
+if more then
+  again = 0
+elseif call('ZRANGE', Q, '0', '0')[1] == owner then
+  again = obstacle()
+end
 return 'queued ' .. number(again) .. ' ' .. us

@@ -1,36 +1,34 @@
--- The engine: what claim, release and evict share when a lock is contended or pooled.
+-- The engine: what claim, refresh, release and evict share when a lock is contended or pooled.
 -- Composed behind each script's fast path at build, with line.lua or quorum/line.lua at its end;
 -- never run alone.
 --
--- Expects these locals: K, Q, W, P, E, T (key names).
+-- Expects these locals: K, Q, W, P, E, T (key names), value (what GET K returned) and mint (of
+-- mint.lua).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
 --               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
---               is a space, or ! when somebody may wait: a release without it need not look.
+--               is a space, or ! when a claim may wait: a release without it need not look.
 --               Since may be -: then the token tells, which begins as the time
---   Q  list     owners in the order they came; those no longer in W are ghosts
+--   Q  zset     owner -> ticket. Tickets rise, so this is the order of arrival
 --   W  hash     owner -> "<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>"
 --   P  hash     owner -> "<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>"
 --   E  zset     owner -> the end of its term
 --   T  string   the last token of this slot
--- Times are the server's, in ms. Numbers that may pass 2^31 are written with %.0f.
+-- Times are the server's, in ms. Every number goes to a command as text: see mint.lua.
 --
--- Invariant: K exists exactly while somebody holds, so any SET NX client is kept out; every key
--- but T ends by itself when nobody refreshes it.
+-- Invariants:
+-- K exists exactly while the lock is held, so any SET NX client is kept out. Every key but T ends by
+-- itself when no client refreshes it.
+-- The work of a run has a bound, whatever the length of the line and the size of the pool: at most
+-- 2 * BATCH claims are admitted, 4 * BATCH waiters looked at and 2 * BATCH ended holders removed. A
+-- function that stops at a bound returns true, for "there is more", and a later call goes on.
 
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local us = string.format('%.0f', time[1] * 1000000 + time[2])
+local BATCH = 128
 
 local function number(n) return string.format('%.0f', n) end
-
--- Whoever is let in here may want a token, whatever the one who lets it in wants.
-local function mint(floor)
-  local least = math.max(now * 1024, floor or 0)
-  local token = redis.call('INCR', T)
-  if token >= least then return number(token) end
-  token = number(least)
-  redis.call('SET', T, token)
-  return token
-end
 
 -- Splits "a b c rest of it" into n words, the last one taking the rest.
 local function words(text, n)
@@ -47,151 +45,179 @@ end
 
 -- What the holders leave room for: kind ('-' nobody, 'x', 's', 'p') and permits taken.
 local function room()
-  local value = redis.call('GET', K)
   if not value then return '-', 0 end
   local kind, taken = string.match(value, '^pool ([sp]) (%d+)$')
   if not kind then return 'x', 0 end
   return kind, tonumber(taken)
 end
 
-local function keep(key, ms)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, number(ms)) end
-end
-
--- Writes the pool's marker, or removes the pool when nobody is left in it.
+-- Writes the pool's marker, which lasts for `ttl` at least, or removes the pool when it is empty.
 local function save_pool(kind, taken, ttl)
   if taken <= 0 then
-    redis.call('DEL', K, P, E)
+    call('UNLINK', K, P, E)
+    value = false
     return
   end
-  local left = math.max(redis.call('PTTL', K), ttl, 1)
-  redis.call('SET', K, 'pool ' .. kind .. ' ' .. number(taken), 'PX', number(left))
-  keep(P, left)
-  keep(E, left)
+  value = 'pool ' .. kind .. ' ' .. number(taken)
+  if ttl > 0 and ttl > call('PTTL', K) then
+    call('SET', K, value, 'PX', number(ttl))
+    call('PEXPIRE', P, number(ttl))
+    call('PEXPIRE', E, number(ttl))
+  else
+    call('SET', K, value, 'KEEPTTL')
+  end
 end
 
--- Records were lost, by an eviction or by hand, and with them how much was taken: it is what the
--- others have, once no term without a record is left.
+-- Records were lost, by an eviction or by hand, and with them how much was taken. A reader takes one.
+-- Permits taken are those of the others, once no term without a record is left; in a pool too large
+-- to count in one run they come back when it is empty.
 local function recount()
-  local kind, taken = room(), 0
-  if kind == '-' or kind == 'x' then return end
-  for _, owner in ipairs(redis.call('ZRANGE', E, 0, -1)) do
-    local record = redis.call('HGET', P, owner)
+  local kind = room()
+  local holders = call('ZCARD', E)
+  if kind == 's' or holders == 0 then return save_pool(kind, holders, 0) end
+  if holders > 4 * BATCH then return end
+  local taken = 0
+  for _, record in ipairs(call('HMGET', P, unpack(call('ZRANGE', E, '0', '-1')))) do
     if not record then return end
     taken = taken + tonumber(words(record, 9)[4])
   end
   save_pool(kind, taken, 0)
 end
 
--- Takes one out of the pool. True if it was in there.
-local function leave_pool(owner)
-  local ended = redis.call('ZREM', E, owner) == 1
-  local record = redis.call('HGET', P, owner)
-  if not record then
-    if ended then recount() end
-    return false
-  end
+-- Takes holders out of the pool.
+local function leave(owners)
   local kind, taken = room()
-  redis.call('HDEL', P, owner)
-  if kind == 's' or kind == 'p' then
-    save_pool(kind, taken - tonumber(words(record, 9)[4]), 0)
+  -- A pool whose marker was taken away by force or by another client is no pool.
+  if kind == '-' or kind == 'x' then return end
+  local terms, records, freed = call('ZREM', E, unpack(owners)), 0, 0
+  for _, record in ipairs(call('HMGET', P, unpack(owners))) do
+    if record then
+      records, freed = records + 1, freed + tonumber(string.match(record, '^%S+ %S+ %S+ (%d+)'))
+    end
   end
-  return true
+  if records > 0 then
+    call('HDEL', P, unpack(owners))
+    save_pool(kind, taken - freed, 0)
+  end
+  if terms > records and value then recount() end
 end
 
 local function drop_ended()
   local kind = room()
-  if kind == '-' or kind == 'x' then
-    -- A pool whose marker was taken away by force or by another client is no pool.
-    redis.call('DEL', P, E)
-  else
-    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', number(now))) do
-      leave_pool(owner)
-    end
-  end
-end
-
--- The first in line who still waits: owner and its record. Ghosts and the ended are dropped.
-local function head()
-  while true do
-    local owner = redis.call('LINDEX', Q, 0)
-    if not owner then return nil end
-    local record = redis.call('HGET', W, owner)
-    if record then
-      record = words(record, 10)
-      if tonumber(record[1]) > now then return owner, record end
-      redis.call('HDEL', W, owner)
-    end
-    redis.call('LPOP', Q)
-  end
+  if kind == '-' or kind == 'x' then return false end
+  local most = number(2 * BATCH)
+  local ended = call('ZRANGEBYSCORE', E, '-inf', number(now), 'LIMIT', '0', most)
+  if #ended > 0 then leave(ended) end
+  return #ended == 2 * BATCH
 end
 
 local function admits(kind, taken, w)
   if w[3] == 'x' then return kind == '-' end
   if w[3] == 's' then return kind == '-' or kind == 's' end
-  return (kind == '-' or kind == 'p') and taken + tonumber(w[4]) <= tonumber(w[5])
+  local take = tonumber(w[4])
+  return (kind == '-' or kind == 'p') and take > 0 and taken + take <= tonumber(w[5])
 end
 
--- Gives the lock to the one with this record. On a quorum, its token has a floor.
-local function grant(owner, w, floor)
-  local token, ttl = mint(floor), tonumber(w[6])
-  if w[3] == 'x' then
-    local mark = redis.call('EXISTS', Q) == 1 and '!' or ' '
-    local value = table.concat({token, number(now), w[8], w[9], w[10]}, ' ')
-    redis.call('SET', K, owner .. mark .. value, 'PX', w[6])
-  else
-    local kind, taken = room()
-    local record = {token, number(now), w[3], w[4], w[5], w[6], w[8], w[9], w[10]}
-    redis.call('HSET', P, owner, table.concat(record, ' '))
-    redis.call('ZADD', E, number(now + ttl), owner)
-    save_pool(w[3], taken + tonumber(w[4]), ttl)
+-- Gives the lock to claims {owner, w = record, term = ms}: one alone, or several of one kind. Each
+-- gets its token; on a quorum, tokens have a floor.
+local function grant(claims, floor)
+  local kind = claims[1].w[3]
+  if kind == 'x' then
+    local one = claims[1]
+    one.token = mint(now, floor)
+    local w = one.w
+    value = table.concat({one.owner .. '!' .. one.token, number(now), w[8], w[9], w[10]}, ' ')
+    call('SET', K, value, 'PX', number(one.term))
+    return
   end
-  return token
-end
-
--- Too many ghosts: writes the line anew. Each ghost pays for it once.
-local function sweep()
-  local length = redis.call('LLEN', Q)
-  if length <= 2 * redis.call('HLEN', W) + 64 then return end
-  local line = redis.call('LRANGE', Q, 0, -1)
-  local left = redis.call('PTTL', Q)
-  redis.call('DEL', Q)
-  for _, owner in ipairs(line) do
-    if redis.call('HEXISTS', W, owner) == 1 then redis.call('RPUSH', Q, owner) end
+  local held_as, taken = room()
+  -- What is left of an earlier pool ends here.
+  if held_as == '-' then call('UNLINK', P, E) end
+  local records, ends, longest = {}, {}, 0
+  for _, one in ipairs(claims) do
+    local w = one.w
+    one.token = mint(now, floor)
+    records[#records + 1] = one.owner
+    local record = {one.token, number(now), kind, w[4], w[5], w[6], w[8], w[9], w[10]}
+    records[#records + 1] = table.concat(record, ' ')
+    ends[#ends + 1] = number(now + one.term)
+    ends[#ends + 1] = one.owner
+    taken, longest = taken + tonumber(w[4]), math.max(longest, one.term)
   end
-  if left > 0 then redis.call('PEXPIRE', Q, left) end
+  call('HSET', P, unpack(records))
+  call('ZADD', E, unpack(ends))
+  save_pool(kind, taken, longest)
 end
 
--- Somebody waits: tells the holder's release to look. A foreign holder's value is left alone.
-local function mark()
-  local start = redis.call('GETRANGE', K, 0, 32)
-  if #start == 33 and string.find(start, '^%x+ $') then redis.call('SETRANGE', K, 32, '!') end
-end
-
--- What `owner` has now: its token and the start of its term in ms, or nil.
+-- What `owner` has now: its token and how it holds, or nil.
 local function held(owner)
-  local value = redis.call('GET', K)
   if not value then return nil end
-  if string.sub(value, 1, 32) == owner then
-    local v = words(string.sub(value, 34), 2)
-    return v[1], v[2], 'x'
-  end
-  if string.sub(value, 1, 5) ~= 'pool ' then return nil end
-  local ends = redis.call('ZSCORE', E, owner)
-  -- Whose record was lost does not hold any more.
-  local record = redis.call('HGET', P, owner)
+  if string.sub(value, 1, 32) == owner then return words(string.sub(value, 34), 2)[1], 'x' end
+  if room() == 'x' then return nil end
+  local ends = call('ZSCORE', E, owner)
+  -- A holder whose record was lost does not hold any more.
+  local record = call('HGET', P, owner)
   if record and ends and tonumber(ends) > now then
-    record = words(record, 9)
-    return record[1], record[2], record[3]
+    record = words(record, 3)
+    return record[1], 'pool'
   end
   return nil
 end
 
+-- Starts the term of a holder anew. First what a server out of memory still does; after it, it does
+-- the rest, too.
+local function extend(owner, as, ttl)
+  if as == 'x' then
+    call('PEXPIRE', K, number(ttl))
+    return
+  end
+  local left = call('PTTL', K)
+  call('PEXPIRE', K, number(math.max(left, ttl)))
+  call('ZADD', E, number(now + ttl), owner)
+  if left < ttl then
+    call('PEXPIRE', P, number(ttl))
+    call('PEXPIRE', E, number(ttl))
+  end
+end
+
+-- The last in line and its ticket.
+local function tail() return call('ZRANGE', Q, '-1', '-1', 'WITHSCORES') end
+
+-- Puts a claim at the end of the line, behind `last`. The clock may have been set back.
+local function join(owner, last)
+  local ticket = tonumber(us)
+  if last[2] then ticket = math.max(ticket, tonumber(last[2]) + 1) end
+  call('ZADD', Q, number(ticket), owner)
+end
+
+-- The line lasts as long as any place in it: twice as long as needed, so that it is seldom extended.
+local function keep_line(lease)
+  if call('PTTL', W) < lease then
+    call('PEXPIRE', W, number(2 * lease))
+    call('PEXPIRE', Q, number(2 * lease))
+  end
+end
+
+-- A claim waits: tells the holder's release to look. A foreign holder's value is left alone.
+local function mark()
+  if value and #value > 32 and string.find(string.sub(value, 1, 33), '^%x+ $') then
+    call('SETRANGE', K, '32', '!')
+  end
+end
+
+-- Takes waiters out of the line.
+local function drop(owners)
+  if #owners == 0 then return end
+  call('ZREM', Q, unpack(owners))
+  call('HDEL', W, unpack(owners))
+end
+
 -- How long until a holder's term ends that may be in the way, in ms; -1 if nobody holds.
 local function obstacle()
-  local first = room() == 'x' and {} or redis.call('ZRANGE', E, 0, 0, 'WITHSCORES')
+  local kind = room()
+  local first = (kind == 's' or kind == 'p') and call('ZRANGE', E, '0', '0', 'WITHSCORES') or {}
   if first[2] then return math.max(tonumber(first[2]) - now, 1) end
-  return math.max(redis.call('PTTL', K), -1)
+  return value and math.max(call('PTTL', K), -1) or -1
 end
 
 --@line

@@ -5,26 +5,27 @@
 -- Returns 1 if the owner held the lock, 0 if not.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
+local value = redis.call('GET', K)
 
+--@mint
 --@engine
 
-local value = redis.call('GET', K)
 local mine = value and (value == owner or value == ARGV[3] or (#owner == 32 and string.sub(value, 1, 32) == owner))
 local released = 0
 -- A pool without records has nobody in it who could leave.
-if mine and (room() == 'x' or redis.call('EXISTS', P) == 0) then
-  redis.call('DEL', K)
-  released = 1
+if mine and (room() == 'x' or call('EXISTS', P) == 0) then
+  call('UNLINK', K)
+  value, released = false, 1
 elseif held(owner) then
-  leave_pool(owner)
+  leave({owner})
   released = 1
 end
 if released == 1 then
-  mint()
-  redis.call('LPUSH', KEYS[7], ARGV[2])
-  redis.call('LTRIM', KEYS[7], 0, 999)
+  mint(now)
+  call('LPUSH', KEYS[7], ARGV[2])
+  call('LTRIM', KEYS[7], '0', '999')
 end
 -- It may come back, at the end of the line: nothing of its old place may be left.
-if redis.call('HDEL', W, owner) == 1 then redis.call('LREM', Q, 0, owner) end
-admit(nil)
+drop({owner})
+if admit(nil) then hand_on() end
 return released

@@ -1,25 +1,39 @@
--- A snapshot of one lock.
+-- Shows a lock, one page of its pool and its line at a time.
 -- KEYS  K, Q, W, P, E
+-- ARGV  1 where to go on in the pool: '0' at first  2 the last ticket seen in the line: '-inf' at first;
+--       '-' for either: not wanted
 -- Returns {server ms, value of K or nil, its PTTL, {owner, end, record, ...} of the pool,
---          {owner, record, ...} of the line, in order}. Ghosts and the ended are left out.
+--          {owner, record, ...} of the line, in order, and both places to go on, '-' at their ends}.
+-- Holders and places that have ended are left out. A holder may be on two pages; one that holds from
+-- the first page to the last is on one at least. A waiter is on one page at most.
 local K, Q, W, P, E = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local value = redis.call('GET', K)
-local pool, line = {}, {}
-if value and string.find(value, '^pool [sp] %d+$') then
-  local ends = redis.call('ZRANGE', E, 0, -1, 'WITHSCORES')
-  for i = 1, #ends, 2 do
-    local record = redis.call('HGET', P, ends[i])
-    if record and tonumber(ends[i + 1]) > now then
-      pool[#pool + 1], pool[#pool + 2], pool[#pool + 3] = ends[i], ends[i + 1], record
+local PAGE = 128
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local value, pool, line = call('GET', K), {}, {}
+local pool_at, line_at = '-', '-'
+
+if ARGV[1] ~= '-' and value and string.find(value, '^pool [sp] %d+$') then
+  local page = call('HSCAN', P, ARGV[1], 'COUNT', tostring(PAGE))
+  if page[1] ~= '0' then pool_at = page[1] end
+  for i = 1, #page[2], 2 do
+    local ends = call('ZSCORE', E, page[2][i])
+    if ends and tonumber(ends) > now then
+      pool[#pool + 1], pool[#pool + 2], pool[#pool + 3] = page[2][i], ends, page[2][i + 1]
     end
   end
 end
-for _, owner in ipairs(redis.call('LRANGE', Q, 0, -1)) do
-  local record = redis.call('HGET', W, owner)
-  if record and tonumber(string.match(record, '^%d+')) > now then
-    line[#line + 1], line[#line + 2] = owner, record
+
+if ARGV[2] ~= '-' then
+  local from = ARGV[2] == '-inf' and ARGV[2] or '(' .. ARGV[2]
+  local page = call('ZRANGEBYSCORE', Q, from, '+inf', 'WITHSCORES', 'LIMIT', '0', tostring(PAGE))
+  if #page == 2 * PAGE then line_at = page[#page] end
+  for i = 1, #page, 2 do
+    local record = call('HGET', W, page[i])
+    if record and tonumber(string.match(record, '^%d+')) > now then
+      line[#line + 1], line[#line + 2] = page[i], record
+    end
   end
 end
-return {string.format('%.0f', now), value, redis.call('PTTL', K), pool, line}
+return {string.format('%.0f', now), value, call('PTTL', K), pool, line, pool_at, line_at}

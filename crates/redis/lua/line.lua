@@ -1,43 +1,90 @@
--- The line of one server: who is first gets the lock.
+-- The line of one server: the first in line gets the lock.
 
--- Whether the waiter's client listens here. To publish tells less: a message also goes to whoever
--- listens at a replica, and is not counted.
-local function listens(w)
-  if w[7] == '-' then return false end
+-- On which of these claims' channels a client listens here. To publish tells less: a message also goes
+-- to those that listen at a replica, and is not counted.
+local function listened(claims)
+  local channels, known = {}, {['-'] = true}
+  for _, one in ipairs(claims) do
+    local channel = one.w[7]
+    if not known[channel] then
+      known[channel] = true
+      channels[#channels + 1] = channel
+    end
+  end
+  local listens = {}
+  if #channels == 0 then return listens end
   local count = PUBLISH == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
-  return redis.call('PUBSUB', count, w[7])[2] > 0
+  local counts = call('PUBSUB', count, unpack(channels))
+  for i = 1, #counts, 2 do listens[counts[i]] = counts[i + 1] > 0 end
+  return listens
 end
 
--- Nobody hears of the grant: its client is dead, or on its way back and will ask before its place
--- would have ended. Until it does, the grant lasts no longer than the place would have.
-local function curb(owner, w)
-  local left = math.min(tonumber(w[1]) - now, tonumber(w[6]))
-  if w[3] == 'x' then
-    redis.call('PEXPIRE', K, number(left))
-  else
-    redis.call('ZADD', E, number(now + left), owner)
+-- Grants, and tells each one's client, but for `me`, which hears it from the reply.
+local function let_in(claims, me)
+  local listens = listened(claims)
+  for _, one in ipairs(claims) do
+    one.term = tonumber(one.w[6])
+    if one.owner ~= me and not listens[one.w[7]] then
+      -- The client is dead, or on its way back and will ask before its place would have ended. Until
+      -- it does, the grant lasts no longer than the place would have. It is not published: a client
+      -- that hears of a grant may count on its whole term.
+      one.term = math.min(tonumber(one.w[1]) - now, one.term)
+    end
+  end
+  grant(claims)
+  for _, one in ipairs(claims) do
+    if one.owner ~= me and listens[one.w[7]] then
+      call(PUBLISH, one.w[7], one.owner .. ' ' .. one.token .. ' ' .. number(now))
+    end
   end
 end
 
--- Admits from the head of the line as long as there is room, and tells each one's client, but for
--- `me`, which hears it from the reply.
+-- From the first in line on: those to take out of it, those of them to let in, and whether the next
+-- one, if any, has to wait.
+local function choose(owners)
+  local kind, taken = room()
+  local out, claims = {}, {}
+  for i, record in ipairs(call('HMGET', W, unpack(owners))) do
+    local w = record and words(record, 10)
+    if w and tonumber(w[1]) > now then
+      if not admits(kind, taken, w) then return out, claims, true end
+      claims[#claims + 1] = {owner = owners[i], w = w}
+      kind, taken = w[3], taken + tonumber(w[4])
+    end
+    out[#out + 1] = owners[i]
+  end
+  return out, claims, kind == 'x'
+end
+
+-- Admits from the head of the line as long as there is room. True if there is more to do.
 local function admit(me)
-  drop_ended()
-  while true do
-    local owner, w = head()
-    if not owner then return end
-    local kind, taken = room()
-    if not admits(kind, taken, w) then return end
-    redis.call('LPOP', Q)
-    redis.call('HDEL', W, owner)
-    local token = grant(owner, w)
-    if owner ~= me then
-      if listens(w) then
-        redis.call(PUBLISH, w[7], owner .. ' ' .. token .. ' ' .. number(now))
-      else
-        -- And it is not published: whoever hears of a grant may count on its whole term.
-        curb(owner, w)
-      end
+  local more = drop_ended()
+  -- Most often only the first may be let in, or none.
+  local size, seen, admitted = 1, 0, 0
+  while room() ~= 'x' do
+    local owners = call('ZRANGE', Q, '0', number(size - 1))
+    if #owners == 0 then break end
+    local out, claims, blocked = choose(owners)
+    drop(out)
+    if #claims > 0 then let_in(claims, me) end
+    if blocked or #owners < size then break end
+    size, seen, admitted = BATCH, seen + #owners, admitted + #claims
+    if seen >= 3 * BATCH or admitted >= BATCH then return true end
+  end
+  return more
+end
+
+-- There is more to do than this call did. The client of the last in line goes on (with refresh.lua):
+-- it has a claim that waits until everything is done. If it is dead, others find out when they poll.
+local function hand_on()
+  for _, place in ipairs({'-1', '0'}) do
+    local owner = call('ZRANGE', Q, place, place)[1]
+    local record = owner and call('HGET', W, owner)
+    if not record then return end
+    local w = words(record, 10)
+    if listened({{w = w}})[w[7]] then
+      call(PUBLISH, w[7], owner .. ' more')
+      return
     end
   end
 end

@@ -1,30 +1,72 @@
 -- Gives up a claim, whether it holds or waits, and hands the lock to the next in line.
 -- KEYS  K, Q, W, P, E, T
--- ARGV  1 owner  2 'stay': keep its place in line (only on a quorum)
+-- ARGV  1 owner; on a quorum, whose lines decide nothing:  2 'stay' to keep its place, or 'leave'
 -- Returns 1 if the owner held the lock, 0 if not.
+--
+-- To hand the lock from one holder to the next takes nine calls: GET K (is it mine?), TIME (the term of
+-- the next), ZPOPMIN (the next), HGET and HDEL (its record, and what is left of mine), INCR (its
+-- token), SET K, PUBSUB (does its client listen?), PUBLISH.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 
--- Mine, and nobody waits.
 local value = redis.call('GET', K)
 local mine = value and string.sub(value, 1, 32) == owner
+-- Mine, and no claim waits.
 if mine and string.sub(value, 33, 33) == ' ' then
   redis.call('DEL', K)
   return 1
+end
+
+--@mint
+
+-- Mine, and the next in line wants it alone.
+if mine and not ARGV[2] then
+  local call = redis.call
+  local time = call('TIME')
+  local since = time[1] .. string.sub(string.sub('00000' .. time[2], -6), 1, 3)
+  local now = tonumber(since)
+  local first, ticket = unpack(call('ZPOPMIN', Q))
+  if not first then
+    -- Records without a line are of no use.
+    call('UNLINK', K, W)
+    return 1
+  end
+  local record = first ~= owner and call('HGET', W, first)
+  local ends, ttl, inbox, who
+  if record then
+    ends, ttl, inbox, who = string.match(record, '^(%d+) %d+ x %d+ %d+ (%d+) (%S+) (.*)$')
+  end
+  if ends and tonumber(ends) > now then
+    -- One that holds should not wait, too.
+    if call('HDEL', W, owner, first) == 2 then call('ZREM', Q, owner) end
+    local token = mint(now)
+    local granted = first .. '!' .. token .. ' ' .. since .. ' ' .. who
+    local count = PUBLISH == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
+    if inbox ~= '-' and call('PUBSUB', count, inbox)[2] > 0 then
+      call('SET', K, granted, 'PX', ttl)
+      call(PUBLISH, inbox, first .. ' ' .. token .. ' ' .. since)
+    else
+      -- See let_in of line.lua.
+      local term = math.min(tonumber(ends) - now, tonumber(ttl))
+      call('SET', K, granted, 'PX', string.format('%.0f', term))
+    end
+    return 1
+  end
+  -- Not so simple: it is looked at again.
+  call('ZADD', Q, ticket, first)
 end
 
 --@engine
 
 local released = 0
 if mine then
-  redis.call('DEL', K)
-  released = 1
-elseif held(owner) then
-  leave_pool(owner)
-  released = 1
+  call('UNLINK', K)
+  value, released = false, 1
 else
-  leave_pool(owner)
+  if held(owner) then released = 1 end
+  leave({owner})
 end
-if ARGV[2] ~= 'stay' and redis.call('HDEL', W, owner) == 1 then sweep() end
-admit(ARGV[2] == 'stay' and owner or nil)
+local stay = ARGV[2] == 'stay'
+if not stay then drop({owner}) end
+if admit(stay and owner or nil) then hand_on() end
 return released

@@ -12,13 +12,14 @@ if string.sub(value, 1, 5) ~= 'pool ' then return 0 end
 local ends = redis.call('ZSCORE', E, ARGV[1])
 if not ends or redis.call('HEXISTS', P, ARGV[1]) == 0 then return 0 end
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if tonumber(ends) <= now then return 0 end
-local ttl = tonumber(ARGV[2])
+local ttl, left = tonumber(ARGV[2]), redis.call('PTTL', K)
 -- First what a server out of memory still does; after it, it does the rest, too.
-redis.call('PEXPIRE', K, string.format('%.0f', math.max(redis.call('PTTL', K), ttl)))
+redis.call('PEXPIRE', K, string.format('%.0f', math.max(left, ttl)))
 redis.call('ZADD', E, string.format('%.0f', now + ttl), ARGV[1])
-for _, key in ipairs({P, E}) do
-  if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ARGV[2]) end
+if left < ttl then
+  redis.call('PEXPIRE', P, ARGV[2])
+  redis.call('PEXPIRE', E, ARGV[2])
 end
 return 1

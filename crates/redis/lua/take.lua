@@ -2,16 +2,13 @@
 -- KEYS  K, Q, T
 -- ARGV  1 owner  2 ttl ms  3 '<pid> <host> <label>'
 -- Returns 'granted <token>' | 'held', by another | 'ask', as claim.lua has to look
-local K, call = KEYS[1], redis.call
+local K, T, call = KEYS[1], KEYS[3], redis.call
+
+--@mint
+
 if call('EXISTS', K, KEYS[2]) == 0 then
   local t = call('TIME')
-  local floor = (t[1] * 1000000 + t[2] - t[2] % 1000) / 1000 * 1024
-  local token = call('INCR', KEYS[3])
-  if token < floor then
-    call('SET', KEYS[3], floor)
-    token = floor
-  end
-  token = string.format('%d', token)
+  local token = mint(t[1] * 1000 + (t[2] - t[2] % 1000) / 1000)
   call('SET', K, ARGV[1] .. ' ' .. token .. ' - ' .. ARGV[3], 'PX', ARGV[2])
   return 'granted ' .. token
 end

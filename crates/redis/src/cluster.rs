@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, select_ok};
 use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::config::{RedisConfig, Topology};
+use crate::fault::fault;
 use crate::keys::SLOTS;
 use crate::link::{Link, Trouble};
+use crate::pace::Pace;
 use crate::servers::Address;
-use crate::wire::{Command, Hearer, Value, cmd};
+use crate::wire::{Command, Hearer, Refusal, Value, cmd};
 
 pub(crate) struct Cluster {
     config: RedisConfig,
@@ -20,7 +24,12 @@ pub(crate) struct Cluster {
     /// The last slot of each range, its first, and the master that serves it.
     map: RwLock<Map>,
     links: Mutex<HashMap<Address, Link>>,
-    learning: AtomicBool,
+    /// The look-up that is under way, if one is.
+    refreshing: Mutex<Option<Refresh>>,
+    pace: Pace,
+    /// Whether the nodes are older than 7.0: then there is no `CLUSTER SHARDS`, and there are no
+    /// sharded channels.
+    old: AtomicBool,
     /// How often a node did not know everything, or did not answer: each time another is asked first.
     turn: AtomicUsize,
 }
@@ -35,14 +44,7 @@ const MORE: usize = 2;
 
 const REACH: &str = "reach the Cluster";
 
-/// The one task that looks up who serves what.
-struct Learning(Arc<Cluster>);
-
-impl Drop for Learning {
-    fn drop(&mut self) {
-        self.0.learning.store(false, Ordering::Release);
-    }
-}
+type Refresh = Shared<BoxFuture<'static, Result<()>>>;
 
 impl Cluster {
     pub(crate) async fn connect(
@@ -56,7 +58,9 @@ impl Cluster {
             seeds: seeds.to_vec(),
             map: RwLock::default(),
             links: Mutex::default(),
-            learning: AtomicBool::new(false),
+            refreshing: Mutex::default(),
+            pace: Pace::of_lookups(),
+            old: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         };
         let learnt = tokio::time::timeout(config.timeout, cluster.learn()).await;
@@ -82,16 +86,26 @@ impl Cluster {
                 None => (self.address(slot).await?, false),
             };
             let link = self.link_to(&address)?;
-            let outcome = match &mut also {
-                // The node takes in the slot piece by piece, and must be told that we know.
-                _ if ask => {
-                    link.try_send_both(operation, &asking, command).await.map(|both| both.1)
+            // The node takes in the slot piece by piece, and must be told that we know. What is to
+            // be confirmed is confirmed by the node that has it.
+            let outcome = match (&mut also, ask) {
+                (None, false) => link.try_send(operation, command).await,
+                (None, true) => {
+                    let replies = link.try_send_all(operation, [&asking, command]).await;
+                    replies.map(|[_, value]| value)
                 }
-                None => link.try_send(operation, command).await,
-                Some((behind, reply)) => {
-                    link.try_send_both(operation, command, behind).await.map(|both| {
-                        **reply = both.1;
-                        both.0
+                (Some((behind, reply)), false) => {
+                    let replies = link.try_send_all(operation, [command, behind]).await;
+                    replies.map(|[value, behind]| {
+                        **reply = behind;
+                        value
+                    })
+                }
+                (Some((behind, reply)), true) => {
+                    let replies = link.try_send_all(operation, [&asking, command, behind]).await;
+                    replies.map(|[_, value, behind]| {
+                        **reply = behind;
+                        value
                     })
                 }
             };
@@ -117,7 +131,7 @@ impl Cluster {
         for _ in 0..REDIRECTIONS {
             let address = self.address(slot).await.map_err(Trouble::Fault)?;
             let link = self.link_to(&address).map_err(Trouble::Fault)?;
-            done = link.subscribe("SSUBSCRIBE", channel).await;
+            done = link.subscribe(self.subscribe_command(), channel).await;
             let to = match &done {
                 Err(Trouble::Refused(refusal)) if refusal.code == "MOVED" => refusal.address(),
                 Err(_) => {
@@ -133,6 +147,15 @@ impl Cluster {
         done
     }
 
+    /// Whether the nodes are older than 7.0.
+    pub(crate) fn is_old(&self) -> bool {
+        self.old.load(Ordering::Acquire)
+    }
+
+    fn subscribe_command(&self) -> &'static str {
+        if self.is_old() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
+    }
+
     /// The same Cluster, as it is known here, over connections of its own, which are made when they
     /// are needed.
     pub(crate) fn beside(&self) -> Self {
@@ -142,7 +165,9 @@ impl Cluster {
             seeds: self.seeds.clone(),
             map: RwLock::new(self.map.read().clone()),
             links: Mutex::default(),
-            learning: AtomicBool::new(false),
+            refreshing: Mutex::default(),
+            pace: Pace::of_lookups(),
+            old: AtomicBool::new(self.is_old()),
             turn: AtomicUsize::new(0),
         }
     }
@@ -183,23 +208,28 @@ impl Cluster {
         self.masters().iter().map(|master| self.link_to(master)).collect()
     }
 
+    /// A link to a master that can be reached: whichever answers first.
     pub(crate) async fn any(&self) -> Result<Link> {
-        let mut last = silent(&self.config);
-        for master in self.masters() {
-            let link = self.link_to(&master)?;
-            match link.connection().await {
-                Ok(_) => return Ok(link),
-                Err(error) => last = error,
+        let links: Vec<Link> =
+            self.masters().iter().map(|master| self.link_to(master)).collect::<Result<_>>()?;
+        let reached = links.into_iter().map(|link| {
+            async move {
+                link.connection().await?;
+                Ok(link)
             }
+            .boxed()
+        });
+        match reached.collect::<Vec<_>>() {
+            none if none.is_empty() => Err(silent(&self.config)),
+            reached => select_ok(reached).await.map(|(link, _)| link),
         }
-        Err(last)
     }
 
-    async fn address(&self, slot: u16) -> Result<Address> {
+    async fn address(self: &Arc<Self>, slot: u16) -> Result<Address> {
         if let Some(address) = self.known(slot) {
             return Ok(address);
         }
-        self.learn().await?;
+        self.refresh().await?;
         self.known(slot).ok_or_else(|| {
             let why = "no master serves the lock's slot: a part of the Cluster is down";
             Error::new(ErrorKind::Unreachable, REACH, why)
@@ -227,14 +257,28 @@ impl Cluster {
 
     /// Something did not arrive: look again who serves what, without waiting for it.
     fn doubt(self: &Arc<Self>) {
-        if self.learning.swap(true, Ordering::AcqRel) {
-            return;
+        drop(self.refresh());
+    }
+
+    /// Looks up who serves what, for all who ask while it goes on, and not at the rate of errors.
+    fn refresh(self: &Arc<Self>) -> Refresh {
+        let mut refreshing = self.refreshing.lock();
+        // One that ended with its runtime is of no use.
+        if let Some(refresh) = refreshing.as_ref().filter(|refresh| refresh.peek().is_none()) {
+            return refresh.clone();
         }
-        // The task may end with its runtime.
-        let learning = Learning(Arc::clone(self));
-        tokio::spawn(async move {
-            let _late = tokio::time::timeout(learning.0.config.timeout, learning.0.learn()).await;
+        let cluster = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            tokio::time::sleep_until(cluster.pace.turn()).await;
+            let learnt = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
+            *cluster.refreshing.lock() = None;
+            learnt.unwrap_or_else(|_| Err(silent(&cluster.config)))
         });
+        let gone = || Error::new(ErrorKind::Unreachable, REACH, "its runtime has ended");
+        let refresh = task.map(move |learnt| learnt.unwrap_or_else(|_| Err(gone())));
+        let refresh = refresh.boxed().shared();
+        *refreshing = Some(refresh.clone());
+        refresh
     }
 
     fn masters(&self) -> Vec<Address> {
@@ -272,8 +316,11 @@ impl Cluster {
             return Err(last);
         }
         *self.map.write() = fullest;
+        // Those that are asked who serves what keep their connections.
         let masters = self.masters();
-        self.links.lock().retain(|address, _| masters.contains(address));
+        let is_asked =
+            |address: &Address| masters.contains(address) || self.seeds.contains(address);
+        self.links.lock().retain(|address, _| is_asked(address));
         Ok(())
     }
 
@@ -281,20 +328,31 @@ impl Cluster {
         // One that is gone must not take the time that another needs.
         let limit = self.config.timeout / 3;
         let link = self.link_to(address)?;
-        let ask = cmd("CLUSTER").arg("SHARDS");
-        let shards = tokio::time::timeout(limit, link.send(REACH, &ask)).await;
-        let shards = shards.unwrap_or_else(|_| Err(silent(&self.config)))?;
-        let mut map = BTreeMap::new();
-        for shard in shards.array().unwrap_or_default() {
-            if let Some((slots, master)) = self.shard(&shard, &address.0) {
-                map.extend(slots.into_iter().map(|(first, last)| (last, (first, master.clone()))));
-            }
-        }
+        let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;
+        let map = map.unwrap_or_else(|_| Err(silent(&self.config)))?;
         if map.is_empty() {
             let why = "the Cluster serves no slot: see CLUSTER INFO";
             return Err(Error::new(ErrorKind::Unreachable, REACH, why));
         }
         Ok(map)
+    }
+
+    async fn look_up(&self, link: &Link, asked: &str) -> Result<Map> {
+        if !self.is_old() {
+            match link.try_send(REACH, &cmd("CLUSTER").arg("SHARDS")).await? {
+                Value::Refusal(refusal) if is_unknown(&refusal) => {}
+                Value::Refusal(refusal) => return Err(fault(REACH, &refusal)),
+                shards => {
+                    let shards = shards.array().unwrap_or_default();
+                    let shards = shards.iter().filter_map(|shard| self.shard(shard, asked));
+                    return Ok(map_of(shards));
+                }
+            }
+        }
+        let slots = link.send(REACH, &cmd("CLUSTER").arg("SLOTS")).await?.array();
+        self.old.store(true, Ordering::Release);
+        let ranges = slots.unwrap_or_default();
+        Ok(map_of(ranges.into_iter().filter_map(|range| slot_range(range, asked))))
     }
 
     /// A shard's slots, and its master that is alive. One that was replaced is named with no
@@ -315,6 +373,31 @@ impl Cluster {
         let host = named.or_else(|| says(node, "ip")).unwrap_or_default();
         Some((ranges(&slots), complete((host, port?.parse().ok()?), asked)))
     }
+}
+
+fn map_of(shards: impl Iterator<Item = (Vec<(u16, u16)>, Address)>) -> Map {
+    let ranges = shards.flat_map(|(slots, master)| {
+        slots.into_iter().map(move |(first, last)| (last, (first, master.clone())))
+    });
+    ranges.collect()
+}
+
+/// Whether a node does not know the subcommand. Before 7.0, it says so of its arguments.
+fn is_unknown(refusal: &Refusal) -> bool {
+    refusal.code == "ERR"
+        && (refusal.words.contains("nknown subcommand") || refusal.words.contains("SHARDS"))
+}
+
+/// One entry of `CLUSTER SLOTS`: first, last, the master, its replicas.
+fn slot_range(range: Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
+    let Value::Array(parts) = range else { return None };
+    let [Value::Integer(first), Value::Integer(last), Value::Array(master), ..] = &parts[..] else {
+        return None;
+    };
+    let host = master.first()?.text().unwrap_or_default();
+    let port = master.get(1)?.text()?.parse().ok()?;
+    let bounds = [u16::try_from(*first).ok()?, u16::try_from(*last).ok()?];
+    Some((ranges(&bounds), complete((host, port), asked)))
 }
 
 /// First and last slots, as a node lists them. What no Cluster has is left out.

@@ -31,12 +31,12 @@ pub(crate) fn silent(config: &RedisConfig) -> Error {
 }
 
 /// There is no connection.
-pub(crate) fn unmade((host, port): &(String, u16), error: &io::Error) -> Error {
+pub(crate) fn unmade(server: &str, error: &io::Error) -> Error {
     if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
-        let why = format!("TLS with {host}:{port} failed: {error}; check `ca`, `cert` and `key`");
+        let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
         return Error::new(ErrorKind::Denied, CONNECT, why);
     }
-    let why = format!("{host}:{port}: {error}; check that it runs");
+    let why = format!("{server}: {error}; check that it runs");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
@@ -86,6 +86,10 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "ERR" if said.contains("'EVALSHA'") || said.contains("'SCRIPT'") => {
             (ErrorKind::Invalid, "this server runs no scripts: is it a Sentinel?")
         }
+        "ERR" if said.contains("scripting engine") => (
+            ErrorKind::Unsupported,
+            "the server has no Lua engine: load Valkey's Lua module, or use a build that has it",
+        ),
         "ERR" if said.contains("not an integer") || said.contains("would overflow") => {
             (ErrorKind::Damaged, "the key of the last token holds no token: delete it")
         }
@@ -95,7 +99,7 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "ERR" if said.contains("DB index is out of range") => {
             (ErrorKind::Invalid, "there is no such database number")
         }
-        "NOPROTO" => (ErrorKind::Unsupported, "the server is too old: it must be 6.0 or later"),
+        "NOPROTO" => (ErrorKind::Unsupported, "the server is too old: it must be 6.2 or later"),
         "ERR" if said.contains("nknown subcommand") || said.contains("unknown command") => {
             (ErrorKind::Unsupported, "the server does not know a command: it is too old")
         }

@@ -23,6 +23,9 @@ use crate::wire::{Arg, Hearer};
 /// So many waiters are refreshed in one call: the server is busy for a millisecond at most.
 const BATCH: usize = 256;
 
+/// So many calls in a row admit others, before those who wait here are refreshed again.
+const GO_ON: usize = 64;
+
 /// The waiters of one store.
 pub(crate) struct Inbox {
     inner: Arc<Inner>,
@@ -60,6 +63,8 @@ struct Waiter {
     anchor: Option<Anchor>,
     ask_again_in: Option<Duration>,
     news: Option<News>,
+    /// The server has said that there is more to do in the line than one call does.
+    more: bool,
     bell: Arc<Notify>,
 }
 
@@ -161,6 +166,7 @@ impl Inbox {
             anchor: None,
             ask_again_in: None,
             news: None,
+            more: false,
             bell: Arc::new(Notify::new()),
         });
         (waiter.lease, waiter.poll) = (lease, poll);
@@ -226,8 +232,11 @@ impl Inbox {
 
     fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let books = &mut *self.inner.desk.0.lock();
-        let waiter = books.claims.get(&claim.owner)?;
-        let due = waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll));
+        let waiter = books.claims.get_mut(&claim.owner)?;
+        let due = match std::mem::take(&mut waiter.more) {
+            true => Duration::ZERO,
+            false => waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll)),
+        };
         let due = Instant::now() + due;
         let tend = |bell: &Arc<Notify>| {
             let inner = Arc::downgrade(&self.inner);
@@ -328,11 +337,13 @@ impl Inner {
         self.desk.postpone(name, poll);
         let keys = self.keyring.keys(name);
         let lease = lease.as_millis() as u64;
+        let mut more = false;
         for batch in owners.chunks(BATCH) {
             match self.refresh_batch(&keys, lease, batch).await {
                 Ok((again, gone)) => {
                     self.desk.ring(gone.iter());
-                    if let Some(again) = again {
+                    more = again == Some(Duration::ZERO);
+                    if let Some(again) = again.filter(|_| !more) {
                         self.desk.bring_forward(name, again);
                     }
                 }
@@ -342,6 +353,23 @@ impl Inner {
                 }
             }
         }
+        if more {
+            let again = self.go_on(&keys, lease).await;
+            self.desk.bring_forward(name, again.unwrap_or(poll));
+        }
+    }
+
+    /// Admits waiters, a batch with each call, as long as there is more to do; but not for so long that
+    /// the places of those who wait here end. Returns when to look again.
+    async fn go_on(&self, keys: &Keys, lease: u64) -> Option<Duration> {
+        for _ in 0..GO_ON {
+            match self.refresh_batch(keys, lease, &[]).await {
+                Ok((Some(Duration::ZERO), _)) => {}
+                Ok((again, _)) => return again,
+                Err(_) => return None,
+            }
+        }
+        Some(Duration::ZERO)
     }
 
     async fn refresh_batch(
@@ -440,12 +468,26 @@ impl Hearer for Desk {
             tracing::debug!("a message in the inbox makes no sense");
             return;
         };
+        let books = &mut *self.0.lock();
         // Who has given up meanwhile releases what it got.
-        if let Some(waiter) = self.0.lock().claims.get_mut(&owner)
-            && !waiter.is_over(&news)
-        {
-            waiter.news = Some(news);
-            waiter.bell.notify_one();
+        let Some(waiter) = books.claims.get_mut(&owner) else { return };
+        match news {
+            Some(news) if !waiter.is_over(&news) => {
+                waiter.news = Some(news);
+                waiter.bell.notify_one();
+            }
+            Some(_) => {}
+            None => {
+                let line = books.lines.values_mut().find(|line| line.owners.contains(&owner));
+                match line {
+                    Some(line) => {
+                        line.due = Instant::now();
+                        line.bell.notify_one();
+                    }
+                    // It is not waited for yet.
+                    None => waiter.more = true,
+                }
+            }
         }
     }
 
@@ -463,13 +505,17 @@ impl Hearer for Desk {
     }
 }
 
-/// `<owner> <token or -> <server ms>`
-fn parse(payload: &str) -> Option<(OwnerId, News)> {
+/// `<owner> <token or -> <server ms>`: a grant; or `<owner> more`: there is more to do in its line than
+/// one call does, and it is for this client to go on.
+fn parse(payload: &str) -> Option<(OwnerId, Option<News>)> {
     let mut words = payload.split(' ');
     let owner = words.next()?.parse().ok()?;
-    let token = words.next()?.parse().ok().map(Token::new);
+    let token = match words.next()? {
+        "more" => return Some((owner, None)),
+        token => token.parse().ok().map(Token::new),
+    };
     let server_ms = words.next()?.parse().ok()?;
-    Some((owner, News { token, server_ms }))
+    Some((owner, Some(News { token, server_ms })))
 }
 
 #[cfg(test)]
@@ -510,8 +556,13 @@ mod tests {
     fn messages_are_read_and_nonsense_is_not() {
         let owner = OwnerId::random();
         let (heard, news) = parse(&format!("{owner} 17 99")).unwrap();
-        assert_eq!((heard, news.token, news.server_ms), (owner, Some(Token::new(17)), 99));
-        assert_eq!(parse(&format!("{owner} - 99")).unwrap().1.token, None);
+        assert_eq!(
+            (heard, news),
+            (owner, Some(News { token: Some(Token::new(17)), server_ms: 99 }))
+        );
+        let (_, news) = parse(&format!("{owner} - 99")).unwrap();
+        assert_eq!(news, Some(News { token: None, server_ms: 99 }));
+        assert_eq!(parse(&format!("{owner} more")).unwrap(), (owner, None));
         for nonsense in ["", "a b c", "0", &format!("{owner} 1")] {
             assert!(parse(nonsense).is_none(), "{nonsense}");
         }

@@ -1,47 +1,103 @@
-//! What Redis holds of a lock, read into words.
+//! What Redis holds of a lock, read page by page.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tenure_core::{
     Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token, Waiter,
 };
 
-use crate::wire::Value;
+use crate::wire::{Arg, Value};
 
-/// Reads the reply of `inspect.lua`.
-pub(crate) fn read(name: &LockName, reply: Value) -> Result<LockState> {
-    parse(name, reply).ok_or_else(|| {
-        let why = "what is stored makes no sense: was it written by another version?";
-        Error::new(ErrorKind::Damaged, "inspect", why).about(name)
-    })
+/// The replies of `inspect.lua`, put together: no call shows more than a page, so that none holds the
+/// server up.
+///
+/// Up to 128 holders and 128 waiters are one page, and so a snapshot. Beyond that, the lock goes on
+/// while it is looked at: a claim that held, or waited, from the first page to the last is shown once,
+/// waiters in their order; one that came, went or was let in meanwhile may be missing.
+pub(crate) struct Pages {
+    state: LockState,
+    shown: HashSet<String>,
+    /// The holder alone, if there are no others.
+    alone: Option<Holder>,
+    /// Where the next page begins, in the pool and in the line.
+    next: [String; 2],
+    count: usize,
 }
 
-fn parse(name: &LockName, reply: Value) -> Option<LockState> {
-    let [now, value, left, pool, line] = <[Value; 5]>::try_from(reply.array()?).ok()?;
-    let now: u64 = now.text()?.parse().ok()?;
+/// Half a million holders and as many waiters: beyond that, the rest is not shown.
+const MOST: usize = 4096;
+
+impl Pages {
+    pub(crate) fn new(name: &LockName) -> Self {
+        let next = ["0", "-inf"].map(str::to_owned);
+        let state = LockState::free(name.clone());
+        Self { state, shown: HashSet::new(), alone: None, next, count: 0 }
+    }
+
+    /// The arguments for the next page, if there is one.
+    pub(crate) fn next(&self) -> Option<[Arg<'_>; 2]> {
+        let more = self.count < MOST && self.next.iter().any(|at| at != "-");
+        more.then(|| [(&self.next[0]).into(), (&self.next[1]).into()])
+    }
+
+    /// Adds a page.
+    pub(crate) fn add(&mut self, reply: Value) -> Result<()> {
+        self.parse(reply).ok_or_else(|| {
+            let why = "what is stored makes no sense: was it written by another version?";
+            Error::new(ErrorKind::Damaged, "inspect", why).about(&self.state.name)
+        })
+    }
+
+    pub(crate) fn finish(self) -> LockState {
+        let Self { mut state, shown, alone, .. } = self;
+        if state.holders.is_empty() {
+            state.holders.extend(alone);
+        }
+        // Let in after it was seen in the line.
+        state.waiters.retain(|waiter| !shown.contains(&waiter.owner));
+        state
+    }
+
+    fn parse(&mut self, reply: Value) -> Option<()> {
+        let [now, value, left, pool, line, in_pool, in_line] =
+            <[Value; 7]>::try_from(reply.array()?).ok()?;
+        let now: u64 = now.text()?.parse().ok()?;
+        if self.count == 0 {
+            self.alone = first(now, value, left)?;
+        }
+        let pool = pool.texts()?;
+        for holder in pool.chunks_exact(3).filter_map(|holder| pooled(now, holder)) {
+            if self.shown.insert(holder.owner.clone()) {
+                self.state.holders.push(holder);
+            }
+        }
+        let line = line.texts()?;
+        self.state.waiters.extend(line.chunks_exact(2).filter_map(|waiter| waiting(now, waiter)));
+        self.next = [in_pool.text()?, in_line.text()?];
+        self.count += 1;
+        Some(())
+    }
+}
+
+/// What the holder's key says, if there is one.
+#[expect(clippy::option_option, reason = "no holder is not the same as nonsense")]
+fn first(now: u64, value: Value, left: Value) -> Option<Option<Holder>> {
     let left = match left {
         Value::Integer(left) => u64::try_from(left).ok().map(Duration::from_millis),
         _ => return None,
     };
-    let value = match value {
-        Value::Null => None,
-        Value::Text(value) => Some(spell(&value)),
-        _ => return None,
-    };
-    let pool = pool.texts()?;
-    let mut holders: Vec<Holder> =
-        pool.chunks_exact(3).filter_map(|holder| pooled(now, holder)).collect();
-    if let Some(value) = value.filter(|_| holders.is_empty()) {
-        holders.push(alone(now, &value, left));
+    match value {
+        Value::Null => Some(None),
+        Value::Text(value) => Some(Some(alone(now, &value, left))),
+        _ => None,
     }
-    let line = line.texts()?;
-    let waiters = line.chunks_exact(2).filter_map(|waiter| waiting(now, waiter)).collect();
-    Some(LockState { name: name.clone(), holders, waiters })
 }
 
 /// `<owner><mark><token> <since> <pid> <host> <label>`, or whatever another client wrote.
-fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
-    let words: Vec<&str> = value.splitn(2, [' ', '!']).collect();
+fn alone(now: u64, value: &[u8], expires_in: Option<Duration>) -> Holder {
+    let text = String::from_utf8_lossy(value);
+    let words: Vec<&str> = text.splitn(2, [' ', '!']).collect();
     let words: Vec<&str> = match words[..] {
         [owner, rest] => std::iter::once(owner).chain(rest.splitn(5, ' ')).collect(),
         _ => Vec::new(),
@@ -49,7 +105,7 @@ fn alone(now: u64, value: &str, expires_in: Option<Duration>) -> Holder {
     let ours = words.len() == 6 && words[0].parse::<OwnerId>().is_ok();
     let word = |place: usize| ours.then(|| words[place]);
     Holder {
-        owner: word(0).unwrap_or(value).to_owned(),
+        owner: word(0).map_or_else(|| spell(value), str::to_owned),
         mode: Mode::Exclusive,
         token: word(1).and_then(|token| token.parse().ok()).map(Token::new),
         host: word(4).map(str::to_owned),

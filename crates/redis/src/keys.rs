@@ -52,13 +52,13 @@ impl Keyring {
 
     pub(crate) fn keys(&self, name: &LockName) -> Keys {
         let prefix = &*self.prefix;
-        let mut text = String::with_capacity(6 * (2 * prefix.len() + name.as_str().len() + 8));
+        let mut text = String::with_capacity(6 * (2 * prefix.len() + name.as_str().len() + 9));
         text.push_str(prefix);
         text.push_str(name.as_str());
         let holder = text.len();
         let slot = if self.cluster { slot_of(text.as_bytes()) } else { 0 };
         let mut ends = [holder; 7];
-        for (place, end) in [(1, "q"), (2, "w"), (3, "p"), (4, "e"), (5, ""), (6, "audit")] {
+        for (place, end) in [(1, "line"), (2, "w"), (3, "p"), (4, "e"), (5, ""), (6, "audit")] {
             if place == 5 {
                 self.write_of_slot(&mut text, slot, "token");
             } else {
@@ -82,14 +82,14 @@ impl Keyring {
     pub(crate) fn patterns(&self, prefix: &str) -> [String; 2] {
         let held = glob(&format!("{}{prefix}", self.prefix));
         let waited = glob(&format!("{}{{{}{prefix}", self.prefix, self.prefix));
-        [format!("{held}*"), format!("{waited}*}}:q")]
+        [format!("{held}*"), format!("{waited}*}}:line")]
     }
 
     /// The lock that a key found by a scan belongs to.
     pub(crate) fn lock_of(&self, key: &str) -> Option<LockName> {
         let rest = key.strip_prefix(&self.prefix)?;
         let name = match rest.strip_prefix('{') {
-            Some(tagged) => tagged.strip_suffix("}:q")?.strip_prefix(&self.prefix)?,
+            Some(tagged) => tagged.strip_suffix("}:line")?.strip_prefix(&self.prefix)?,
             None => rest,
         };
         LockName::new(name).ok()
@@ -208,6 +208,6 @@ mod tests {
     fn a_pattern_takes_hostile_names_literally() {
         let [held, waited] = Keyring::new("t:", false).patterns("a*[b");
         assert_eq!(held, "t:a\\*\\[b*");
-        assert_eq!(waited, "t:{t:a\\*\\[b*}:q");
+        assert_eq!(waited, "t:{t:a\\*\\[b*}:line");
     }
 }

@@ -1,9 +1,9 @@
 //! Locks on Redis: one server, Sentinel, Cluster, or a quorum of servers.
 //!
 //! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
-//! into one script or command, and each reply into an answer. It may not retry, wait for a lock
-//! but in `wait`, or keep anything alive but the places of those who do; and it never reads this
-//! machine's wall clock, but in `examine`, to compare: all time is the server's.
+//! into one script or command (an inspection into one a page), and each reply into an answer. It may
+//! not retry, wait for a lock but in `wait`, or keep anything alive but the places of those who do; and
+//! it never reads this machine's wall clock, but in `examine`, to compare: all time is the server's.
 //!
 //! # What is in Redis
 //!
@@ -13,7 +13,7 @@
 //! | key | type | what |
 //! |---|---|---|
 //! | `tenure:orders` | string, PX | the holder: its owner id first. Any `SET NX PX` client that uses this key excludes us and is excluded |
-//! | `tenure:{tenure:orders}:q` | list | waiters' owner ids, in order |
+//! | `tenure:{tenure:orders}:line` | zset | waiters' owner ids, each with the ticket it drew |
 //! | `tenure:{tenure:orders}:w` | hash | waiters, each with an end of its own |
 //! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and when each ends |
 //! | `tenure:{tenure:orders}:audit` | list | evictions, newest first, at most 1,000 |
@@ -32,7 +32,7 @@
 //!
 //! A Cluster must be of version 7.0 or later, for sharded channels. Each master has a connection of
 //! its own: a dead node holds up only its own slots. While a slot is moved, holders renew and
-//! release, and claims wait (`TRYAGAIN`). With TLS, `tls-cluster yes` makes the nodes name their TLS ports, and each
+//! release, and waiters stay in line; new claims are refused (`TRYAGAIN`) until its keys have arrived. With TLS, `tls-cluster yes` makes the nodes name their TLS ports, and each
 //! certificate must be good for the address that `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
 //!
 //! # Rights
@@ -42,9 +42,9 @@
 //!
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
-//!   +scan +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish
-//!   +pubsub|numsub +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush +hdel +hexists
-//!   +hget +hlen +hmget +hset +zadd +zrange +zrangebyscore +zrem +zscore
+//!   +scan +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish
+//!   +pubsub|numsub +lpush +ltrim +hdel +hexists +hget +hlen +hmget +hscan +hset +hsetnx
+//!   +zadd +zcard +zpopmin +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
@@ -64,6 +64,7 @@
 
 mod cluster;
 mod config;
+mod credentials;
 mod dialect;
 mod examine;
 mod fault;
@@ -73,14 +74,18 @@ mod inspect;
 mod keys;
 mod link;
 mod list;
+mod login;
+mod pace;
 mod redlock;
 mod rights;
 mod scripts;
+mod sentinels;
 mod servers;
 mod store;
 mod wire;
 
 pub use config::{RedisConfig, Topology};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;

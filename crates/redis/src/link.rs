@@ -1,5 +1,6 @@
 //! A server, and the connection to it that is made when it is needed.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,30 +9,68 @@ use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::Tls;
+use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
+use crate::credentials::Credentials;
 use crate::dialect::Dialect;
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
+use crate::login::{Protocol, log_in, log_in_by_auth};
+use crate::pace::Pace;
+use crate::sentinels::Sentinels;
+use crate::servers::Address;
 use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd};
 
 /// One server, or whichever is the master that Sentinels name. Many share one connection; when it
-/// breaks, or has owed an answer for longer than a call may take, the next call makes another.
+/// breaks, or has owed an answer for longer than a call may take, the next call makes another. One
+/// is made at a time, and not at the rate of the calls.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
 struct Inner {
     config: RedisConfig,
     hearer: Option<Arc<dyn Hearer>>,
+    kind: Kind,
+    pace: Arc<Pace>,
+    /// Where the topology has any.
+    sentinels: Option<Sentinels>,
     state: Mutex<State>,
     dialect: Dialect,
 }
 
+/// What is sent over a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Commands, and subscriptions where the server speaks RESP3.
+    All,
+    /// Subscriptions only, in RESP2.
+    Subscriptions,
+    /// Questions to a Sentinel.
+    Sentinel,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Tcp(Address),
+    Unix(PathBuf),
+}
+
 #[derive(Default)]
 struct State {
-    connection: Option<Connection>,
-    /// Where that leads to.
-    server: Option<(String, u16)>,
+    made: Option<Made>,
     dialling: Option<Shared<BoxFuture<'static, Result<Connection>>>>,
+    /// Where subscriptions go if the server speaks RESP2, and which server that is.
+    ears: Option<(Endpoint, Link)>,
+}
+
+/// A connection as it was made.
+#[derive(Clone)]
+struct Made {
+    connection: Connection,
+    protocol: Protocol,
+    server: Endpoint,
+    at: Instant,
 }
 
 impl State {
@@ -44,20 +83,46 @@ impl State {
     /// The connection, unless it is closed or stuck.
     fn at_hand(&self, limit: Duration) -> Option<&Connection> {
         let answers = |connection: &&Connection| connection.owes() < Some(limit);
-        self.connection.as_ref().filter(|connection| connection.is_open()).filter(answers)
+        let made = self.made.as_ref().map(|made| &made.connection);
+        made.filter(|connection| connection.is_open()).filter(answers)
     }
 }
 
 /// How often Sentinels are asked who is master.
 const FOLLOW: Duration = Duration::from_secs(1);
 
+/// A connection that is younger is not given up because its server is a replica: another was
+/// looked for just now.
+const DEMOTION: Duration = Duration::from_secs(1);
+
 impl Link {
     /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
     pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
         // So that a file which cannot be used is reported at once.
         config.tls.as_ref().map(Tls::connector).transpose()?;
+        Self::paced(config, hearer, Kind::All, Arc::new(Pace::of_dials()))
+    }
+
+    /// A link to one Sentinel, whose topology is that of a single server.
+    pub(crate) fn to_sentinel(config: &RedisConfig) -> Result<Self> {
+        Self::paced(config, None, Kind::Sentinel, Arc::new(Pace::of_dials()))
+    }
+
+    fn paced(
+        config: &RedisConfig,
+        hearer: Option<Arc<dyn Hearer>>,
+        kind: Kind,
+        pace: Arc<Pace>,
+    ) -> Result<Self> {
+        let sentinels = match &config.topology {
+            Topology::Sentinel { sentinels, service } => {
+                Some(Sentinels::new(config, sentinels, service)?)
+            }
+            _ => None,
+        };
         let (config, state) = (config.clone(), Mutex::default());
-        Ok(Self(Arc::new(Inner { config, hearer, state, dialect: Dialect::default() })))
+        let dialect = Dialect::default();
+        Ok(Self(Arc::new(Inner { config, hearer, kind, pace, sentinels, state, dialect })))
     }
 
     /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
@@ -83,9 +148,8 @@ impl Link {
     }
 
     /// The same server, over a connection of its own, which is made when it is needed.
-    pub(crate) fn beside(&self) -> Self {
-        let (config, state) = (self.0.config.clone(), Mutex::default());
-        Self(Arc::new(Inner { config, hearer: None, state, dialect: Dialect::default() }))
+    pub(crate) fn beside(&self) -> Result<Self> {
+        Self::paced(&self.0.config, None, Kind::All, Arc::clone(&self.0.pace))
     }
 
     /// Whether there is a connection that answers.
@@ -103,9 +167,13 @@ impl Link {
         self.0.config.topology.servers()
     }
 
-    /// The connection, if there is one.
-    pub(crate) fn current(&self) -> Option<Connection> {
-        self.0.state.lock().connection.clone()
+    /// Whether messages on this channel are heard.
+    pub(crate) fn listens_to(&self, channel: &str) -> bool {
+        let state = self.0.state.lock();
+        let here = state.made.as_ref().is_some_and(|made| made.connection.listens_to(channel));
+        let ears = state.ears.as_ref().map(|(_, ears)| ears.clone());
+        drop(state);
+        here || ears.is_some_and(|ears| ears.listens_to(channel))
     }
 
     /// Sends a command. What the server says against it is an error.
@@ -127,25 +195,25 @@ impl Link {
             let connection = self.connection().await?;
             let Some(reply) = connection.call(command).await else { continue };
             let reply = reply.map_err(|loss| lost(operation, &loss))?;
-            close_if_demoted(&connection, &reply);
+            self.close_if_demoted(&connection, &reply);
             return Ok(reply);
         }
         Err(restless(operation))
     }
 
-    /// Sends two commands with nothing in between. What the server says against them are values.
-    pub(crate) async fn try_send_both(
+    /// Sends commands with nothing in between. What the server says against them are values.
+    pub(crate) async fn try_send_all<const N: usize>(
         &self,
         operation: &'static str,
-        first: &Command,
-        second: &Command,
-    ) -> Result<(Value, Value)> {
+        commands: [&Command; N],
+    ) -> Result<[Value; N]> {
         for _ in 0..2 {
             let connection = self.connection().await?;
-            let Some(replies) = connection.call_both(first, second).await else { continue };
+            let Some(replies) = connection.call_all(commands).await else { continue };
             let replies = replies.map_err(|loss| lost(operation, &loss))?;
-            close_if_demoted(&connection, &replies.0);
-            close_if_demoted(&connection, &replies.1);
+            for reply in &replies {
+                self.close_if_demoted(&connection, reply);
+            }
             return Ok(replies);
         }
         Err(restless(operation))
@@ -153,7 +221,7 @@ impl Link {
 
     /// Listens to a channel, unless it does already.
     pub(crate) async fn subscribe(&self, command: &str, channel: &str) -> Result<(), Trouble> {
-        let connection = self.connection().await.map_err(Trouble::Fault)?;
+        let connection = self.listener().await.map_err(Trouble::Fault)?;
         if connection.listens_to(channel) {
             return Ok(());
         }
@@ -168,6 +236,44 @@ impl Link {
             }
         }
     }
+
+    /// The connection that messages come over: with RESP2 that is another one to the same server.
+    async fn listener(&self) -> Result<Connection> {
+        let connection = self.connection().await?;
+        let ears = {
+            let mut state = self.0.state.lock();
+            let State { made, ears, .. } = &mut *state;
+            match made {
+                Some(Made { protocol: Protocol::Resp2, server, .. })
+                    if self.0.kind == Kind::All =>
+                {
+                    if ears.as_ref().is_none_or(|(of, _)| of != server) {
+                        *ears = Some((server.clone(), self.0.ears_at(server)?));
+                    }
+                    ears.as_ref().map(|(_, ears)| ears.clone())
+                }
+                _ => {
+                    *ears = None;
+                    None
+                }
+            }
+        };
+        match ears {
+            Some(ears) => Box::pin(ears.connection()).await,
+            None => Ok(connection),
+        }
+    }
+
+    /// It was a master, and is a replica now: the next call looks for the master. What other calls
+    /// wait for over this connection is lost with it, so that is not done again and again.
+    fn close_if_demoted(&self, connection: &Connection, reply: &Value) {
+        if matches!(reply, Value::Refusal(it) if matches!(&*it.code, "READONLY" | "UNBLOCKED")) {
+            let made = self.0.state.lock().made.as_ref().map(|made| made.at);
+            if made.is_some_and(|at| at.elapsed() >= DEMOTION) {
+                connection.close();
+            }
+        }
+    }
 }
 
 /// Why there is no subscription.
@@ -176,23 +282,17 @@ pub(crate) enum Trouble {
     Fault(Error),
 }
 
-/// It was a master, and is a replica now: the next call looks for the master.
-fn close_if_demoted(connection: &Connection, reply: &Value) {
-    if matches!(reply, Value::Refusal(it) if matches!(&*it.code, "READONLY" | "UNBLOCKED")) {
-        connection.close();
-    }
-}
-
 fn restless(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unreachable, operation, "the connection ends again and again")
 }
 
 async fn dial(link: Arc<Inner>) -> Result<Connection> {
+    tokio::time::sleep_until(link.pace.turn()).await;
     let made = tokio::time::timeout(link.config.timeout, link.dial()).await;
     let made = made.unwrap_or_else(|_| Err(silent(&link.config)));
     let mut state = link.state.lock();
     state.dialling = None;
-    let (connection, server) = made?;
+    let made = made?;
     // The server was slow, and goes on.
     if let Some(old) = state.at_hand(link.config.timeout) {
         return Ok(old.clone());
@@ -200,125 +300,114 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
     // What is still on its way over the old one has arrived, or never will: the server has answered
     // here, and what its machine did not acknowledge in time is thrown away. A proxy in between that
     // keeps bytes for longer is not covered: then the TTL ends what arrives late.
-    if let Some(stuck) = state.connection.replace(connection.clone()) {
-        stuck.close();
+    if let Some(stuck) = state.made.replace(made.clone()) {
+        stuck.connection.close();
     }
-    state.server = Some(server);
     drop(state);
     link.dialect.reset();
-    if matches!(link.config.topology, Topology::Sentinel { .. }) {
-        tokio::spawn(follow(Arc::downgrade(&link), connection.clone()));
+    if link.sentinels.is_some() {
+        tokio::spawn(follow(Arc::downgrade(&link), made.connection.clone()));
     }
-    Ok(connection)
+    Ok(made.connection)
 }
 
 impl Inner {
-    async fn dial(&self) -> Result<(Connection, (String, u16))> {
-        match &self.config.topology {
-            Topology::Single { server } => Ok((self.dial_server(server).await?, server.clone())),
-            Topology::Sentinel { sentinels, service } => self.dial_master(sentinels, service).await,
-            Topology::Cluster { .. } => {
+    async fn dial(&self) -> Result<Made> {
+        match (&self.config.topology, &self.sentinels) {
+            (Topology::Single { server }, _) => {
+                self.dial_server(Endpoint::Tcp(server.clone())).await
+            }
+            (Topology::Unix { path }, _) => self.dial_server(Endpoint::Unix(path.clone())).await,
+            (_, Some(sentinels)) => self.dial_master(sentinels).await,
+            _ => {
                 let why = "a Cluster is reached node by node";
                 Err(Error::new(ErrorKind::Internal, CONNECT, why))
             }
         }
     }
 
-    async fn dial_server(&self, server: &(String, u16)) -> Result<Connection> {
-        let connection = self.greet(server, &self.hello()?.arg("SETNAME").arg("tenure")).await?;
-        if self.config.database != 0 {
+    async fn dial_server(&self, server: Endpoint) -> Result<Made> {
+        let login = match self.kind {
+            Kind::Sentinel => self.config.sentinel_login()?,
+            _ => self.config.login().await?,
+        };
+        let (connection, protocol) = match self.greet(&server, login.as_ref()).await {
+            // A Sentinel that wants a password is given the servers', unless it has its own.
+            Err(error) if error.kind() == ErrorKind::Denied && login.is_none() => {
+                let Some(login) = self.config.login().await? else { return Err(error) };
+                self.greet(&server, Some(&login)).await?
+            }
+            greeted => greeted?,
+        };
+        // In RESP2, a connection that listens cannot log in anew: it ends with its login.
+        if let (Some(provider), Some(login), Kind::All) =
+            (&self.config.credentials, &login, self.kind)
+        {
+            provider.refresh(&connection, login);
+        }
+        if self.config.database != 0 && self.kind == Kind::All {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
-        Ok(connection)
+        Ok(Made { connection, protocol, server, at: Instant::now() })
     }
 
-    fn hello(&self) -> Result<Command> {
-        let RedisConfig { username, password, .. } = &self.config;
-        let hello = cmd("HELLO").arg("3");
-        Ok(match password {
-            Some(password) => {
-                let user = username.as_deref().unwrap_or("default");
-                hello.arg("AUTH").arg(user).arg(&password.read()?)
-            }
-            None => hello,
-        })
-    }
-
-    async fn greet(&self, server: &(String, u16), hello: &Command) -> Result<Connection> {
-        // Certificates are read again for each connection, so that they can be replaced.
-        let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
-        let stream = Stream::open(server, self.config.timeout, tls.as_ref()).await;
-        let stream = stream.map_err(|error| unmade(server, &error))?;
-        let limit = self.config.timeout;
-        let connection = Connection::start(stream, limit, self.hearer.clone());
-        ask(&connection, hello).await?;
-        Ok(connection)
-    }
-
-    /// Asks the Sentinels one by one for the master, until it is one that says it is.
-    async fn dial_master(
+    async fn greet(
         &self,
-        sentinels: &[(String, u16)],
-        service: &str,
-    ) -> Result<(Connection, (String, u16))> {
+        server: &Endpoint,
+        credentials: Option<&Credentials>,
+    ) -> Result<(Connection, Protocol)> {
+        let limit = self.config.timeout;
+        let stream = match server {
+            Endpoint::Tcp(address) => {
+                // Certificates are read again for each connection, so that they can be replaced.
+                let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
+                let stream = Stream::open(address, limit, tls.as_ref()).await;
+                stream.map_err(|error| unmade(&format!("{}:{}", address.0, address.1), &error))?
+            }
+            Endpoint::Unix(path) => {
+                let stream = Stream::open_unix(path).await;
+                stream.map_err(|error| unmade(&path.display().to_string(), &error))?
+            }
+        };
+        let connection = Connection::start(stream, limit, self.hearer.clone());
+        let name = (self.kind != Kind::Sentinel).then_some(&*self.config.client_name);
+        let protocol = match self.kind {
+            Kind::Subscriptions => {
+                connection.take_lists_for_messages();
+                log_in_by_auth(&connection, credentials, name).await?
+            }
+            _ => log_in(&connection, credentials, name).await?,
+        };
+        Ok((connection, protocol))
+    }
+
+    /// A link for subscriptions to the same server.
+    fn ears_at(&self, server: &Endpoint) -> Result<Link> {
+        let topology = match server {
+            Endpoint::Tcp(address) => Topology::Single { server: address.clone() },
+            Endpoint::Unix(path) => Topology::Unix { path: path.clone() },
+        };
+        let config = RedisConfig { topology, ..self.config.clone() };
+        Link::paced(&config, self.hearer.clone(), Kind::Subscriptions, Arc::clone(&self.pace))
+    }
+
+    /// Connects to the server that the Sentinels name, if it says that it is a master.
+    async fn dial_master(&self, sentinels: &Sentinels) -> Result<Made> {
         let mut telling = silent(&self.config);
-        let limit = self.share_of(sentinels);
-        for sentinel in sentinels {
-            let attempt = async {
-                let master = self.master(sentinel, service).await?;
-                let connection = self.dial_server(&master).await?;
-                check_role(&connection).await?;
-                Ok((connection, master))
-            };
-            match tokio::time::timeout(limit, attempt).await {
-                Ok(Ok(made)) => return Ok(made),
-                // A refusal says more than that another is down.
-                Ok(Err(error)) if telling.is_transient() => telling = error,
-                _ => {}
+        for master in sentinels.masters().await? {
+            match self.dial_if_master(master).await {
+                Ok(made) => return Ok(made),
+                Err(error) if telling.is_transient() => telling = error,
+                Err(_) => {}
             }
         }
         Err(telling)
     }
 
-    /// The master that this Sentinel names. A Sentinel has users of its own, and often none.
-    async fn master(&self, sentinel: &(String, u16), service: &str) -> Result<(String, u16)> {
-        let connection = match self.greet(sentinel, &cmd("HELLO").arg("3")).await {
-            // One that wants a password is given the servers'.
-            Err(error) if error.kind() == ErrorKind::Denied && self.config.password.is_some() => {
-                self.greet(sentinel, &self.hello()?).await?
-            }
-            greeted => greeted?,
-        };
-        let which = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
-        let named = ask(&connection, &which).await?.texts().unwrap_or_default();
-        match &named[..] {
-            [host, port] if port.parse::<u16>().is_ok() => {
-                Ok((host.clone(), port.parse().unwrap_or_default()))
-            }
-            _ => {
-                let why = format!(
-                    "Sentinel {}:{} names no master {service}; check the service name",
-                    sentinel.0, sentinel.1
-                );
-                Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
-            }
-        }
-    }
-
-    /// The master that the first Sentinel to answer names.
-    async fn named(&self, sentinels: &[(String, u16)], service: &str) -> Option<(String, u16)> {
-        for sentinel in sentinels {
-            let asked = self.master(sentinel, service);
-            if let Ok(Ok(master)) = tokio::time::timeout(self.share_of(sentinels), asked).await {
-                return Some(master);
-            }
-        }
-        None
-    }
-
-    /// One that is gone must not take the time that another needs.
-    fn share_of(&self, sentinels: &[(String, u16)]) -> Duration {
-        self.config.timeout / u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX)
+    async fn dial_if_master(&self, server: Address) -> Result<Made> {
+        let made = self.dial_server(Endpoint::Tcp(server)).await?;
+        check_role(&made.connection).await?;
+        Ok(made)
     }
 }
 
@@ -349,31 +438,28 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
     while connection.is_open() {
         tokio::time::sleep(FOLLOW).await;
         let Some(link) = link.upgrade() else { return };
-        let server = link.state.lock().server.clone();
-        let Some(server) = server else { continue };
-        let Topology::Sentinel { sentinels, service } = &link.config.topology else { return };
-        let moved = async {
-            let named = link.named(sentinels, service).await?;
-            if named == server {
-                return None;
-            }
-            // One Sentinel may be behind: what it names has to be a master.
-            let connection = link.dial_server(&named).await.ok()?;
-            check_role(&connection).await.ok()?;
-            Some((connection, named))
-        };
-        let moved = tokio::time::timeout(link.config.timeout, moved).await;
+        let Some(sentinels) = &link.sentinels else { return };
+        let moved = tokio::time::timeout(link.config.timeout, link.newer_master(sentinels)).await;
         // Another may have been made meanwhile, which is followed by a task of its own.
-        if let Ok(Some((newer, named))) = moved
+        if let Ok(Some(newer)) = moved
             && connection.is_open()
         {
-            tracing::info!(host = named.0, port = named.1, "the master has moved");
-            let mut state = link.state.lock();
-            state.connection = Some(newer.clone());
-            state.server = Some(named);
-            drop(state);
+            tracing::info!(server = ?newer.server, "the master has moved");
+            link.state.lock().made = Some(newer.clone());
             connection.close();
-            connection = newer;
+            connection = newer.connection;
         }
+    }
+}
+
+impl Inner {
+    /// A connection to the master, if the Sentinels name another than the one that is connected.
+    async fn newer_master(&self, sentinels: &Sentinels) -> Option<Made> {
+        let masters = sentinels.masters().await.ok()?;
+        let server = self.state.lock().made.as_ref()?.server.clone();
+        let is_other = |master: &&Address| Endpoint::Tcp((*master).clone()) != server;
+        let named = masters.first().filter(is_other)?;
+        // A Sentinel may be behind: what it names has to be a master.
+        self.dial_if_master(named.clone()).await.ok()
     }
 }

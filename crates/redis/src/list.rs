@@ -16,7 +16,7 @@ pub(crate) async fn scan(
     names: &mut Vec<LockName>,
 ) -> Result<()> {
     // A key of another type under a lock's name is not a lock.
-    for (pattern, kind) in keyring.patterns(prefix).into_iter().zip(["string", "list"]) {
+    for (pattern, kind) in keyring.patterns(prefix).into_iter().zip(["string", "zset"]) {
         let mut cursor = "0".to_owned();
         loop {
             let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);

@@ -7,10 +7,10 @@
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan \
-    +time +exists +get +getrange +set +setrange +incr +del +pexpire +pttl +publish +pubsub|numsub \
-    +lindex +llen +lpop +lpush +lrange +lrem +ltrim +rpop +rpush \
-    +hdel +hexists +hget +hlen +hmget +hset \
-    +zadd +zrange +zrangebyscore +zrem +zscore";
+    +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish +pubsub|numsub \
+    +lpush +ltrim \
+    +hdel +hexists +hget +hlen +hmget +hscan +hset +hsetnx \
+    +zadd +zcard +zpopmin +zrange +zrangebyscore +zrem +zscore";
 
 /// Besides [`ACL`], on the servers that Sentinels watch over.
 pub const ACL_SENTINEL: &str = "+role";
@@ -63,6 +63,7 @@ mod tests {
             include_str!("../lua/evict.lua"),
             include_str!("../lua/inspect.lua"),
             include_str!("../lua/line.lua"),
+            include_str!("../lua/mint.lua"),
             include_str!("../lua/quorum/claim.lua"),
             include_str!("../lua/quorum/line.lua"),
             include_str!("../lua/quorum/renew.lua"),

@@ -28,6 +28,7 @@ pub(crate) struct Script {
 }
 
 /// A script's keys and arguments.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) operation: &'static str,
     pub(crate) slot: u16,
@@ -43,7 +44,7 @@ impl Scripts {
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
         let [take, claim, refresh, release, renew, alone, evict, inspect] = [
-            include_str!("../lua/take.lua").to_owned(),
+            compose(include_str!("../lua/take.lua")),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
             compose(include_str!("../lua/release.lua")),
@@ -60,10 +61,15 @@ impl Scripts {
     }
 }
 
-/// A script with the engine in it, and in the engine the rules of its line.
+/// A script with the parts in it that it names.
 pub(crate) fn compose(script: &str, publish: &str, line: &str) -> String {
-    let engine = include_str!("../lua/engine.lua").replace("--@line", line);
-    format!("local PUBLISH = '{publish}'\n{}", script.replace("--@engine", &engine))
+    let (mint, engine) = (include_str!("../lua/mint.lua"), include_str!("../lua/engine.lua"));
+    assemble(script, publish, [mint, engine, line])
+}
+
+fn assemble(script: &str, publish: &str, [mint, engine, line]: [&str; 3]) -> String {
+    let script = script.replace("--@mint", mint).replace("--@engine", engine);
+    format!("local PUBLISH = '{publish}'\n{}", script.replace("--@line", line))
 }
 
 impl Script {
@@ -155,3 +161,7 @@ fn refused(operation: &'static str, value: Value) -> Result<Value> {
         value => Ok(value),
     }
 }
+
+#[cfg(test)]
+#[path = "scripts_tests/mod.rs"]
+mod tests;

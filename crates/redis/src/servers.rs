@@ -35,11 +35,16 @@ impl Servers {
     }
 
     /// The same servers, over connections of their own, which are made when they are needed.
-    pub(crate) fn beside(&self) -> Self {
-        match self {
-            Self::One(link) => Self::One(link.beside()),
+    pub(crate) fn beside(&self) -> Result<Self> {
+        Ok(match self {
+            Self::One(link) => Self::One(link.beside()?),
             Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.beside())),
-        }
+        })
+    }
+
+    /// Whether messages go through channels of the Cluster's shards.
+    pub(crate) fn is_sharded(&self) -> bool {
+        matches!(self, Self::Cluster(cluster) if !cluster.is_old())
     }
 
     /// Whether there is a connection to the server that has this slot.
@@ -86,7 +91,10 @@ impl Servers {
         wait: &Command,
     ) -> Result<(Value, Value)> {
         match self {
-            Self::One(link) => link.try_send_both(operation, command, wait).await,
+            Self::One(link) => {
+                let [value, waited] = link.try_send_all(operation, [command, wait]).await?;
+                Ok((value, waited))
+            }
             Self::Cluster(cluster) => {
                 let mut waited = Value::Null;
                 let value = cluster.send(operation, slot, command, Some((wait, &mut waited))).await;
@@ -97,8 +105,7 @@ impl Servers {
 
     /// Whether messages on this channel are heard, at the server that has the slot now.
     pub(crate) fn listens_to(&self, slot: u16, channel: &str) -> bool {
-        let connection = self.link(slot).and_then(|link| link.current());
-        connection.is_some_and(|connection| connection.listens_to(channel))
+        self.link(slot).is_some_and(|link| link.listens_to(channel))
     }
 
     /// The link to the server that has the slot, as far as is known at the moment.

@@ -19,13 +19,16 @@ use crate::examine;
 use crate::fault::{fault, silent};
 use crate::held::{Held, Hold};
 use crate::inbox::{Desk, Inbox, Sent};
-use crate::inspect;
+use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
 use crate::link::Link;
 use crate::list;
 use crate::scripts::{Call, Script, Scripts};
 use crate::servers::Servers;
 use crate::wire::{Arg, Value, cmd};
+
+/// So many calls remove a quarter of a million holders whose terms have ended.
+const ENOUGH: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
@@ -50,7 +53,7 @@ impl RedisStore {
     /// [`Denied`](ErrorKind::Denied) for credentials it does not take, and
     /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
-        check(&config)?;
+        config.check()?;
         // Every step has a limit of its own; this is for all of them together.
         let late = silent(&config);
         tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
@@ -61,10 +64,10 @@ impl RedisStore {
         let desk = Arc::new(Desk::default());
         let hearer = Arc::clone(&desk);
         let servers = Servers::connect(&config, Some(hearer)).await?;
-        let scripts = Arc::new(Scripts::load(&servers, cluster).await?);
+        let scripts = Arc::new(Scripts::load(&servers, servers.is_sharded()).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        let renewals = servers.beside();
+        let renewals = servers.beside()?;
         Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken: Held::default() })
     }
 
@@ -168,10 +171,15 @@ impl RedisStore {
             keys: &keys.all(),
             arguments: if patience.is_zero() { &arguments[..4] } else { &arguments },
         };
-        let sent = self.inbox.sending();
-        let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
-        let answer = self.answer(claim, Some(sent), &reply)?.ok_or_else(|| nonsense("acquire"))?;
-        self.confirm(claim, answer, acknowledged).await
+        // Each call removes some of the holders whose terms have ended; another follows if it must.
+        for _ in 0..ENOUGH {
+            let sent = self.inbox.sending();
+            let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
+            if let Some(answer) = self.answer(claim, Some(sent), &reply)? {
+                return self.confirm(claim, answer, acknowledged).await;
+            }
+        }
+        Ok(Answer::Busy)
     }
 
     async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
@@ -238,7 +246,7 @@ impl RedisStore {
                 Some(Answer::Busy)
             }
             (["held", ..], _) => Some(Answer::Busy),
-            (["ask", ..], _) => None,
+            (["ask" | "more", ..], _) => None,
             _ => return Err(nonsense("acquire")),
         })
     }
@@ -389,9 +397,14 @@ impl Store for RedisStore {
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let keys = self.keyring.keys(name);
         let [all @ .., _] = &keys.all();
-        let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments: &[] };
-        let reply = self.scripts.inspect.run(&self.servers, call).await?;
-        let mut state = inspect::read(name, reply)?;
+        let mut pages = Pages::new(name);
+        while let Some(arguments) = pages.next() {
+            let arguments = &arguments;
+            let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments };
+            let page = self.scripts.inspect.run(&self.servers, call).await?;
+            pages.add(page)?;
+        }
+        let mut state = pages.finish();
         for holder in &mut state.holders {
             holder.token = self.wanted(holder.token);
         }
@@ -410,8 +423,7 @@ impl Store for RedisStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.keyring.keys(&eviction.name);
-        let Eviction { owner, by, reason, .. } = eviction;
-        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let (owner, record) = (&eviction.owner, eviction.record());
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let call = Call {
             operation: "evict",
@@ -431,20 +443,6 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-fn check(config: &RedisConfig) -> Result<()> {
-    let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
-    if config.prefix.contains(['{', '}']) {
-        return invalid("a prefix cannot contain braces");
-    }
-    if matches!(config.topology, Topology::Cluster { .. }) && config.database != 0 {
-        return invalid("a Cluster has database 0 only: leave the number away");
-    }
-    if config.username.is_some() && config.password.is_none() {
-        return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
-    }
-    Ok(())
 }
 
 fn released(operation: &'static str, reply: &Value) -> Result<Released> {

@@ -59,7 +59,7 @@ on_servers! {
         let _cluster = cluster.unwrap();
         let nodes = ports.into_inner().unwrap();
         let mut config = RedisConfig::new(Topology::Cluster { nodes });
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
         works(&client(&config).await).await;
         config.tls = Some(Tls::default());
         let denied = refusal(&config).await;
@@ -74,7 +74,7 @@ on_servers! {
         for host in ["127.0.0.1", "localhost"] {
             let Topology::Single { server } = &mut config.topology else { unreachable!() };
             server.0 = host.into();
-            config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+            config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
             works(&client(&config).await).await;
             // The public authorities know nothing of it.
             config.tls = Some(Tls::default());
@@ -85,7 +85,7 @@ on_servers! {
         // Without TLS, its port does not make sense.
         config.tls = None;
         assert_eq!(refusal(&config).await.kind(), ErrorKind::Unreachable);
-        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), identity: None });
+        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), ..Tls::default() });
         assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
     }
 }
@@ -94,9 +94,9 @@ on_servers! {
     async fn a_server_that_wants_a_certificate_gets_ours() {
         let files = Certificates::make().unwrap();
         let (_server, mut config) = encrypted(&files, "yes");
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")), ..Tls::default() });
         works(&client(&config).await).await;
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
         let denied = refusal(&config).await;
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.to_string().contains("TLS"), "{denied}");

@@ -6,11 +6,12 @@ mod servers;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use servers::{client, refusal, said, single};
-use tenure_core::{Error, ErrorKind};
-use tenure_redis::{RedisConfig, Topology};
+use tenure_core::{Client, Error, ErrorKind, Eviction, Released, Store};
+use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, RedisServer};
 
 /// All three ways to reach what listens on this port, with a short time-out.
@@ -164,5 +165,45 @@ on_servers! {
         let mut nameless = RedisConfig::new(Topology::Single { server: address(server.port()) });
         nameless.username = Some("joe".into());
         assert_eq!(refusal(&nameless).await.kind(), ErrorKind::Invalid, "a user needs a password");
+    }
+}
+
+on_servers! {
+    /// A waiter's record has its channel as one word, and so must every prefix be one.
+    async fn a_prefix_that_would_disable_pushes_is_refused() {
+        let server = RedisServer::start(&[]).unwrap();
+        let mut config = single(server.port());
+        for prefix in ["my app:", "a\nb", "\t", "a\u{7f}", "a\u{a0}b"] {
+            config.prefix = prefix.into();
+            let quorum = RedlockConfig::new(vec![config.clone(), config.clone(), config.clone()]);
+            for error in [refusal(&config).await, RedlockStore::connect(quorum).await.unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{prefix:?}: {error}");
+                assert!(error.to_string().contains("prefix"), "{error}");
+            }
+        }
+        config.prefix = "é-_./:".into();
+        let client = client(&config).await;
+        servers::hand_over_by_push(&client, &client, "a").await;
+    }
+}
+
+on_servers! {
+    async fn an_eviction_with_a_long_reason_is_recorded_in_one_bounded_line() {
+        let servers = [(); 3].map(|()| RedisServer::start(&[]).unwrap());
+        let nodes = servers.iter().map(|server| single(server.port())).collect();
+        let quorum = RedlockStore::connect(RedlockConfig::new(nodes)).await.unwrap();
+        let one = RedisStore::connect(single(servers[0].port())).await.unwrap();
+        let stores: [(&str, Arc<dyn Store>); 2] = [("one", Arc::new(one)), ("three", Arc::new(quorum))];
+        for (name, store) in stores {
+            let client = Client::new(Arc::clone(&store)).unwrap();
+            let guard = client.mutex(name).unwrap().acquire().await.unwrap();
+            let reason = "restart\nof the\rhost ".repeat(1_000);
+            let eviction = Eviction::new(guard.name().clone(), guard.owner(), reason);
+            assert_eq!(store.evict(&eviction).await.unwrap(), Released::Released);
+            let key = format!("tenure:{{tenure:{name}}}:audit");
+            let record = said(&servers[0], &["LRANGE", &key, "0", "-1"]);
+            assert_eq!(record, eviction.record());
+            assert!(record.lines().count() == 1 && record.len() < 1_500, "{record}");
+        }
     }
 }

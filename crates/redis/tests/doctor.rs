@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::{ErrorKind, Finding, Severity, Store};
 use tenure_redis::{ACL, ACL_CLUSTER, RedisConfig, RedisStore, Topology};
 use tenure_testkit::{
-    GENEROUS, RedisCluster, RedisSentinel, RedisServer, eventually, is_installed,
+    GENEROUS, RedisCluster, RedisSentinel, RedisServer, VALKEY_9, eventually, is_installed,
 };
 
 /// What makes a server fit to lock on, as far as one can be that dies with its test.
@@ -167,6 +167,25 @@ async fn a_known_flaw_is_told_of_by_the_servers_own_version() {
     let findings = examined(config(&server)).await;
     let about = findings.iter().find(|finding| finding.what.contains("script engine")).unwrap();
     assert!(about.what.contains(version.trim()), "{about:?}");
+}
+
+#[tokio::test]
+async fn valkey_is_judged_by_its_own_version_and_must_have_its_lua_engine() {
+    if VALKEY_9.is_missing("valkey_is_judged_by_its_own_version_and_must_have_its_lua_engine") {
+        return;
+    }
+    let arguments = [&FIT[..], &["--enable-module-command", "yes"]].concat();
+    let server = RedisServer::start_other(&VALKEY_9, &arguments).unwrap();
+    let findings = examined(config(&server)).await;
+    assert_eq!(unsafe_ones(&findings), [""; 0]);
+    assert_eq!(severity(&findings, "new enough (Valkey 9."), Some(Severity::Fine));
+    assert_eq!(severity(&findings, "7.2.4"), None, "the Redis that it is compatible with");
+    assert_eq!(severity(&findings, "known flaws"), None);
+
+    assert_eq!(server.command(&["MODULE", "UNLOAD", "lua"]).unwrap(), "OK");
+    let error = RedisStore::connect(config(&server)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("load Valkey's Lua module"), "{error}");
 }
 
 #[tokio::test]

@@ -175,7 +175,7 @@ async fn a_line_that_was_lost_is_joined_again() {
     let waiter = tokio::spawn(async move { waiter.read().await });
     let in_line = || async { client.inspect("a").await.unwrap().waiters.len() == 1 };
     assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, in_line).await);
-    server.command(&["DEL", "tenure:{tenure:a}:q"]).unwrap();
+    server.command(&["DEL", "tenure:{tenure:a}:line"]).unwrap();
     assert!(delete_if_own(&server, "theirs"));
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }

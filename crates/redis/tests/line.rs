@@ -194,8 +194,8 @@ async fn a_line_that_was_lost_starves_nobody() {
             tokio::spawn(async move { mutex.acquire().await.unwrap().release().await.unwrap() })
         })
         .collect();
-    let queue = "tenure:{tenure:a}:q";
-    let all = || async { server.command(&["LLEN", queue]).unwrap() == "3" };
+    let queue = "tenure:{tenure:a}:line";
+    let all = || async { server.command(&["ZCARD", queue]).unwrap() == "3" };
     assert!(eventually(GENEROUS, all).await);
     assert_eq!(server.command(&["DEL", queue]).unwrap(), "1");
     assert!(eventually(GENEROUS, all).await, "some are not in line any more");

@@ -6,7 +6,6 @@ mod servers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,20 +13,14 @@ use parking_lot::Mutex;
 use servers::{client, hand_over_by_push, said, single};
 use tenure_core::{Answer, Claim, Client, Patience, Released, Renewal, Store};
 use tenure_redis::{ACL, ACL_DELIFEQ, RedisConfig, RedisStore};
-use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_testkit::{GENEROUS, RedisServer, VALKEY_9, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// Written by `cargo xtask clients` (and `test`) when it could be fetched.
 fn valkey(arguments: &[&str], test: &str) -> Option<RedisServer> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let launcher = target.join("interop/launch/valkey-server-9");
-    if !launcher.is_file() {
-        println!("skipped: {test}: no Valkey 9 (`cargo xtask clients` fetches it)");
-        return None;
-    }
-    Some(RedisServer::start_by(&launcher, arguments).unwrap())
+    let start = || RedisServer::start_other(&VALKEY_9, arguments).unwrap();
+    (!VALKEY_9.is_missing(test)).then(start)
 }
 
 /// How often the server was asked for a command.

@@ -5,24 +5,16 @@
 mod quorum;
 
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorum::{Load, client, config, hold, of, ports, start, store};
 use tenure_core::{Answer, ErrorKind, Finding, Patience, Severity, Store};
 use tenure_redis::{RedlockConfig, RedlockStore, Tls};
-use tenure_testkit::{Certificates, GENEROUS, Proxy, RedisServer, eventually};
+use tenure_testkit::{Certificates, GENEROUS, Proxy, REDIS_6_2, RedisServer, eventually};
 use tenure_trials::claim;
 
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-
-/// Written by `cargo xtask clients` (and `test`) when it could be fetched.
-fn older() -> Option<RedisServer> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let launcher = target.join("interop/launch/redis-server-6.2");
-    launcher.is_file().then(|| RedisServer::start_by(&launcher, &[]).unwrap())
-}
 
 fn said(findings: &[Finding]) -> String {
     findings.iter().map(|finding| format!("{:?} {}\n", finding.severity, finding.what)).collect()
@@ -40,17 +32,17 @@ async fn carries_a_load(config: &RedlockConfig) {
 on_servers! {
     /// One keeps everything on disk, one is of an older version: any two of them are a quorum.
     async fn servers_of_different_versions_and_persistence_are_one_quorum() {
-        let Some(older) = older() else {
-            let why = "there is no other Redis here: `cargo xtask clients` fetches one";
-            return tenure_testkit::skip("servers of different versions", why);
-        };
+        if REDIS_6_2.is_missing("servers of different versions") {
+            return;
+        }
+        let older = RedisServer::start_other(&REDIS_6_2, &[]).unwrap();
         let mut servers = [RedisServer::start(&DURABLE).unwrap(), older, start(1).remove(0)];
         let config = of(&servers);
         carries_a_load(&config).await;
         let store = store(&config).await;
         let findings = store.examine().await.unwrap();
         let words = said(&findings);
-        assert!(words.contains("versions differ (6.2."), "{words}");
+        assert!(words.contains("versions differ (Redis 6.2."), "{words}");
         assert!(words.contains("every lock is on disk"), "{words}");
         assert!(words.contains("forgets its locks"), "{words}");
         assert!(findings.iter().all(|it| it.severity != Severity::Unsafe), "{words}");
@@ -85,7 +77,7 @@ on_servers! {
             config.nodes.iter_mut().for_each(|node| node.tls = Some(tls.clone()));
             config.clone()
         };
-        carries_a_load(&trust(&Tls { ca: Some(files.ca()), identity: None })).await;
+        carries_a_load(&trust(&Tls { ca: Some(files.ca()), ..Tls::default() })).await;
         // The public authorities know nothing of it.
         let error = RedlockStore::connect(trust(&Tls::default())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

@@ -14,14 +14,18 @@ pub(crate) enum Engine {
 }
 
 /// Every scheme there is. The order is the one messages list them in.
-const SCHEMES: [(&str, Engine); 13] = [
+const SCHEMES: [(&str, Engine); 17] = [
     ("local", Engine::Local),
     ("memory", Engine::Memory),
     ("redis", Engine::Redis),
     ("rediss", Engine::Redis),
     ("redis+sentinel", Engine::Redis),
     ("redis+cluster", Engine::Redis),
+    ("rediss+sentinel", Engine::Redis),
+    ("rediss+cluster", Engine::Redis),
+    ("redis+unix", Engine::Redis),
     ("redlock", Engine::Redlock),
+    ("redlocks", Engine::Redlock),
     ("etcd", Engine::Etcd),
     ("etcds", Engine::Etcd),
     ("etcd+srv", Engine::Etcd),
@@ -69,24 +73,31 @@ impl Engine {
                 "prefix",
                 "fencing",
                 "replicas",
+                "db",
+                "client-name",
                 "timeout",
                 "password-file",
+                "sentinel-user",
+                "sentinel-password-file",
                 "ca",
                 "cert",
                 "key",
+                "server-name",
             ]),
             Self::Etcd if cfg!(feature = "etcd") => {
-                Some(&["prefix", "timeout", "password-file", "ca", "cert", "key"])
+                Some(&["prefix", "timeout", "password-file", "ca", "cert", "key", "server-name"])
             }
             Self::Redlock if cfg!(feature = "redis") => Some(&[
                 "prefix",
                 "timeout",
                 "node-timeout",
                 "max-ttl",
+                "client-name",
                 "password-file",
                 "ca",
                 "cert",
                 "key",
+                "server-name",
             ]),
             Self::ZooKeeper if cfg!(feature = "zookeeper") => Some(&[
                 "prefix",
@@ -97,6 +108,7 @@ impl Engine {
                 "ca",
                 "cert",
                 "key",
+                "server-name",
             ]),
             Self::Redis | Self::Redlock | Self::Etcd | Self::ZooKeeper => None,
         }

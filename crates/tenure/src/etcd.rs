@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_etcd::{EtcdConfig, EtcdStore, Srv, Tls};
+use tenure_etcd::{EtcdConfig, EtcdStore, Srv};
 
 use crate::StoreUrl;
 use crate::engine::Engine;
-use crate::servers::{addresses, files, invalid, login_password};
+use crate::servers::{addresses, invalid, login_password, tls};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(EtcdStore::connect(configuration(url)?).await?))
@@ -38,13 +38,7 @@ fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
     if config.username.is_none() && servers.password.is_some() {
         return Err(invalid("a password needs a user: write etcd://user:password@host"));
     }
-    let (ca, identity) = files(url)?;
-    let tls = Tls { ca, identity };
-    config.tls = match url.scheme() {
-        "etcds" | "etcds+srv" => Some(tls),
-        _ if tls != Tls::default() => return Err(invalid("ca=, cert= and key= need etcds://")),
-        _ => None,
-    };
+    config.tls = tls(url, &["etcds", "etcds+srv"], "etcds:// or etcds+srv://")?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
     }
@@ -58,6 +52,7 @@ fn configuration(url: &StoreUrl) -> Result<EtcdConfig> {
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use tenure_tls::Tls;
 
     fn config(url: &str) -> Result<EtcdConfig> {
         configuration(&url.parse()?)
@@ -77,7 +72,7 @@ mod tests {
         let secure = config("etcds://h?ca=a.pem&cert=c.pem&key=k.pem").unwrap();
         assert_eq!(secure.prefix, "tenure/");
         let identity = Some(("c.pem".into(), "k.pem".into()));
-        assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity }));
+        assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity, ..Tls::default() }));
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Tls, Topology};
+use tenure_redis::{Password, RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 
 use crate::engine::Engine;
-use crate::servers::{addresses, files, invalid, login_password};
-use crate::url::Servers;
-use crate::{StoreUrl, parse_duration};
+use crate::servers::{addresses, invalid, login_password, tls};
+use crate::url::{Servers, UNIX};
+use crate::{StoreUrl, parse_duration, percent};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(RedisStore::connect(configuration(url)?).await?))
@@ -39,8 +39,26 @@ fn quorum(url: &StoreUrl) -> Result<RedlockConfig> {
 
 fn configuration(url: &StoreUrl) -> Result<RedisConfig> {
     let servers = url.servers().ok_or_else(|| Engine::Redis.missing())?;
-    let (topology, database) = topology(url.scheme(), servers)?;
-    of_server(url, servers, topology, database)
+    let (topology, database) = match url.scheme() {
+        UNIX => socket(url, servers)?,
+        _ if url.option("db").is_some() => {
+            return Err(invalid(
+                "db= is for redis+unix://: elsewhere the database follows the host",
+            ));
+        }
+        scheme => topology(scheme, servers)?,
+    };
+    let mut config = of_server(url, servers, topology, database)?;
+    config.sentinel_username = url.option("sentinel-user").map(str::to_owned);
+    config.sentinel_password =
+        url.option("sentinel-password-file").map(|path| Password::File(path.into()));
+    let theirs = config.sentinel_username.is_some() || config.sentinel_password.is_some();
+    if theirs && !matches!(config.topology, Topology::Sentinel { .. }) {
+        return Err(invalid(
+            "sentinel-user= and sentinel-password-file= need redis+sentinel:// or rediss+sentinel://",
+        ));
+    }
+    Ok(config)
 }
 
 fn of_server(
@@ -53,9 +71,14 @@ fn of_server(
     config.database = database;
     config.username = servers.user.clone();
     config.password = login_password(url)?;
-    config.tls = tls(url)?;
+    let secure = ["rediss", "rediss+sentinel", "rediss+cluster", "redlocks"];
+    config.tls =
+        tls(url, &secure, "rediss://, rediss+sentinel://, rediss+cluster:// or redlocks://")?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
+    }
+    if let Some(name) = url.option("client-name") {
+        config.client_name = name.into();
     }
     config.fencing = match url.option("fencing") {
         None | Some("on") => true,
@@ -76,6 +99,14 @@ fn parts(servers: &Servers) -> Vec<&str> {
     servers.path.split('/').filter(|part| !part.is_empty()).collect()
 }
 
+/// A socket in the file system. Its path may have any form, so the database is an option.
+fn socket(url: &StoreUrl, servers: &Servers) -> Result<(Topology, usize)> {
+    let path = String::from_utf8(percent::decode(&servers.path));
+    let path = path.map_err(|_| invalid("the path of the socket is not UTF-8"))?;
+    let database = database_of(url.option("db").as_slice(), "")?;
+    Ok((Topology::Unix { path: path.into() }, database))
+}
+
 fn database_of(parts: &[&str], form: &str) -> Result<usize> {
     match parts {
         [] => Ok(0),
@@ -91,7 +122,7 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
         None => Ok(0),
     };
     match scheme {
-        "redis+sentinel" => {
+        "redis+sentinel" | "rediss+sentinel" => {
             let (Some(service), 1..=2) = (parts.first(), parts.len()) else {
                 return Err(invalid("write redis+sentinel://host:26379,…/service[/db]"));
             };
@@ -99,7 +130,7 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
             let topology = Topology::Sentinel { sentinels, service: (*service).to_owned() };
             Ok((topology, database(parts.get(1))?))
         }
-        "redis+cluster" => {
+        "redis+cluster" | "rediss+cluster" => {
             let nodes = addresses(&servers.hosts, 6379);
             Ok((Topology::Cluster { nodes }, database(parts.first())?))
         }
@@ -113,22 +144,11 @@ fn topology(scheme: &str, servers: &Servers) -> Result<(Topology, usize)> {
     }
 }
 
-fn tls(url: &StoreUrl) -> Result<Option<Tls>> {
-    let (ca, identity) = files(url)?;
-    let tls = Tls { ca, identity };
-    match url.scheme() {
-        "rediss" => Ok(Some(tls)),
-        // These have no scheme of their own for TLS: naming a file asks for it.
-        "redis+sentinel" | "redis+cluster" | "redlock" if tls != Tls::default() => Ok(Some(tls)),
-        _ if tls != Tls::default() => Err(invalid("ca=, cert= and key= need rediss://")),
-        _ => Ok(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use tenure_tls::Tls;
 
     fn config(url: &str) -> Result<RedisConfig> {
         configuration(&url.parse()?)
@@ -153,7 +173,35 @@ mod tests {
         assert_eq!(cluster.topology, Topology::Cluster { nodes });
         assert_eq!(cluster.replicas, 2);
         assert!(cluster.fencing && !config("redis://h?fencing=off").unwrap().fencing);
-        assert!(config("rediss://h").unwrap().tls.is_some());
+
+        let named = Some("cache.example".to_owned());
+        for secure in ["rediss://h", "rediss+sentinel://h/main", "rediss+cluster://h"] {
+            assert_eq!(config(secure).unwrap().tls, Some(Tls::default()), "{secure}");
+            let tls = config(&format!("{secure}?server-name=cache.example")).unwrap().tls;
+            assert_eq!(tls, Some(Tls { server_name: named.clone(), ..Tls::default() }), "{secure}");
+            let plain = secure.replacen("rediss", "redis", 1);
+            assert_eq!(config(&plain).unwrap().tls, None, "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_url_says_where_the_socket_is() {
+        let url = "redis+unix://app:pw@/run/a%3Fb.sock?db=2&client-name=orders";
+        let socket = config(url).unwrap();
+        assert_eq!(socket.topology, Topology::Unix { path: "/run/a?b.sock".into() });
+        assert_eq!((socket.database, socket.client_name.as_str()), (2, "orders"));
+        assert_eq!((socket.username.as_deref(), socket.password), (Some("app"), Some("pw".into())));
+        let plain = config("redis+unix:///s").unwrap();
+        assert_eq!((plain.database, plain.client_name.as_str()), (0, "tenure"));
+    }
+
+    #[test]
+    fn sentinels_can_have_a_user_of_their_own() {
+        let url = "redis+sentinel://app:pw@h/main?sentinel-user=w&sentinel-password-file=/p";
+        let config = config(url).unwrap();
+        assert_eq!(config.username.as_deref(), Some("app"));
+        assert_eq!(config.sentinel_username.as_deref(), Some("w"));
+        assert_eq!(config.sentinel_password, Some(Password::File("/p".into())));
     }
 
     #[test]
@@ -167,7 +215,16 @@ mod tests {
         assert!(config.nodes.iter().all(alike));
         assert_eq!(config.node_timeout.unwrap().as_millis(), 20);
         assert_eq!(config.max_ttl.as_secs(), 300);
-        for bad in ["redlock://a,b,c/x", "redlock://a,b,c/0/1", "redlock://a,b,c?max-ttl=0s"] {
+        assert!(config.nodes.iter().all(|node| node.tls.is_none()));
+        let secure = quorum("redlocks://a,b,c?ca=a.pem").unwrap();
+        let trusted = Some(Tls { ca: Some("a.pem".into()), ..Tls::default() });
+        assert!(secure.nodes.iter().all(|node| node.tls == trusted));
+        for bad in [
+            "redlock://a,b,c/x",
+            "redlock://a,b,c?ca=x",
+            "redlock://a,b,c/0/1",
+            "redlock://a,b,c?max-ttl=0s",
+        ] {
             assert_eq!(quorum(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }
     }
@@ -181,10 +238,21 @@ mod tests {
             "redis+sentinel://h",
             "redis+sentinel://h/a/0/x",
             "redis://h?ca=x",
+            "redis://h?server-name=x",
+            "redis+sentinel://h/main?ca=x",
+            "redis+cluster://h?ca=x",
             "rediss://h?cert=x",
             "redis://h?replicas=many",
             "redis://h?fencing=maybe",
             "redis://h?nonsense=1",
+            "redis://h?db=1",
+            "redis+unix:///s?db=x",
+            "redis+unix:///s?ca=x",
+            "redis+unix://host/s",
+            "redis+unix://",
+            "redis+unix:///",
+            "redis://h?sentinel-user=x",
+            "redis+cluster://h?sentinel-password-file=x",
         ] {
             assert_eq!(config(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }

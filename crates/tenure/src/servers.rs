@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_tls::{Password, Tls};
 
 use crate::StoreUrl;
 use crate::engine::READ;
@@ -32,12 +33,12 @@ pub(crate) fn password(url: &StoreUrl) -> Option<String> {
 
 /// As [`password`], or the file that `password-file=` names.
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-pub(crate) fn login_password(url: &StoreUrl) -> Result<Option<tenure_tls::Password>> {
+pub(crate) fn login_password(url: &StoreUrl) -> Result<Option<Password>> {
     match url.option("password-file") {
         Some(_) if url.password().is_some() => {
             Err(invalid("there is a password in the URL and a password-file=: leave one out"))
         }
-        Some(path) => Ok(Some(tenure_tls::Password::File(path.into()))),
+        Some(path) => Ok(Some(Password::File(path.into()))),
         None => Ok(password(url).map(Into::into)),
     }
 }
@@ -49,26 +50,35 @@ fn password_in(url: &StoreUrl, variable: impl Fn(&str) -> Option<String>) -> Opt
     let bound = || {
         let theirs = variable("TENURE_STORE_PASSWORD_FOR")?.parse::<StoreUrl>().ok()?;
         let login = |url: &StoreUrl| {
-            let Servers { user, hosts, .. } = url.servers()?.clone();
-            Some((url.scheme(), user, hosts))
+            let Servers { user, hosts, path, .. } = url.servers()?.clone();
+            // Without hosts, the path is the server's socket.
+            let socket = Some(path).filter(|_| hosts.is_empty());
+            Some((url.scheme(), user, hosts, socket))
         };
         variable("TENURE_STORE_PASSWORD").filter(|_| login(url) == login(&theirs))
     };
     bound().or_else(|| variable("TENURE_PASSWORD"))
 }
 
-/// A certificate and its key.
-type Identity = (PathBuf, PathBuf);
-
-/// The files that `ca=`, `cert=` and `key=` name.
-pub(crate) fn files(url: &StoreUrl) -> Result<(Option<PathBuf>, Option<Identity>)> {
+/// TLS as `ca=`, `cert=`, `key=` and `server-name=` have it, for one of the `secure` schemes. Any
+/// other refuses these options, and names the scheme that takes them.
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+pub(crate) fn tls(url: &StoreUrl, secure: &[&str], instead: &str) -> Result<Option<Tls>> {
     let file = |name: &str| url.option(name).map(PathBuf::from);
     let identity = match (file("cert"), file("key")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
         _ => return Err(invalid("cert= and key= go together")),
     };
-    Ok((file("ca"), identity))
+    let server_name = url.option("server-name").map(str::to_owned);
+    let tls = Tls { ca: file("ca"), identity, server_name };
+    if secure.contains(&url.scheme()) {
+        return Ok(Some(tls));
+    }
+    match tls == Tls::default() {
+        true => Ok(None),
+        false => Err(invalid(&format!("ca=, cert=, key= and server-name= need {instead}"))),
+    }
 }
 
 pub(crate) fn invalid(why: &str) -> Error {
@@ -97,6 +107,12 @@ mod tests {
             assert_eq!(password(other, &all).as_deref(), Some("any"), "{other}");
             assert_eq!(password(other, &[store, bound]), None, "{other}");
         }
+        let socket = ("TENURE_STORE_PASSWORD_FOR", "redis+unix:///run/a.sock?db=1");
+        let at = |url: &str| password(url, &[socket, bound]);
+        #[cfg(feature = "redis")]
+        assert_eq!(at("redis+unix:///run/a.sock").as_deref(), Some("bound"));
+        #[cfg(feature = "redis")]
+        assert_eq!(at("redis+unix:///run/b.sock"), None);
         let changed = [bound, ("TENURE_STORE", "rediss://app@h:1")];
         assert_eq!(password("rediss://app@h:1", &changed), None, "bound to no server");
         assert_eq!(password("rediss://app@h:1", &[store, any]).as_deref(), Some("any"));
@@ -107,7 +123,7 @@ mod tests {
     fn a_password_file_takes_the_place_of_a_password_in_the_url() {
         let url: StoreUrl = "redis://app@h?password-file=/p".parse().unwrap();
         assert!(url.says_password());
-        let file = tenure_tls::Password::File("/p".into());
+        let file = Password::File("/p".into());
         assert_eq!(login_password(&url).unwrap(), Some(file.clone()));
         let resolved = url.resolved().unwrap();
         assert_eq!(resolved.password(), None, "none from the environment either");

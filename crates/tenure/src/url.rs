@@ -32,6 +32,9 @@ pub struct StoreUrl {
     options: Vec<(String, String)>,
 }
 
+/// The options that name files.
+const FILES: [&str; 5] = ["ca", "cert", "key", "password-file", "sentinel-password-file"];
+
 /// What the URL says between scheme and query.
 #[derive(Clone, PartialEq, Eq)]
 enum Place {
@@ -47,7 +50,7 @@ pub(crate) struct Servers {
     pub(crate) user: Option<String>,
     /// Empty where the URL says so (`user:@host`).
     pub(crate) password: Option<Secret>,
-    /// `host` or `host:port`, one or more with commas between.
+    /// `host` or `host:port`, one or more with commas between. Empty where the path is a socket's.
     pub(crate) hosts: String,
     /// What follows the hosts, with its slash. May be empty.
     pub(crate) path: String,
@@ -100,7 +103,7 @@ impl StoreUrl {
         }
         for (name, value) in &mut self.options {
             // An empty path and one that is not UTF-8 stay as they are: opening the file fails then.
-            if matches!(name.as_str(), "ca" | "cert" | "key" | "password-file")
+            if FILES.contains(&name.as_str())
                 && let Ok(path) = std::path::absolute(&value)
                 && let Some(path) = path.to_str()
             {
@@ -110,11 +113,13 @@ impl StoreUrl {
         Ok(self)
     }
 
-    /// Whether both name the same locks: the same store and options, apart from `timeout=`.
+    /// Whether both name the same locks: the same store and options, apart from `timeout=` and
+    /// `client-name=`.
     pub fn same_store(&self, other: &Self) -> bool {
         let mut servers = (self.clone(), other.clone());
         for url in [&mut servers.0, &mut servers.1] {
             url.timeout = None;
+            url.options.retain(|(name, _)| name != "client-name");
             if let Place::Servers(servers) = &mut url.place {
                 servers.password = None;
             }
@@ -267,11 +272,14 @@ fn path_from(bytes: Vec<u8>) -> PathBuf {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
-/// Reads `//[user[:password]@]hosts[/path]`. Its errors repeat nothing of the text: where it is
+/// The scheme of a socket in the file system.
+pub(crate) const UNIX: &str = "redis+unix";
+
+/// Reads `//[user[:password]@]hosts[/path]`, or without hosts where the path is a socket's. Its errors repeat nothing of the text: where it is
 /// malformed, any part of it may be a password.
 fn servers(scheme: &str, place: &str, query: Option<&str>) -> Result<Servers> {
-    let malformed =
-        |why: &str| invalid(&format!("{why}: write {scheme}://[user:password@]host:port"));
+    let form = if scheme == UNIX { "/path/of/socket" } else { "host:port" };
+    let malformed = |why: &str| invalid(&format!("{why}: write {scheme}://[user:password@]{form}"));
     let place = place.strip_prefix("//").ok_or_else(|| malformed("`//` is missing"))?;
     let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
     if path.contains('@') || query.is_some_and(|query| query.contains('@')) {
@@ -281,8 +289,12 @@ fn servers(scheme: &str, place: &str, query: Option<&str>) -> Result<Servers> {
         Some((credentials, hosts)) => (Some(credentials), hosts),
         None => (None, authority),
     };
-    if !hosts.split(',').all(is_host) {
-        return Err(malformed("a host or its port is malformed"));
+    match scheme {
+        UNIX if !hosts.is_empty() => return Err(malformed("a socket has no host")),
+        UNIX if path.len() < 2 => return Err(malformed("the path of the socket is missing")),
+        UNIX => {}
+        _ if hosts.split(',').all(is_host) => {}
+        _ => return Err(malformed("a host or its port is malformed")),
     }
     let (user, password) = credentials.map_or(Ok((None, None)), |text| login(text, malformed))?;
     Ok(Servers { user, password, hosts: hosts.into(), path: path.into() })

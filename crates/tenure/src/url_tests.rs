@@ -19,6 +19,12 @@ fn every_documented_form_is_read_and_shown_again() {
         "rediss://cache:6379",
         "redis+sentinel://h1:26379,h2:26379/service/0",
         "redis+cluster://h1:7000,h2:7001",
+        "rediss+sentinel://h1:26379/service/0",
+        "rediss+cluster://h1:7000,h2:7001?server-name=cache.example",
+        "redlocks://h1,h2,h3",
+        "redis+unix:///run/a%3Fb.sock",
+        "redis+unix://app@/run/redis.sock?db=1",
+        "redis+sentinel://h1/service?sentinel-user=w&sentinel-password-file=/p",
         "redlock://h1:6379,h2:6379,h3:6379",
         "etcd://[::1]:2379,h2:2379",
         "etcds://h1",
@@ -134,6 +140,8 @@ fn a_resolved_url_names_files_from_anywhere() {
 fn the_same_store_may_have_another_timeout_and_password() {
     let same = |one: &str, two: &str| parse(one).unwrap().same_store(&parse(two).unwrap());
     assert!(same("redis://a:x@h/1?timeout=1s&prefix=p", "redis://a@h/1?prefix=p"));
+    assert!(same("redis://a@h/1?client-name=c&prefix=p", "redis://a@h/1?prefix=p"));
+    assert!(!same("redis+unix:///a", "redis+unix:///b"));
     for other in ["redis://a@h/2?prefix=p", "redis://b@h/1?prefix=p", "redis://a@h/1"] {
         assert!(!same("redis://a@h/1?prefix=p", other), "{other}");
     }

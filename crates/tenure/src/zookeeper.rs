@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tenure_core::{Result, Store};
-use tenure_zookeeper::{Access, Neighbours, Tls, ZooKeeperConfig, ZooKeeperStore};
+use tenure_zookeeper::{Access, Neighbours, ZooKeeperConfig, ZooKeeperStore};
 
 use crate::StoreUrl;
 use crate::engine::Engine;
 use crate::percent;
-use crate::servers::{addresses, files, invalid, login_password};
+use crate::servers::{addresses, invalid, login_password, tls};
 
 pub(crate) async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(ZooKeeperStore::connect(configuration(url)?).await?))
@@ -31,13 +31,7 @@ fn configuration(url: &StoreUrl) -> Result<ZooKeeperConfig> {
     }
     config.access = access(url.option("acl"), config.username.is_some())?;
     config.neighbours = neighbours(url.option("neighbours").unwrap_or_default())?;
-    let (ca, identity) = files(url)?;
-    let tls = Tls { ca, identity };
-    config.tls = match url.scheme() {
-        "zks" => Some(tls),
-        _ if tls != Tls::default() => return Err(invalid("ca=, cert= and key= need zks://")),
-        _ => None,
-    };
+    config.tls = tls(url, &["zks"], "zks://")?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
     }
@@ -76,6 +70,7 @@ fn neighbours(option: &str) -> Result<Neighbours> {
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use tenure_tls::Tls;
 
     fn config(url: &str) -> Result<ZooKeeperConfig> {
         configuration(&url.parse()?)
@@ -95,7 +90,7 @@ mod tests {
         assert_eq!(secure.access, Access::World);
         assert_eq!(secure.neighbours, Neighbours { kazoo: true, curator_rw: false });
         let identity = Some(("c.pem".into(), "k.pem".into()));
-        assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity }));
+        assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity, ..Tls::default() }));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod proxy;
 mod redis;
 mod redis_cluster;
 mod redis_sentinel;
+mod redis_stub;
 mod redis_wire;
 mod servant;
 mod signals;
@@ -28,9 +29,10 @@ pub use etcd::{EtcdCluster, EtcdServer};
 pub use neighbour::Neighbour;
 pub use process::Process;
 pub use proxy::{Proxy, Way};
-pub use redis::RedisServer;
+pub use redis::{REDIS_6_2, RedisServer, VALKEY_9};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
+pub use redis_stub::RedisStub;
 pub use servant::Servant;
 pub use signals::with_default_signals;
 pub use sync::FalseSync;
@@ -38,10 +40,13 @@ pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
 
-/// Whether a program of this name is on the search path, or a file is at this absolute path.
+/// Whether a program of this name is on the search path, or a file is at this absolute path. Of
+/// `redis-server`, that is the one that `TENURE_TEST_REDIS` names, if it does.
 pub fn is_installed(program: &str) -> bool {
+    let chosen = (program == "redis-server").then(redis::program);
+    let program = chosen.unwrap_or_else(|| program.into());
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&paths).any(|folder| folder.join(&program).is_file())
 }
 
 /// Whether a test cannot run for want of a program, or of a file. Says so, if it cannot.

@@ -23,7 +23,7 @@ impl Neighbour {
         }
         let unprepared = self.launcher().is_none();
         if unprepared {
-            skip(&test, "the client is not here: `cargo xtask clients` fetches it");
+            skip(&test, "it is not here: `cargo xtask clients` fetches it");
         }
         unprepared
     }
@@ -40,7 +40,7 @@ impl Neighbour {
 
     /// Written when the program is ready to run, into the target directory, in which the program
     /// that asks is, too.
-    fn launcher(&self) -> Option<PathBuf> {
+    pub(crate) fn launcher(&self) -> Option<PathBuf> {
         let asks = std::env::current_exe().ok()?;
         let here = asks.ancestors().map(|folder| folder.join("interop/launch").join(self.name));
         here.into_iter().find(|file| file.is_file())

@@ -1,15 +1,17 @@
 //! Redis servers of one's own, on free ports of the loopback address.
 
+use std::ffi::OsString;
 use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::redis_wire::command;
-use crate::{FalseClock, GENEROUS, Servant, temp_dir};
+use crate::{FalseClock, GENEROUS, Neighbour, Servant, temp_dir};
 
 /// A Redis server, killed by its pid when it is dropped, its files with it.
 #[derive(Debug)]
@@ -24,8 +26,14 @@ pub struct RedisServer {
     folder: TempDir,
 }
 
+/// The oldest Redis that tenure is made for.
+pub const REDIS_6_2: Neighbour = Neighbour { name: "redis-server-6.2", needs: &[] };
+/// The Redis of other people, which has commands that Redis lacks.
+pub const VALKEY_9: Neighbour = Neighbour { name: "valkey-server-9", needs: &[] };
+
 impl RedisServer {
-    /// Starts one without persistence, with these arguments besides, and waits until it answers.
+    /// Starts one without persistence, with these arguments besides, and waits until it answers. It is
+    /// the `redis-server` on the search path, or what `TENURE_TEST_REDIS` names.
     ///
     /// # Errors
     /// If it cannot be started, or does not answer in time.
@@ -33,12 +41,13 @@ impl RedisServer {
         Self::start_in(arguments, Vec::new(), None)
     }
 
-    /// As [`start`](Self::start), but of the version that this shell script starts.
+    /// As [`start`](Self::start), but of another version: [`REDIS_6_2`] or [`VALKEY_9`].
     ///
     /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_by(launcher: &Path, arguments: &[&str]) -> io::Result<Self> {
-        Self::start_in(arguments, Vec::new(), Some(launcher.to_owned()))
+    /// As [`start`](Self::start), and if it is not there.
+    pub fn start_other(version: &Neighbour, arguments: &[&str]) -> io::Result<Self> {
+        let launcher = version.launcher().ok_or(io::ErrorKind::NotFound)?;
+        Self::start_in(arguments, Vec::new(), Some(launcher))
     }
 
     /// As [`start`](Self::start), with a clock that can be set.
@@ -147,12 +156,17 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn spawn(&self, port: u16) -> io::Result<Servant> {
-        let mut command = Command::new(if self.launcher.is_some() { "sh" } else { "redis-server" });
-        command.args(self.launcher);
+        let mut command = match self.launcher {
+            Some(launcher) => {
+                let mut shell = Command::new("sh");
+                shell.arg(launcher);
+                shell
+            }
+            None => Command::new(program()),
+        };
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
         command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
-        if self.launcher.is_none() {
-            // Older ones do not know it.
+        if self.launcher.is_none() && has_guarded_debug() {
             command.args(["--enable-debug-command", "yes"]);
         }
         command.arg("--dir").arg(self.folder).args(self.arguments);
@@ -177,6 +191,30 @@ fn answers(port: u16, servant: &mut Servant) -> io::Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(io::ErrorKind::TimedOut.into())
+}
+
+/// The variable that names the server to test with, of any version.
+const CHOICE: &str = "TENURE_TEST_REDIS";
+
+/// The server that all tests start: the one on the search path, unless another is named.
+pub(crate) fn program() -> OsString {
+    std::env::var_os(CHOICE).unwrap_or_else(|| "redis-server".into())
+}
+
+/// Whether the server has to be told that `DEBUG` is wanted: since 7.0. Older ones do not start with an
+/// option that they do not know.
+fn has_guarded_debug() -> bool {
+    static GUARDED: LazyLock<bool> = LazyLock::new(|| {
+        let said = Command::new(program()).arg("--version").output();
+        let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        // "Redis server v=7.0.15 sha=…", "Valkey server v=9.0.0 sha=…"
+        let major = said.ok().and_then(|said| {
+            let version = said.split_once("v=")?.1.to_owned();
+            version.split('.').next()?.parse::<u32>().ok()
+        });
+        major.is_none_or(|major| major >= 7)
+    });
+    *GUARDED
 }
 
 /// A port of the loopback address that nobody has at the moment.

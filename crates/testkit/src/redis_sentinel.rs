@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::redis::free_port;
+use crate::redis::{free_port, program};
 use crate::redis_wire::command;
 use crate::{GENEROUS, RedisServer, Servant, temp_dir};
 
@@ -113,7 +113,7 @@ impl Sentinel {
         );
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, settings)?;
-        let mut program = Command::new("redis-server");
+        let mut program = Command::new(program());
         program.arg(&file).arg("--sentinel");
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self { _servant: Servant::spawn(program)?, port, _folder: folder })

@@ -1,5 +1,6 @@
 //! Sockets and encrypted connections, as all stores set them up: always verified, from PEM files.
 
+mod connector;
 mod password;
 mod stream;
 
@@ -8,13 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use connector::{TlsConnector, secure};
 pub use password::Password;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 pub use stream::Stream;
 use tenure_core::{Error, ErrorKind, Result};
-use tokio::net::TcpStream;
-pub use tokio_rustls::TlsConnector;
 pub use tokio_rustls::client::TlsStream;
 
 const SET_UP: &str = "set up TLS";
@@ -22,10 +23,14 @@ const SET_UP: &str = "set up TLS";
 /// How to trust a server, and how to be trusted by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// A file with the certificates to trust (PEM), instead of the public ones.
+    /// A file with the authorities to trust (PEM). Without it, those that the system trusts
+    /// (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others); the public ones where it has none.
     pub ca: Option<PathBuf>,
     /// Files with a certificate and a key of our own (PEM).
     pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name that the server's certificate must be for, and that the server is asked for (SNI),
+    /// instead of the host that is connected to: for a server behind a tunnel or a proxy.
+    pub server_name: Option<String>,
 }
 
 impl Tls {
@@ -33,7 +38,7 @@ impl Tls {
     /// in the same program cannot make the choice ambiguous.
     ///
     /// # Errors
-    /// If a file cannot be read, or holds something else than it should.
+    /// If a file cannot be read, or holds something else than it should; if the server's name is none.
     pub fn connector(&self) -> Result<TlsConnector> {
         self.connector_for(&[])
     }
@@ -45,19 +50,10 @@ impl Tls {
     /// Likewise.
     pub fn connector_for(&self, protocols: &[&[u8]]) -> Result<TlsConnector> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        match &self.ca {
-            Some(path) => {
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(|error| useless(&error))?;
-                }
-            }
-            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        }
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| useless(&error))?
-            .with_root_certificates(roots);
+            .with_root_certificates(self.authorities()?);
         let mut config = match &self.identity {
             Some((certificate, key)) => {
                 let (chain, key) = (certificates(certificate)?, private_key(key)?);
@@ -66,22 +62,31 @@ impl Tls {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(TlsConnector::from(Arc::new(config)))
+        let server_name = self.server_name.as_ref().map(|name| server_name(name)).transpose()?;
+        Ok(TlsConnector::new(config, server_name))
+    }
+
+    fn authorities(&self) -> Result<RootCertStore> {
+        let Some(path) = &self.ca else {
+            return Ok(trusted_by(rustls_native_certs::load_native_certs().certs));
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|error| useless(&error))?;
+        }
+        Ok(roots)
     }
 }
 
-/// Speaks TLS with the host at the other end.
-///
-/// # Errors
-/// If the connection breaks, or one side does not trust the other ([`distrust`]).
-pub async fn secure(
-    connector: &TlsConnector,
-    host: &str,
-    socket: TcpStream,
-) -> io::Result<TlsStream<TcpStream>> {
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    connector.connect(name, socket).await
+/// The authorities of a system. A container may have none: then the public ones.
+fn trusted_by(system: Vec<CertificateDer<'static>>) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    // Systems keep some that are too old to be understood.
+    let (added, _) = roots.add_parsable_certificates(system);
+    if added == 0 {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    roots
 }
 
 /// What one side did not like about the other, if that is what the error tells of.
@@ -119,6 +124,13 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(pem(path)?.as_bytes()).map_err(|error| unreadable(path, &error))
 }
 
+fn server_name(name: &str) -> Result<ServerName<'static>> {
+    ServerName::try_from(name.to_owned()).map_err(|_| {
+        let why = format!("{name:?} is no server name: write a host name or an IP address");
+        Error::new(ErrorKind::Invalid, SET_UP, why)
+    })
+}
+
 fn useless(error: &rustls::Error) -> Error {
     Error::new(ErrorKind::Invalid, SET_UP, format!("{error}: check ca, cert and key"))
 }
@@ -142,6 +154,22 @@ mod tests {
     }
 
     #[test]
+    fn a_system_without_authorities_trusts_the_public_ones() {
+        let public = webpki_roots::TLS_SERVER_ROOTS.len();
+        assert_eq!(trusted_by(Vec::new()).len(), public);
+        assert_eq!(trusted_by(vec![b"no certificate".to_vec().into()]).len(), public);
+        let files = tenure_testkit::Certificates::make().unwrap();
+        assert_eq!(trusted_by(certificates(&files.ca()).unwrap()).len(), 1, "its own suffice");
+    }
+
+    #[test]
+    fn a_server_name_that_is_none_is_refused() {
+        let named = |name: &str| Tls { server_name: Some(name.into()), ..Tls::default() };
+        assert_eq!(named("a b").connector().err().unwrap().kind(), ErrorKind::Invalid);
+        assert!(named("cache.example").connector().is_ok() && named("::1").connector().is_ok());
+    }
+
+    #[test]
     fn files_that_will_not_do_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -154,11 +182,11 @@ mod tests {
         let torn = file("torn", "-----BEGIN CERTIFICATE-----\nAAAA\n");
         let missing = folder.path().join("missing");
         for ca in [&empty, &key, &torn, &missing] {
-            let refused = Tls { ca: Some(ca.clone()), identity: None }.connector().err().unwrap();
+            let refused = Tls { ca: Some(ca.clone()), ..Tls::default() }.connector().err().unwrap();
             assert_eq!(refused.kind(), ErrorKind::Invalid);
             assert!(refused.to_string().contains(&ca.display().to_string()), "{refused}");
         }
-        let nonsense = Tls { ca: None, identity: Some((key.clone(), key)) };
+        let nonsense = Tls { ca: None, identity: Some((key.clone(), key)), ..Tls::default() };
         assert_eq!(nonsense.connector().err().unwrap().kind(), ErrorKind::Invalid);
         assert!(Tls::default().connector().is_ok(), "the public authorities will do");
     }

@@ -1,6 +1,7 @@
 //! A socket, with or without TLS.
 
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,8 +12,8 @@ use rustix::net::sockopt::{
     set_tcp_user_timeout,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::{TlsConnector, TlsStream, secure};
 
@@ -29,6 +30,8 @@ pub enum Stream {
     Plain(OwnedReadHalf, Arc<OwnedWriteHalf>),
     /// A socket with TLS.
     Tls(Box<TlsStream<TcpStream>>),
+    /// A socket of the file system.
+    Unix(UnixStream),
 }
 
 impl Stream {
@@ -70,6 +73,17 @@ impl Stream {
         Ok(socket)
     }
 
+    /// Connects to a server on this machine through a socket of the file system.
+    ///
+    /// # Errors
+    /// If there is no such socket, or this user may not use it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the socket.
+    pub async fn open_unix(path: &Path) -> io::Result<Self> {
+        UnixStream::connect(path).await.map(Self::Unix)
+    }
+
     /// A stream over a socket that is connected to this host, with TLS if there is a connector.
     ///
     /// # Errors
@@ -94,7 +108,7 @@ impl Stream {
     pub fn shortcut(&self) -> Option<Arc<OwnedWriteHalf>> {
         match self {
             Self::Plain(_, writer) => Some(Arc::clone(writer)),
-            Self::Tls(_) => None,
+            Self::Tls(_) | Self::Unix(_) => None,
         }
     }
 
@@ -105,6 +119,8 @@ impl Stream {
         let socket = match self {
             Self::Plain(reader, _) => reader.as_ref(),
             Self::Tls(stream) => stream.get_ref().0,
+            // What is written to it has arrived.
+            Self::Unix(_) => return,
         };
         // It fails only for what is no socket.
         let _ = set_socket_linger(socket, Some(Duration::ZERO));
@@ -122,6 +138,7 @@ impl Stream {
         match self {
             Self::Plain(reader, _) => Pin::new(reader).poll_read(context, buffer),
             Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 
@@ -143,6 +160,7 @@ impl Stream {
                 }
             },
             Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -152,7 +170,7 @@ impl Stream {
     /// Those of the socket and of TLS.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(..) => Poll::Ready(Ok(())),
+            Self::Plain(..) | Self::Unix(_) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }

@@ -11,7 +11,7 @@ use tenure_core::{Client, Error, ErrorKind, Guard, Mode, Options, Result};
 use tenure_testkit::{Ensemble, Member, eventually};
 use tokio::task::JoinSet;
 
-use crate::{ELECTION, setting, until_all_serve, until_one_leads};
+use crate::{ELECTION, setting, until_all_serve, until_one_leads, until_waiting};
 
 /// The lock that all wait for.
 const NAME: &str = "crowded";
@@ -76,6 +76,51 @@ async fn stand_still(ensemble: &mut Ensemble<impl Member>) {
 async fn die(ensemble: &mut Ensemble<impl Member>, member: usize) {
     ensemble.members()[member].kill9().unwrap();
     until_one_leads(ensemble).await;
+}
+
+/// One client holds many locks and waits for each of them once more. Its server stands still. No
+/// holder loses its lock, and every waiter is served when its holder has let go.
+///
+/// # Panics
+/// If not.
+pub async fn waiters_for_many_locks_outlast_a_standstill(
+    server: &mut impl Member,
+    client: &Client,
+    count: usize,
+) {
+    let names: Vec<String> = (0..count).map(|number| format!("lock-{number}")).collect();
+    let mutex = |name: &String| client.mutex(name).unwrap().with(patient());
+    let acquire = |name: &String| {
+        let mutex = mutex(name);
+        async move { mutex.acquire().await }
+    };
+    let mut holders = Vec::new();
+    for name in &names {
+        holders.push(acquire(name).await.unwrap());
+    }
+    let mut waiting = JoinSet::new();
+    for name in &names {
+        waiting.spawn(acquire(name));
+    }
+    for name in &names {
+        until_waiting(client, name, 1).await;
+    }
+    server.stop().unwrap();
+    // Long enough for a sign of life of the session to fail, and with it the stream of watches.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    server.cont().unwrap();
+    assert!(waiting.try_join_next().is_none(), "a waiter did not outlast the standstill");
+    let lost = holders.iter().filter(|holder| !holder.is_valid()).count();
+    assert_eq!(lost, 0, "holders lost their locks");
+    // In trouble the release goes on in the background.
+    for holder in holders {
+        drop(holder);
+    }
+    for served in 0..count {
+        let next = tokio::time::timeout(ELECTION, waiting.join_next()).await;
+        let next = next.unwrap_or_else(|_| panic!("{served} of {count} are served"));
+        drop(next.unwrap().unwrap().unwrap());
+    }
 }
 
 /// Tasks that arrive at once are all served, while others still arrive.

@@ -201,7 +201,11 @@ impl Engine for ZooKeeperEngine {
                 removed
             }
         };
-        self.with_any_session(RELEASE, remove).await
+        match self.ask_twice(RELEASE, remove).await? {
+            // The first request may have removed it.
+            (false, Some(unanswered)) => Err(fault(RELEASE, unanswered)),
+            (removed, _) => Ok(removed),
+        }
     }
 
     async fn renew(
@@ -366,14 +370,25 @@ impl ZooKeeperEngine {
         operation: &'static str,
         call: impl Fn(Arc<ZooKeeperSession>) -> F,
     ) -> Result<T> {
-        let outcome = call(self.sessions.any(operation).await?).await;
-        let outcome = match outcome {
-            Err(Fault::Broken(_) | Fault::NotConnected | Fault::Over) => {
-                call(self.sessions.any(operation).await?).await
+        self.ask_twice(operation, call).await.map(|(answer, _)| answer)
+    }
+
+    /// As [`with_any_session`](Self::with_any_session). Also tells why the first call had no answer, if
+    /// it may have been carried out.
+    async fn ask_twice<T, F: Future<Output = Result<T, Fault>>>(
+        &self,
+        operation: &'static str,
+        call: impl Fn(Arc<ZooKeeperSession>) -> F,
+    ) -> Result<(T, Option<Fault>)> {
+        let first = call(self.sessions.any(operation).await?).await;
+        let (outcome, unanswered) = match first {
+            Err(error @ (Fault::Broken(_) | Fault::NotConnected | Fault::Over)) => {
+                let second = call(self.sessions.any(operation).await?).await;
+                (second, Some(error).filter(|error| !error.had_no_effect()))
             }
-            outcome => outcome,
+            outcome => (outcome, None),
         };
-        outcome.map_err(|error| fault(operation, error))
+        outcome.map(|answer| (answer, unanswered)).map_err(|error| fault(operation, error))
     }
 
     /// The queue of a lock, at least as the leader knew it when this was called, and as any session of

@@ -34,7 +34,7 @@ pub(crate) struct Sessions {
     seen_before: AtomicI64,
     /// The sessions that are being opened, by the TTL that they are for.
     opening: Mutex<HashMap<Duration, Opening>>,
-    /// The longest TTL that the servers allow, if the first session was cut short.
+    /// The longest TTL that the servers allow, if they have cut a session short: the latest one they did.
     longest: Mutex<Option<Duration>>,
 }
 
@@ -62,13 +62,11 @@ impl Sessions {
             opening: Mutex::default(),
             longest: Mutex::default(),
         });
-        let first = sessions.open(CONNECT, FIRST).await?;
-        let limit = Some(first.life()).filter(|life| *life < FIRST);
-        *sessions.longest.lock() = limit;
+        sessions.open(CONNECT, FIRST).await?;
         Ok(sessions)
     }
 
-    /// The longest TTL that the servers allow, if they allow less than the default.
+    /// The longest TTL that the servers allow, as far as it is known.
     pub(crate) fn longest_ttl(&self) -> Option<Duration> {
         *self.longest.lock()
     }
@@ -198,6 +196,9 @@ impl Sessions {
         let wire = wire::Session::open(target, ttl + GRACE, &self.background).await?;
         let layout = Arc::clone(&self.layout);
         let session = Arc::new(ZooKeeperSession::new(wire, layout, ttl, sent));
+        if session.life() < ttl {
+            *self.longest.lock() = Some(session.life());
+        }
         let unused = {
             let mut open = self.open.lock();
             let unused = self.take_unused(&mut open);

@@ -36,8 +36,10 @@ fn claim() -> Claim {
     }
 }
 
+/// No call is to fail because the machine is busy.
 fn config(server: &ZooKeeperServer) -> ZooKeeperConfig {
-    ZooKeeperConfig::new(vec![("127.0.0.1".into(), server.port())])
+    let servers = vec![("127.0.0.1".into(), server.port())];
+    ZooKeeperConfig { timeout: GENEROUS, ..ZooKeeperConfig::new(servers) }
 }
 
 /// An engine, the thread that serves it, and a session of it.

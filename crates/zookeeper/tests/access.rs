@@ -6,10 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{client, config_of};
+use common::{client, config, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_testkit::{
-    Certificates, GENEROUS, Member, ZooKeeperEnsemble, ZooKeeperServer, eventually,
+    Certificates, GENEROUS, Member, Proxy, ZooKeeperEnsemble, ZooKeeperServer, eventually,
 };
 use tenure_trials::until_waiting;
 use tenure_zookeeper::testing::{Bare, Kind, Rights};
@@ -138,20 +138,20 @@ on_servers! {
         assert_eq!(plain.kind(), ErrorKind::QuorumLost, "{plain}");
         assert!(plain.to_string().contains("TLS"), "{plain}");
         let identity = Some(files.of("client"));
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: identity.clone() });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: identity.clone(), ..Tls::default() });
         works(&client(&login(&config, "app", "secret")).await).await;
         // A server that wants a certificate gets none.
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: None });
+        config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
         let denied = refusal(&config).await;
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.to_string().contains("TLS"), "{denied}");
         // A server that another authority vouches for.
         let others = Certificates::make().unwrap();
-        config.tls = Some(Tls { ca: Some(others.ca()), identity });
+        config.tls = Some(Tls { ca: Some(others.ca()), identity, ..Tls::default() });
         let denied = refusal(&config).await;
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.to_string().contains("check ca"), "{denied}");
-        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), identity: None });
+        config.tls = Some(Tls { ca: Some("/nowhere.pem".into()), ..Tls::default() });
         assert_eq!(refusal(&config).await.kind(), ErrorKind::Invalid);
         // Only the public authorities are trusted.
         config.tls = Some(Tls::default());
@@ -166,7 +166,7 @@ on_servers! {
         let ports = ensemble.members().iter().map(|member| member.tls_port().unwrap());
         let servers = ports.map(|port| ("127.0.0.1".into(), port)).collect();
         let mut config = ZooKeeperConfig::new(servers);
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")), ..Tls::default() });
         works(&client(&config).await).await;
         for member in &mut ensemble.members()[..2] {
             member.kill9().unwrap();
@@ -186,7 +186,7 @@ on_servers! {
         let mut server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
         let mut config = config_of(&server);
         config.servers[0].1 = server.tls_port().unwrap();
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")), ..Tls::default() });
         server.stop().unwrap();
         let error = refusal(&config).await;
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
@@ -221,6 +221,30 @@ on_servers! {
         let default = mutex.acquire().await.unwrap();
         assert_eq!(default.ttl(), Duration::from_secs(8), "the default is within the limit");
         default.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// The servers are replaced by others that end sessions earlier.
+    async fn the_default_ttl_follows_a_limit_that_is_lowered() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let stricter = ZooKeeperServer::start(&["maxSessionTimeout=10000"]).unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
+        let client = client(&config(&proxy.address())).await;
+        let mutex = client.mutex("a").unwrap();
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        // A server that knows fewer transactions than a client does not talk to it.
+        let busy = common::client(&config_of(&stricter)).await;
+        for _ in 0..30 {
+            busy.mutex("b").unwrap().acquire().await.unwrap().release().await.unwrap();
+        }
+        proxy.lead_to(stricter.port());
+        // The first claim may find out, and be refused.
+        let followed = || async {
+            let Ok(guard) = mutex.acquire().await else { return false };
+            guard.ttl() == Duration::from_secs(8)
+        };
+        assert!(eventually(GENEROUS, followed).await, "the default is refused");
     }
 }
 

@@ -57,7 +57,7 @@ on_servers! {
         let server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
         let mut config = config_of(&server);
         config.servers[0].1 = server.tls_port().unwrap();
-        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+        config.tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")), ..Tls::default() });
         let found = findings(&config).await;
         assert!(has(&found, Severity::Fine, "recent enough"), "{found:?}");
         assert!(has(&found, Severity::Fine, "as long as 598s"), "{found:?}");

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use common::{client, config, config_of, connect, store};
 use tenure_core::{
-    Answer, Eviction, Fence, LossReason, Options, Patience, Released, Renewal, Store, now,
+    Answer, ErrorKind, Eviction, Fence, LossReason, Options, Patience, Released, Renewal, Store,
+    now,
 };
 use tenure_testkit::{GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_trials::{ELECTION, claim, members, ways};
@@ -142,6 +143,27 @@ on_servers! {
                 assert!(state.waiters.is_empty(), "a double: {state:?}");
                 assert_eq!(store.release(&asked).await.unwrap(), Released::Released);
             }
+        }
+    }
+}
+
+on_servers! {
+    /// The connection breaks when the node is gone, and before the client has heard of it.
+    async fn a_release_whose_reply_is_lost_is_not_taken_for_a_lost_lock() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
+        let client = client(&config(&proxy.address())).await;
+        let other = store(&config_of(&server)).await;
+        let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+        let name = guard.name().clone();
+        proxy.set(Way::Deaf);
+        let released = tokio::spawn(guard.release());
+        let gone = || async { other.inspect(&name).await.unwrap().is_free() };
+        assert!(eventually(GENEROUS, gone).await, "the release was carried out");
+        proxy.set(Way::Open);
+        proxy.cut();
+        if let Err(error) = released.await.unwrap() {
+            assert_ne!(error.kind(), ErrorKind::Lost, "{error}");
         }
     }
 }

@@ -12,6 +12,7 @@ mod inspection;
 mod limits;
 mod loss;
 mod nested;
+mod reach;
 mod release;
 mod rights;
 mod script;

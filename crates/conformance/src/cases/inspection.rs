@@ -36,6 +36,19 @@ pub async fn a_snapshot_shows_the_holder(fixture: &dyn Fixture) {
     let_go(guard).await;
 }
 
+/// A label with a line break makes neither the holder nor its label unreadable.
+pub async fn a_label_with_line_breaks_is_shown_in_one_line(fixture: &dyn Fixture) {
+    let name = name("label");
+    let client = client(fixture).await;
+    let options = Options::new().ttl(LONG).label("one\ntwo\r\nthree\u{2028}");
+    let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
+    let state = raw(fixture).await.inspect(&name).await;
+    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    assert_eq!(holder.owner, guard.owner().to_string());
+    assert_eq!(holder.label, r"one\ntwo\r\nthree\u{2028}");
+    let_go(guard).await;
+}
+
 /// A snapshot shows the waiters in their order, with all that is known of them.
 pub async fn a_snapshot_shows_the_waiters_in_order(fixture: &dyn Fixture) {
     let name = name("waiters");

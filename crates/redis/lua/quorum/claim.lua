@@ -6,53 +6,40 @@
 local K, Q, T, call = KEYS[1], KEYS[2], KEYS[6], redis.call
 local owner, kind = ARGV[1], string.sub(ARGV[2], 1, 1)
 
+--@mint
+
 -- Free, and nobody waits: nothing is touched that is not needed.
 if kind == 'x' and call('EXISTS', K, Q) == 0 then
   local t = call('TIME')
   local us = t[1] * 1000000 + t[2]
   local ms = (us - t[2] % 1000) / 1000
-  local floor = math.max(ms * 1024, tonumber(ARGV[5]))
-  local token = call('INCR', T)
-  if token < floor then
-    call('SET', T, floor)
-    token = floor
-  end
-  call('SET', K, owner .. string.format(' %d %d ', token, ms) .. ARGV[4], 'PX', ARGV[3])
-  return string.format('granted %d %d', token, us)
+  local token = mint(ms, tonumber(ARGV[5]))
+  call('SET', K, owner .. ' ' .. token .. string.format(' %.0f ', ms) .. ARGV[4], 'PX', ARGV[3])
+  return 'granted ' .. token .. string.format(' %.0f', us)
 end
 
 local W, P, E = KEYS[3], KEYS[4], KEYS[5]
+local value = call('GET', K)
 
 --@engine
 
-local us = number(tonumber(time[1]) * 1000000 + tonumber(time[2]))
 local ttl, patience = tonumber(ARGV[3]), tonumber(ARGV[6] or '0')
 
 -- Held already: a repeated call. The term starts anew.
-local token, _, as = held(owner)
+local token, as = held(owner)
 if token then
-  if as == 'x' then
-    call('PEXPIRE', K, ARGV[3])
-  else
-    -- First what a server out of memory still does; after it, it does the rest, too.
-    call('PEXPIRE', K, number(math.max(call('PTTL', K), ttl)))
-    call('ZADD', E, number(now + ttl), owner)
-    keep(P, ttl) keep(E, ttl)
-  end
+  extend(owner, as, ttl)
   return 'granted ' .. token .. ' ' .. us
 end
 
 drop_ended()
-local record = call('HGET', W, owner)
-local arrived, seat = number(now), true
-if record and tonumber(words(record, 2)[1]) <= now then
-  -- Its place has ended: this is a new claim.
-  call('LREM', Q, 0, owner)
-elseif record then
-  arrived = words(record, 3)[2]
-  seat = call('EXISTS', Q) == 0
-end
-record = table.concat({number(now + patience), arrived, ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}, ' ')
+local record = {number(now + patience), number(now), ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}
+local before = call('HGET', W, owner)
+before = before and words(before, 3)
+-- One whose place has ended, or that was lost, joins anew.
+local seat = before and tonumber(before[1]) > now and call('ZSCORE', Q, owner)
+if seat then record[2] = before[2] end
+record = table.concat(record, ' ')
 local w = words(record, 10)
 
 local _, ahead = head()
@@ -60,13 +47,15 @@ local _, ahead = head()
 local overtakes = kind == 's' and ahead and ahead[3] == 'x'
 local holders, taken = room()
 if admits(holders, taken, w) and not overtakes then
-  return 'granted ' .. grant(owner, w, tonumber(ARGV[5])) .. ' ' .. us
+  local one = {owner = owner, w = w, term = ttl}
+  grant({one}, tonumber(ARGV[5]))
+  return 'granted ' .. one.token .. ' ' .. us
 end
 
 if patience > 0 then
   call('HSET', W, owner, record)
-  if seat then call('RPUSH', Q, owner) end
+  if not seat then join(owner, tail()) end
   mark()
-  keep(W, patience) keep(Q, patience)
+  keep_line(patience)
 end
 return 'held ' .. number(obstacle()) .. ' ' .. us

@@ -3,15 +3,22 @@
 -- ARGV  1 owner  2 ttl ms  3 token
 -- Returns 1 if the owner holds, 0 if not.
 local K, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local owner, ttl, token = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local owner, ttl, token = ARGV[1], ARGV[2], ARGV[3]
 local value = redis.call('GET', K)
 if not value then return 0 end
+
+-- Whether a counter is below the token. By its digits: above 2^53 not every integer is a Lua number.
+-- A damaged counter is below, if nothing else can be read of it; to mint from it heals it.
+local function below(stored)
+  if not string.find(stored, '^%d+$') then return (tonumber(stored) or 0) < tonumber(token) end
+  return #stored < #token or (#stored == #token and stored < token)
+end
 
 -- Who looks at the node sees the token that the round came to.
 local function raised(text, from)
   local stored = string.match(text, '^%d+', from)
-  if not stored or tonumber(stored) >= token then return nil end
-  return string.sub(text, 1, from - 1) .. ARGV[3] .. string.sub(text, from + #stored)
+  if not stored or not below(stored) then return nil end
+  return string.sub(text, 1, from - 1) .. token .. string.sub(text, from + #stored)
 end
 
 -- First what a server out of memory still does; after it, it does the rest, too.
@@ -23,13 +30,15 @@ elseif string.sub(value, 1, 5) == 'pool ' then
   local ends = redis.call('ZSCORE', E, owner)
   if not ends or redis.call('HEXISTS', P, owner) == 0 then return 0 end
   local time = redis.call('TIME')
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
   if tonumber(ends) <= now then return 0 end
   local ms = tonumber(ttl)
-  redis.call('PEXPIRE', K, string.format('%.0f', math.max(redis.call('PTTL', K), ms)))
+  local left = redis.call('PTTL', K)
+  redis.call('PEXPIRE', K, string.format('%.0f', math.max(left, ms)))
   redis.call('ZADD', E, string.format('%.0f', now + ms), owner)
-  for _, key in ipairs({P, E}) do
-    if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ttl) end
+  if left < ms then
+    redis.call('PEXPIRE', P, ttl)
+    redis.call('PEXPIRE', E, ttl)
   end
   local better = raised(redis.call('HGET', P, owner), 1)
   if better then redis.call('HSET', P, owner, better) end
@@ -37,5 +46,5 @@ else
   return 0
 end
 
-if tonumber(redis.call('GET', T) or '0') < token then redis.call('SET', T, ARGV[3]) end
+if below(redis.call('GET', T) or '0') then redis.call('SET', T, token) end
 return 1

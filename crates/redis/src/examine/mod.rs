@@ -33,8 +33,8 @@ pub(crate) async fn examine(
 ) -> Result<Vec<Finding>> {
     let Some(link) = links.first() else { return Ok(Vec::new()) };
     let (servers, mut findings) = match &config.topology {
-        Topology::Single { server: (host, port) } => {
-            (vec![facts::collect(link, format!("{host}:{port}")).await?], Vec::new())
+        Topology::Single { .. } | Topology::Unix { .. } => {
+            (vec![facts::collect(link, config.topology.servers()).await?], Vec::new())
         }
         Topology::Sentinel { .. } => sentinel(config, link).await?,
         Topology::Cluster { nodes } => cluster(config, nodes).await?,

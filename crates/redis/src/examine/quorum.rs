@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::{Error, ErrorKind, Finding, Result, Severity, Store, trial};
 
 use super::facts::{self, Facts};
-use super::{SILENCE, checks, probes, summary};
+use super::{SILENCE, checks, probes, summary, versions as version};
 use crate::config::RedisConfig;
 use crate::link::Link;
 
@@ -142,8 +142,8 @@ fn clocks(servers: &[Facts], longest: Duration) -> Option<Finding> {
 }
 
 fn versions(servers: &[Facts]) -> Option<Finding> {
-    let versions: BTreeSet<&str> =
-        servers.iter().filter_map(|server| server.info("redis_version")).collect();
+    let versions: BTreeSet<String> =
+        servers.iter().filter_map(version::product).map(|(shown, ..)| shown).collect();
     let versions: Vec<_> = versions.into_iter().collect();
     (versions.len() > 1).then(|| {
         Finding::fine(format!(
@@ -207,6 +207,13 @@ mod tests {
         let server = |version: &str| Facts::new("a", &format!("redis_version:{version}\r\n"), &[]);
         assert!(versions(&[server("7.0.15"), server("7.0.15")]).is_none());
         let told = versions(&[server("7.0.15"), server("8.2.0")]).unwrap();
-        assert!(told.what.contains("7.0.15, 8.2.0"));
+        assert!(told.what.contains("Redis 7.0.15, Redis 8.2.0"));
+        let valkey = |version: &str| {
+            // The version of Redis that it is compatible with, whatever its own.
+            let info = format!("redis_version:7.2.4\r\nvalkey_version:{version}\r\n");
+            Facts::new("a", &info, &[])
+        };
+        let told = versions(&[valkey("8.1.7"), valkey("9.0.4")]).unwrap();
+        assert!(told.what.contains("Valkey 8.1.7, Valkey 9.0.4"));
     }
 }

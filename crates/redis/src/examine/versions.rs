@@ -6,15 +6,15 @@ use super::facts::Facts;
 
 type Version = (u32, u32, u32);
 
-/// Flaws in the script engine (as published until the end of 2025), and the first good version of each line that got a fix. A line
-/// without one, below the last line that has, never got one.
+/// Flaws in the script engine (as published until November 2026), and the first good version of each
+/// line that got a fix. A line without one, below the last line that has, never got one.
 struct Flaws {
     names: &'static str,
     redis: &'static [Version],
     valkey: &'static [Version],
 }
 
-const FLAWS: [Flaws; 5] = [
+const FLAWS: [Flaws; 6] = [
     Flaws { names: "CVE-2022-24735, CVE-2022-24736", redis: &[(6, 2, 7), (7, 0, 0)], valkey: &[] },
     Flaws { names: "CVE-2022-24834", redis: &[(6, 2, 13), (7, 0, 12)], valkey: &[] },
     Flaws {
@@ -32,15 +32,20 @@ const FLAWS: [Flaws; 5] = [
         redis: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
         valkey: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
     },
+    Flaws {
+        names: "CVE-2026-23631",
+        redis: &[(7, 4, 9), (8, 2, 6), (8, 4, 3), (8, 6, 3), (8, 8, 0)],
+        valkey: &[(8, 1, 7), (9, 0, 4)],
+    },
 ];
 
 /// Whether the server is new enough for the commands that the scripts use.
 pub(super) fn age(facts: &Facts, cluster: bool) -> Option<Finding> {
-    // Valkey gives the version of Redis that it is compatible with here.
-    let version = parse(facts.info("redis_version")?)?;
-    let (shown, least) = (show(version), if cluster { (7, 0, 0) } else { (6, 2, 0) });
-    if version >= least {
-        return Some(Finding::fine(format!("the server is new enough ({})", product(facts)?.0)));
+    // The first Valkey is newer than either.
+    let (shown, version, is_valkey) = product(facts)?;
+    let least = if cluster { (7, 0, 0) } else { (6, 2, 0) };
+    if is_valkey || version >= least {
+        return Some(Finding::fine(format!("the server is new enough ({shown})")));
     }
     let what = match cluster {
         true => format!(
@@ -78,8 +83,23 @@ pub(super) fn script_engine(facts: &Facts) -> Option<Finding> {
     ))
 }
 
+/// Whether numbers of scripts are written as they should be (redis#13115).
+pub(super) fn numbers(facts: &Facts) -> Option<Finding> {
+    let (shown, version, is_valkey) = product(facts)?;
+    let mended = if is_valkey { (7, 2, 6) } else { (7, 2, 5) };
+    ((7, 2, 0)..mended).contains(&version).then(|| {
+        Finding::advice(
+            format!(
+                "{shown} writes some numbers of scripts in scientific notation (redis#13115): \
+                 tenure writes its own, other programs' scripts may damage their data"
+            ),
+            format!("upgrade to {} or later", show(mended)),
+        )
+    })
+}
+
 /// The server's name and version in words, its version, and whether it is Valkey.
-fn product(facts: &Facts) -> Option<(String, Version, bool)> {
+pub(super) fn product(facts: &Facts) -> Option<(String, Version, bool)> {
     if let Some(version) = facts.info("valkey_version").and_then(parse) {
         return Some((format!("Valkey {}", show(version)), version, true));
     }
@@ -133,16 +153,21 @@ mod tests {
     #[test]
     fn flaws_are_told_until_the_version_of_the_line_that_mends_them() {
         let found = |version| script_engine(&redis(version)).unwrap();
-        for good in ["6.2.20", "7.2.11", "7.4.6", "8.0.4", "8.2.2", "8.4.0", "9.0.0"] {
+        for good in ["7.4.9", "8.2.6", "8.4.3", "8.6.3", "8.8.0", "9.0.0"] {
             assert_eq!(found(good).severity, Fine, "{good}");
         }
         for (bad, names, remedy) in [
-            ("6.2.6", "CVE-2022-24735", "6.2.20"),
-            ("6.2.15", "CVE-2024-31449", "6.2.20"),
-            ("7.0.15", "CVE-2024-31449", "7.2.11"),
-            ("7.2.6", "CVE-2024-46981", "7.2.11"),
-            ("7.4.5", "CVE-2025-49844", "7.4.6"),
-            ("8.2.1", "CVE-2025-49844", "8.2.2"),
+            ("6.2.6", "CVE-2022-24735", "7.4.9"),
+            ("6.2.15", "CVE-2024-31449", "7.4.9"),
+            ("6.2.20", "CVE-2026-23631", "7.4.9"),
+            ("7.0.15", "CVE-2024-31449", "7.4.9"),
+            ("7.2.6", "CVE-2024-46981", "7.4.9"),
+            ("7.2.11", "CVE-2026-23631", "7.4.9"),
+            ("7.4.5", "CVE-2025-49844", "7.4.9"),
+            ("7.4.8", "CVE-2026-23631", "7.4.9"),
+            ("8.0.4", "CVE-2026-23631", "8.2.6"),
+            ("8.2.1", "CVE-2025-49844", "8.2.6"),
+            ("8.6.2", "CVE-2026-23631", "8.6.3"),
         ] {
             let found = found(bad);
             assert_eq!(found.severity, Advice, "{bad}");
@@ -150,17 +175,36 @@ mod tests {
         }
         assert!(!found("7.0.15").what.contains("CVE-2022"));
         assert!(!found("7.2.6").what.contains("CVE-2024-31449"));
+        assert!(!found("7.2.11").what.contains("CVE-2025"));
+    }
+
+    #[test]
+    fn versions_that_write_numbers_wrongly_are_told_of() {
+        for (version, told) in
+            [("7.0.15", false), ("7.2.0", true), ("7.2.4", true), ("7.2.5", false)]
+        {
+            let found = numbers(&redis(version));
+            assert_eq!(found.is_some(), told, "{version}");
+            assert!(found.is_none_or(|it| it.remedy.contains("7.2.5")), "{version}");
+        }
+        for (version, told) in [("7.2.5", true), ("7.2.6", false), ("9.1.2", false)] {
+            assert_eq!(numbers(&valkey(version)).is_some(), told, "{version}");
+        }
+    }
+
+    fn valkey(version: &str) -> Facts {
+        // Valkey says for ever that it is compatible with this Redis.
+        Facts::new("a", &format!("redis_version:7.2.4\r\nvalkey_version:{version}\r\n"), &[])
     }
 
     #[test]
     fn valkey_is_judged_by_its_own_version() {
-        let valkey = |version| {
-            let info = format!("redis_version:7.2.4\r\nvalkey_version:{version}\r\n");
-            script_engine(&Facts::new("a", &info, &[])).unwrap()
-        };
-        assert_eq!([valkey("8.0.6"), valkey("9.0.0")].map(|f| f.severity), [Fine, Fine]);
-        assert_eq!(valkey("8.1.3").severity, Advice);
-        assert!(valkey("8.1.3").what.starts_with("Valkey 8.1.3"));
-        assert!(!valkey("8.1.3").what.contains("CVE-2024"));
+        let found = |version| script_engine(&valkey(version)).unwrap();
+        assert_eq!(["8.1.7", "9.0.4", "9.1.2"].map(|good| found(good).severity), [Fine; 3]);
+        assert_eq!(found("8.1.3").severity, Advice);
+        assert!(found("8.1.3").what.starts_with("Valkey 8.1.3"));
+        assert!(!found("8.1.3").what.contains("CVE-2024"));
+        let age = age(&valkey("8.1.3"), true).unwrap();
+        assert!(age.severity == Fine && age.what.contains("Valkey 8.1.3"), "{age:?}");
     }
 }

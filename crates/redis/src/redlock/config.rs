@@ -38,9 +38,7 @@ impl RedlockConfig {
         if self.nodes.iter().any(|node| !matches!(node.topology, Topology::Single { .. })) {
             return invalid("every server of a quorum stands by itself: name single servers");
         }
-        if self.nodes.iter().any(|node| node.prefix.contains(['{', '}'])) {
-            return invalid("a prefix cannot contain braces");
-        }
+        self.nodes.iter().try_for_each(RedisConfig::check)?;
         if self.nodes.iter().any(|node| node.prefix != self.nodes[0].prefix) {
             return invalid("all servers of a quorum have the same prefix");
         }

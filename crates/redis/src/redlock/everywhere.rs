@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::{LockName, Moment, Released, Result, now};
+use tenure_core::{LockName, LockState, Moment, Released, Result, now};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;
 use super::debts::Release;
 use super::nodes::Fault;
 use super::replies::{News, Replies};
+use crate::inspect::Pages;
 use crate::list;
 use crate::wire::{self, Command, Value};
 
@@ -117,32 +118,43 @@ impl Quorum {
         }
     }
 
-    /// What each node says to a question, those that do not answer left out: at least a majority.
-    pub(super) async fn survey(
-        &self,
-        operation: &'static str,
-        command: &Command,
-        limit: Duration,
-    ) -> Result<Vec<Value>> {
+    /// What each node shows of a lock, those that do not answer left out: at least a majority.
+    pub(super) async fn look(&self, name: &LockName, limit: Duration) -> Result<Vec<LockState>> {
+        const LOOK: &str = "inspect";
+        let keys = self.keyring.keys(name);
+        let [all @ .., _] = &keys.all();
         let view = self.nodes.view(now(), limit);
-        let (mut replies, mut said, mut faults) = (Replies::new(limit), Vec::new(), Vec::new());
+        let (mut replies, mut shown, mut faults) = (Replies::new(limit), Vec::new(), Vec::new());
+        let ask = |node, pages: &Pages| {
+            let page = pages.next().map(|from| self.nodes.scripts.inspect.call(all, &from));
+            page.and_then(|page| view.post(node, &page))
+        };
         for node in 0..self.nodes.list.len() {
-            if let Some(reply) = view.post(node, command) {
-                replies.push(node, (), reply);
+            let pages = Pages::new(name);
+            if let Some(reply) = ask(node, &pages) {
+                replies.push(node, pages, reply);
             }
         }
-        while let News::Said(node, (), outcome) = replies.next().await {
+        while let News::Said(node, mut pages, outcome) = replies.next().await {
             match outcome {
                 Ok(refusal @ Value::Refusal(_)) => {
-                    faults.push((node, self.nodes.refused(operation, &view, node, &refusal)));
+                    faults.push((node, self.nodes.refused(LOOK, &view, node, &refusal)));
                 }
-                Ok(value) => said.push(value),
-                Err(lost) => faults.push((node, crate::fault::lost(operation, &lost))),
+                Ok(page) => {
+                    pages.add(page)?;
+                    match ask(node, &pages) {
+                        Some(reply) => replies.push(node, pages, reply),
+                        None if pages.next().is_none() => shown.push(pages.finish()),
+                        // Its connection has just ended.
+                        None => {}
+                    }
+                }
+                Err(lost) => faults.push((node, crate::fault::lost(LOOK, &lost))),
             }
         }
-        match said.len() < self.nodes.majority() {
-            true => Err(self.nodes.too_few(operation, said.len(), &faults)),
-            false => Ok(said),
+        match shown.len() < self.nodes.majority() {
+            true => Err(self.nodes.too_few(LOOK, shown.len(), &faults)),
+            false => Ok(shown),
         }
     }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Moment, OwnerId, Result, now};
-use tenure_proto::Backoff;
 use tenure_proto::quorum::{Quarantine, Sighting};
 use tokio::runtime::Handle;
 
@@ -15,6 +14,8 @@ use super::scripts::Scripts;
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{fault, lost};
 use crate::link::Link;
+use crate::pace::Pace;
+pub(super) use crate::pace::chance;
 use crate::wire::{Connection, Hearer, Reply, Value, cmd};
 
 pub(super) struct Node {
@@ -26,6 +27,7 @@ pub(super) struct Node {
     runs: Arc<Runs>,
     debts: Debts,
     home: Handle,
+    pace: Pace,
     state: Mutex<State>,
 }
 
@@ -38,8 +40,6 @@ struct State {
     greeting: bool,
     /// Whether a connection is looked for until there is one, for the sake of the debts.
     chased: bool,
-    backoff: Backoff,
-    next_greeting: Moment,
     trouble: Option<String>,
 }
 
@@ -69,8 +69,6 @@ impl Node {
             standing: Standing::Open(None),
             greeting: false,
             chased: false,
-            backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
-            next_greeting: Moment::default(),
             trouble: None,
         };
         Ok(Arc::new(Self {
@@ -81,6 +79,7 @@ impl Node {
             runs: Arc::clone(runs),
             debts: Debts::default(),
             home: Handle::current(),
+            pace: Pace::of_dials(),
             state: Mutex::new(state),
         }))
     }
@@ -97,7 +96,7 @@ impl Node {
             return Some((connection.clone(), judged && !self.runs.is_twin(self.number)));
         }
         state.greeted = None;
-        if !state.greeting && at >= state.next_greeting {
+        if !state.greeting && self.pace.is_due() {
             state.greeting = true;
             let node = Arc::clone(self);
             self.home.spawn(async move { node.greet().await });
@@ -144,6 +143,7 @@ impl Node {
 
     /// Connects, and lets the server say who it is.
     pub(super) async fn greet(self: &Arc<Self>) -> Option<Error> {
+        tokio::time::sleep_until(self.pace.turn()).await;
         let greeted = self.introduce().await;
         let mut state = self.state.lock();
         state.greeting = false;
@@ -152,12 +152,9 @@ impl Node {
                 self.debts.send_over(&connection, now());
                 state.greeted = Some(connection);
                 state.trouble = None;
-                state.backoff.reset();
                 None
             }
             Err(error) => {
-                let pause = state.backoff.next(chance());
-                state.next_greeting = now() + pause;
                 state.trouble = Some(error.to_string());
                 Some(error)
             }
@@ -199,7 +196,9 @@ impl Node {
     }
 
     /// What is still on its way on the connection before this one must not arrive after what goes
-    /// over this one: an old release could undo a new claim.
+    /// over this one: an old release could undo a new claim. Where there is none before it, the
+    /// command is sent all the same, and ends nothing: a user that lacks the right to it is told so
+    /// when it connects, and not when a connection has broken.
     async fn cut_off_the_last(
         &self,
         connection: &Connection,
@@ -207,13 +206,10 @@ impl Node {
         run: &Arc<str>,
     ) -> Result<()> {
         let last = self.state.lock().known_as.clone();
-        if let Some((last, of_run)) = last
-            && of_run == *run
-            && last != id
-        {
-            let kill = cmd("CLIENT").arg("KILL").arg("ID").arg(last.to_string());
-            answer(connection.post(&kill).ok_or_else(gone)?).await?;
-        }
+        let last = last.filter(|(_, of_run)| of_run == run).map_or(id, |(last, _)| last);
+        let kill = cmd("CLIENT").arg("KILL").arg("ID").arg(last.to_string());
+        let kill = kill.arg("SKIPME").arg("yes");
+        answer(connection.post(&kill).ok_or_else(gone)?).await?;
         self.state.lock().known_as = Some((id, Arc::clone(run)));
         Ok(())
     }
@@ -266,10 +262,4 @@ async fn answer(reply: Reply) -> Result<Value> {
 
 fn gone() -> Error {
     Error::new(ErrorKind::Unreachable, GREET, "the connection has just ended")
-}
-
-/// A random number.
-pub(super) fn chance() -> u64 {
-    let bytes = *OwnerId::random().as_bytes();
-    u64::from_ne_bytes(std::array::from_fn(|place| bytes[place]))
 }

@@ -219,14 +219,9 @@ impl Store for RedlockStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let keys = self.0.keyring.keys(name);
-        let [all @ .., _] = &keys.all();
-        let look = self.0.nodes.scripts.inspect.call(all, &[]);
-        let said = self.0.survey("inspect", &look, self.0.unhurried()).await?;
-        let enough = self.0.enough(said.len());
-        let nodes: Result<Vec<_>> =
-            said.into_iter().map(|reply| inspect::read(name, reply)).collect();
-        Ok(picture::merge(name, nodes?, enough))
+        let nodes = self.0.look(name, self.0.unhurried()).await?;
+        let enough = self.0.enough(nodes.len());
+        Ok(picture::merge(name, nodes, enough))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
@@ -235,8 +230,7 @@ impl Store for RedlockStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.0.keyring.keys(&eviction.name);
-        let Eviction { owner, by, reason, .. } = eviction;
-        let record = format!("{owner} by {} {}: {reason}", by.host, by.pid);
+        let (owner, record) = (&eviction.owner, eviction.record());
         let keys = [&keys.all()[..], &[keys.audit()]].concat();
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];

@@ -1,12 +1,21 @@
 //! What is said to a server.
 
+use std::fmt;
+
 use tenure_core::OwnerId;
 
 /// A command, as it goes over the wire but for its first line.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Command {
     words: usize,
     body: Vec<u8>,
+}
+
+/// An argument may be a password.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command").field("words", &self.words).finish_non_exhaustive()
+    }
 }
 
 /// Something to be said.
@@ -112,5 +121,10 @@ mod tests {
         let expected =
             "*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n$2\r\nPX\r\n$20\r\n18446744073709551615\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn arguments_are_not_shown() {
+        assert!(!format!("{:?}", cmd("AUTH").arg("secret")).contains("secret"));
     }
 }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -88,6 +88,8 @@ pub(super) struct Shared {
     /// Taken before `state`, by whoever reads.
     pub(super) input: Mutex<Input>,
     pub(super) hearer: Option<Arc<dyn Hearer>>,
+    /// Whether every list that arrives is a message.
+    listening_only: AtomicBool,
     /// Wakes the task that serves the connection.
     pub(super) task: AtomicWaker,
 }
@@ -152,6 +154,7 @@ impl Connection {
             state: Mutex::default(),
             input: Mutex::new(input),
             hearer,
+            listening_only: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
         let shortcut = stream.shortcut();
@@ -162,6 +165,12 @@ impl Connection {
             end.end(&why);
         });
         Self(Arc::new(Owner { shared, shortcut, misses: AtomicU32::new(0) }))
+    }
+
+    /// Gives a handle again, unless the last one is gone.
+    pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + 'static {
+        let owner = Arc::downgrade(&self.0);
+        move || owner.upgrade().map(Self)
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -203,17 +212,24 @@ impl Connection {
         self.0.shared.state.lock().pending.front().map(|pending| pending.sent.elapsed())
     }
 
-    /// Sends two commands with nothing in between, and awaits both replies.
-    pub(crate) async fn call_both(
+    /// Sends commands with nothing in between, and awaits all replies.
+    pub(crate) async fn call_all<const N: usize>(
         &self,
-        first: &Command,
-        second: &Command,
-    ) -> Option<Result<(Value, Value), Lost>> {
-        let [first, second] = self.send([first, second], None)?;
-        Some(match (received(first).await, received(second).await) {
-            (Ok(first), Ok(second)) => Ok((first, second)),
-            (Err(lost), _) | (_, Err(lost)) => Err(lost),
-        })
+        commands: [&Command; N],
+    ) -> Option<Result<[Value; N], Lost>> {
+        let mut values = [const { Value::Null }; N];
+        for (value, reply) in values.iter_mut().zip(self.send(commands, None)?) {
+            match received(reply).await {
+                Ok(reply) => *value = reply,
+                Err(lost) => return Some(Err(lost)),
+            }
+        }
+        Some(Ok(values))
+    }
+
+    /// From now on every list that arrives is a message of a channel: so they come in RESP2.
+    pub(crate) fn take_lists_for_messages(&self) {
+        self.0.shared.listening_only.store(true, Ordering::Release);
     }
 
     /// Subscribes to a channel with this command.
@@ -344,9 +360,17 @@ impl Shared {
                 Err(Stop::More) => return Ok(()),
                 Err(Stop::Nonsense) => return Err(NONSENSE),
             };
-            match received {
-                Frame::Reply(value) => self.reply(value).ok_or(NONSENSE)?,
-                Frame::Push(parts) => self.push(parts).ok_or(NONSENSE)?,
+            let expected = match received {
+                Frame::Reply(Value::Array(parts))
+                    if self.listening_only.load(Ordering::Acquire) =>
+                {
+                    self.push(parts)
+                }
+                Frame::Reply(value) => self.reply(value),
+                Frame::Push(parts) => self.push(parts),
+            };
+            if expected.is_none() {
+                return Err(NONSENSE);
             }
         }
     }
@@ -399,6 +423,7 @@ mod tests {
             state: Mutex::default(),
             input: Mutex::new(Input { chunk: Box::default(), buffer: Vec::new() }),
             hearer: None,
+            listening_only: AtomicBool::new(false),
             task: AtomicWaker::new(),
         };
         let expect = || {

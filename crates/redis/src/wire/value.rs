@@ -195,6 +195,8 @@ impl Refusal {
     fn read(line: &[u8]) -> Self {
         let line = String::from_utf8_lossy(line);
         let (code, words) = line.split_once(' ').unwrap_or((&line, ""));
+        // What was sent is not repeated: it may be a secret, and is long.
+        let words = words.split_once(", with args beginning with").map_or(words, |cut| cut.0);
         let code = in_script(words).filter(|_| code == "ERR").unwrap_or(code);
         Self { code: code.to_owned(), words: words.to_owned() }
     }

@@ -125,6 +125,12 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    fn is_open(&self) -> bool {
+        !self.ended && self.closed.is_none()
+    }
+}
+
 /// A request without a reply.
 struct Pending {
     xid: i32,
@@ -215,6 +221,11 @@ impl Connection {
         let _ = self.write(Some(XID_SET_WATCHES), request, None);
     }
 
+    /// Whether requests can be sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.shared.state.lock().is_open()
+    }
+
     /// When the latest request was sent that has been answered: the session lasts from then on.
     pub(super) fn contact(&self) -> Instant {
         self.0.shared.state.lock().contact
@@ -228,7 +239,7 @@ impl Connection {
     ) -> Result<oneshot::Receiver<Outcome>, Fault> {
         let Owner { shared, shortcut, pace } = &*self.0;
         let mut state = shared.state.lock();
-        if state.ended || state.closed.is_some() {
+        if !state.is_open() {
             return Err(Fault::NotConnected);
         }
         let idle = !state.writing && state.pending.len() < FEW;

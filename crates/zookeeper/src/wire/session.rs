@@ -69,6 +69,18 @@ enum Phase {
     Over,
 }
 
+impl Phase {
+    /// Whether requests can be sent. A connection that has ended takes none, also before the session's
+    /// task has heard of its end.
+    fn is_connected(&self) -> bool {
+        matches!(self, Self::Connected(connection) if connection.is_open())
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Closing | Self::Over)
+    }
+}
+
 impl Session {
     /// Opens a session with a timeout of `wanted`, or what the servers make of it.
     ///
@@ -143,12 +155,12 @@ impl Session {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(self.shared().status.borrow().phase, Phase::Connected(_))
+        self.shared().status.borrow().phase.is_connected()
     }
 
     /// Whether the session has expired, was closed, refused or shortened. It never comes back.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.shared().status.borrow().phase, Phase::Closing | Phase::Over)
+        self.shared().status.borrow().phase.is_over()
     }
 
     /// Resolves when the session is over. If it was closed, the servers have then confirmed it, or
@@ -163,7 +175,7 @@ impl Session {
     /// [`Fault::NotConnected`], or [`Fault::Over`].
     pub(crate) async fn ready(&self) -> Result<(), Fault> {
         let shared = self.shared();
-        let settled = shared.until(|phase| !matches!(phase, Phase::Disconnected));
+        let settled = shared.until(|phase| phase.is_connected() || phase.is_over());
         match timeout(shared.target.timeout, settled).await {
             Ok(()) if self.is_over() => Err(Fault::Over),
             Ok(()) => Ok(()),

@@ -1,7 +1,9 @@
 //! Sessions with servers that are silent, refuse, hang up, or send nonsense.
 
 use std::net::TcpListener;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tenure_core::ErrorKind;
@@ -204,6 +206,47 @@ async fn without_a_connection_nothing_is_sent_or_kept() {
     assert_eq!(session.ready().await, Ok(()));
     session.send(request("/2")).await.unwrap();
     assert_eq!(*requests.lock().unwrap(), [b'2']);
+}
+
+/// Stops the thread that wakes it until it may go on.
+struct Stopper {
+    woken: mpsc::Sender<()>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Wake for Stopper {
+    fn wake(self: Arc<Self>) {
+        let _ = self.woken.send(());
+        let _ = self.go_on.lock().unwrap().recv_timeout(GENEROUS);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_has_just_ended_is_not_taken_for_ready() {
+    let fake = Fake::start(|number, mut peer| {
+        peer.welcome(30_000);
+        while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+            if number == 0 {
+                return;
+            }
+            peer.reply(asked.xid, 0, 0, &[]);
+        }
+    });
+    let session = session(&fake).await;
+    let ((woken, ended), (sender, go_on)) = (mpsc::channel(), mpsc::channel());
+    let waker = Waker::from(Arc::new(Stopper { woken, go_on: Mutex::new(go_on) }));
+    // The reply comes while the session has not heard yet that its connection ended.
+    let mut call = session.send(request("/a"));
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut call).poll(&mut context).is_pending());
+    ended.recv_timeout(GENEROUS).unwrap();
+    assert!(!session.is_connected());
+    let mut ready = pin!(session.ready());
+    assert!(ready.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    sender.send(()).unwrap();
+    assert!(matches!(call.await, Err(Fault::Broken(_))));
+    assert_eq!(ready.await, Ok(()));
+    assert_eq!(session.send(request("/a")).await, Ok(()));
 }
 
 #[tokio::test]

@@ -255,7 +255,7 @@ async fn tls_is_spoken_and_verified() {
     let server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
     let plain = target(&[server.tls_port().unwrap()]);
     let secure = |ca, identity| {
-        let tls = Some(Tls { ca: Some(ca), identity });
+        let tls = Some(Tls { ca: Some(ca), identity, ..Tls::default() });
         super::Target { tls, ..plain.clone() }
     };
     let session = open(secure(files.ca(), Some(files.of("client"))), LIFE).await.unwrap();

@@ -149,7 +149,8 @@ async fn each_connection_reads_the_files_for_tls_anew() {
     let files = Certificates::make().unwrap();
     let server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
     let proxy = Proxy::start(server.tls_port().unwrap()).unwrap();
-    let tls = Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")) });
+    let tls =
+        Some(Tls { ca: Some(files.ca()), identity: Some(files.of("client")), ..Tls::default() });
     let session = open(Target { tls, ..target(&[proxy.port()]) }, LIFE).await.unwrap();
     let good = std::fs::read(files.ca()).unwrap();
     std::fs::write(files.ca(), "no certificate").unwrap();

@@ -1,0 +1,108 @@
+//! Releases in the background, on a store of which a part is down.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tenure_core::{
+    Answer, Capabilities, Claim, Client, Error, ErrorKind, Eviction, Finding, LockName, LockState,
+    MemoryStore, Options, Patience, Place, Released, Renewal, Result, Store,
+};
+
+/// More releases than the janitor makes at once.
+const STUCK: usize = 200;
+/// What is not released stays for this long.
+const TTL: Duration = Duration::from_secs(120);
+/// Long enough on any machine, and shorter than [`TTL`].
+const GENEROUS: Duration = Duration::from_secs(40);
+
+#[tokio::test]
+async fn releases_that_fail_do_not_delay_those_of_other_locks() {
+    others_are_released(Outage::Refuses, Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn releases_without_an_answer_do_not_delay_those_of_other_locks() {
+    others_are_released(Outage::Silent, TTL).await;
+}
+
+async fn others_are_released(outage: Outage, call_timeout: Duration) {
+    let memory = MemoryStore::new();
+    let store = Arc::new(HalfDead { alive: memory.clone(), outage });
+    let client = Client::new(store).unwrap().with_call_timeout(call_timeout).unwrap();
+    let take = async |name: String| {
+        let options = Options::new().ttl(TTL);
+        client.mutex(&name).unwrap().with(options).acquire().await.unwrap()
+    };
+    for number in 0..STUCK {
+        drop(take(format!("dead-{number}")).await);
+    }
+    let guard = take("alive".into()).await;
+    let start = Instant::now();
+    drop(guard);
+    while !memory.list("alive").await.unwrap().is_empty() {
+        assert!(start.elapsed() < GENEROUS, "{outage:?}: not released");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(memory.list("dead-").await.unwrap().len(), STUCK, "these cannot be released");
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Outage {
+    Refuses,
+    Silent,
+}
+
+/// A store that releases no lock whose name begins with `dead-`.
+#[derive(Debug)]
+struct HalfDead {
+    alive: MemoryStore,
+    outage: Outage,
+}
+
+#[async_trait]
+impl Store for HalfDead {
+    fn capabilities(&self) -> Capabilities {
+        self.alive.capabilities()
+    }
+
+    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+        self.alive.claim(claim, patience).await
+    }
+
+    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+        self.alive.wait(claim, place).await
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        self.alive.renew(claim).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released> {
+        match self.outage {
+            _ if !claim.name.as_str().starts_with("dead-") => self.alive.release(claim).await,
+            Outage::Refuses => {
+                Err(Error::new(ErrorKind::Unreachable, "release the lock", "its shard is down"))
+            }
+            Outage::Silent => std::future::pending().await,
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.alive.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.alive.list(prefix).await
+    }
+
+    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        self.alive.evict(eviction).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.alive.examine().await
+    }
+}

@@ -1,0 +1,121 @@
+//! The first words on a connection: protocol, login and name.
+//!
+//! A server that does not know `HELLO`, or not RESP3, is spoken to in RESP2.
+//!
+//! Servers repeat arguments in their errors, and proxies say what they like: of what is said
+//! against a login, nothing is passed on but what is known to be said by servers.
+
+use tenure_core::{Error, ErrorKind, Result};
+
+use crate::credentials::Credentials;
+use crate::fault::{CONNECT, fault, kind_of};
+use crate::wire::{Command, Connection, Refusal, Value, cmd};
+
+/// What the server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// Messages of channels come between replies.
+    Resp3,
+    /// A connection that listens to channels can do nothing else.
+    Resp2,
+}
+
+/// Agrees on the protocol and logs in, over a connection that nothing was sent over yet.
+pub(crate) async fn log_in(
+    connection: &Connection,
+    credentials: Option<&Credentials>,
+    name: Option<&str>,
+) -> Result<Protocol> {
+    let mut hello = cmd("HELLO").arg("3");
+    if let Some(Credentials { username, password, .. }) = credentials {
+        let user = username.as_deref().unwrap_or("default");
+        hello = hello.arg("AUTH").arg(user).arg(password);
+    }
+    if let Some(name) = name {
+        hello = hello.arg("SETNAME").arg(name);
+    }
+    let reply = match call(connection, &hello).await? {
+        Value::Refusal(refusal) if is_without_hello(&refusal) => {
+            return log_in_by_auth(connection, credentials, name).await;
+        }
+        reply => reply,
+    };
+    let reply = accepted(reply)?;
+    match reply.field("proto") {
+        Some(Value::Integer(3)) => Ok(Protocol::Resp3),
+        Some(Value::Integer(2)) => Ok(Protocol::Resp2),
+        _ => Err(nonsense()),
+    }
+}
+
+/// As [`log_in`], in RESP2.
+pub(crate) async fn log_in_by_auth(
+    connection: &Connection,
+    credentials: Option<&Credentials>,
+    name: Option<&str>,
+) -> Result<Protocol> {
+    if let Some(Credentials { username, password, .. }) = credentials {
+        let auth = cmd("AUTH").args(username.as_deref()).arg(password);
+        let reply = accepted(call(connection, &auth).await?)?;
+        if reply != Value::Text(b"OK".to_vec()) {
+            return Err(nonsense());
+        }
+    }
+    if let Some(name) = name {
+        // Only for people who look at the server.
+        call(connection, &cmd("CLIENT").arg("SETNAME").arg(name)).await?;
+    }
+    Ok(Protocol::Resp2)
+}
+
+/// Whether the server has no `HELLO`, or none for this user, or only the older protocol.
+fn is_without_hello(refusal: &Refusal) -> bool {
+    let words = refusal.words.to_ascii_lowercase();
+    match &*refusal.code {
+        "NOPROTO" | "NOPERM" => true,
+        "ERR" => ["unknown", "support", "disabled"].iter().any(|word| words.contains(word)),
+        _ => false,
+    }
+}
+
+async fn call(connection: &Connection, command: &Command) -> Result<Value> {
+    match connection.call(command).await {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(loss)) => Err(Error::new(kind_of(&loss), CONNECT, loss.to_string())),
+        None => Err(Error::new(ErrorKind::Unreachable, CONNECT, "the server closed it at once")),
+    }
+}
+
+fn accepted(reply: Value) -> Result<Value> {
+    match reply {
+        Value::Refusal(refusal) => Err(fault(CONNECT, &known_words(&refusal))),
+        reply => Ok(reply),
+    }
+}
+
+fn nonsense() -> Error {
+    let why = "its answer to the login makes no sense: check that this is a Redis server";
+    Error::new(ErrorKind::Unreachable, CONNECT, why)
+}
+
+/// What is said against a login, in words that cannot hold a part of it.
+fn known_words(refusal: &Refusal) -> Refusal {
+    let said = &*refusal.words;
+    let (code, words) = match &*refusal.code {
+        "WRONGPASS" => ("WRONGPASS", "invalid username-password pair or user is disabled"),
+        "NOAUTH" => ("NOAUTH", "authentication is required"),
+        "NOPERM" => ("NOPERM", "the user has no permission to log in"),
+        "DENIED" => ("DENIED", "the server is in protected mode"),
+        "NOPROTO" => ("NOPROTO", "unsupported protocol version"),
+        "LOADING" => ("LOADING", "the server is loading its data"),
+        "MASTERDOWN" => ("MASTERDOWN", "the link with the master is down"),
+        "BUSY" => ("BUSY", "a script runs"),
+        _ if said.contains("max number of clients") => ("ERR", "max number of clients reached"),
+        _ if said.contains("without any password configured") => {
+            ("ERR", "AUTH was called without any password configured")
+        }
+        _ if said.contains("unknown command") => ("ERR", "unknown command"),
+        _ => ("ERR", "the login with AUTH was refused, in words that may repeat it"),
+    };
+    Refusal { code: code.to_owned(), words: words.to_owned() }
+}

@@ -1,0 +1,226 @@
+//! The work of every script has a bound, whatever the length of the line and the size of the pool.
+
+use tenure_testkit::lacks;
+
+use super::{Bench, LATER, id, token};
+
+/// Commands, their arguments and the elements of their replies, in one run: about two milliseconds.
+const BOUND: u64 = 6_000;
+
+/// How many wait or hold.
+const CROWDS: [usize; 2] = [10_000, 50_000];
+
+/// Runs a script's steps until there is no more to do, each within the bound. Returns how many.
+fn until_done(bench: &Bench, go_on: impl Fn() -> bool) -> usize {
+    for calls in 1..10_000 {
+        let more = go_on();
+        let work = bench.work();
+        assert!(work <= BOUND, "call {calls}: {work}");
+        if !more {
+            return calls;
+        }
+    }
+    panic!("there is no end to it");
+}
+
+/// A refresh without owners, as a client sends it to go on.
+fn go_on(bench: &Bench) -> bool {
+    bench.refresh(&[]) == "0"
+}
+
+#[test]
+fn a_release_that_admits_any_number_of_readers_is_bounded_and_all_are_let_in_once_in_order() {
+    if lacks("redis-server", "readers behind a writer") {
+        return;
+    }
+    let bench = Bench::single();
+    let _ear = bench.listen("inbox");
+    for readers in CROWDS {
+        bench.clear();
+        token(&bench.take(1));
+        bench.claim(2, "s 1 0", "inbox");
+        bench.queue(3..readers + 2, LATER, "s 1 0", "inbox");
+        // One writer in the middle, and one more reader behind it.
+        bench.claim(readers + 2, "x 0 0", "inbox");
+        bench.claim(readers + 3, "s 1 0", "inbox");
+        assert_eq!(bench.release(1), "1");
+        assert!(bench.work() <= BOUND, "{}", bench.work());
+        let mut calls = 0;
+        let mut before = bench.count("ZCARD", "q");
+        while bench.refresh(&[]) == "0" {
+            assert!(bench.work() <= BOUND, "{}", bench.work());
+            let left = bench.count("ZCARD", "q");
+            assert!(left < before, "a call that did nothing");
+            (before, calls) = (left, calls + 1);
+        }
+        assert!(calls >= readers / 300, "{calls}");
+        // Only the writer, and the reader behind it, still wait.
+        let waiting = bench.command(&["ZRANGE", "q", "0", "-1"]);
+        assert_eq!(waiting, [id(readers + 2), id(readers + 3)].join("\n"));
+        assert_eq!(bench.count("HLEN", "p"), readers);
+        assert_eq!(bench.count("ZCARD", "e"), readers);
+        assert_eq!(bench.command(&["GET", "k"]), format!("pool s {readers}"));
+    }
+}
+
+#[test]
+fn a_release_behind_which_any_number_of_waiters_are_dead_is_bounded() {
+    if lacks("redis-server", "dead waiters") {
+        return;
+    }
+    let bench = Bench::single();
+    let mut ear = bench.listen("inbox");
+    for dead in CROWDS {
+        bench.clear();
+        token(&bench.take(1));
+        bench.queue(10..dead + 10, "1", "x 0 0", "gone");
+        bench.claim(2, "x 0 0", "inbox");
+        assert_eq!(bench.release(1), "1");
+        assert!(bench.work() <= BOUND, "{}", bench.work());
+        // The client of the living one is asked to go on.
+        ear.hear(&format!("{} more", id(2)));
+        until_done(&bench, || go_on(&bench));
+        assert!(bench.is_held_by(2));
+    }
+}
+
+#[test]
+fn any_number_of_holders_whose_terms_ended_are_removed_with_bounded_work() {
+    if lacks("redis-server", "ended holders") {
+        return;
+    }
+    let bench = Bench::single();
+    for ended in CROWDS {
+        // Permits, of which all are taken: what has ended must be counted.
+        bench.clear();
+        bench.command(&["SET", "k", &format!("pool p {}", ended + 1)]);
+        bench.pool(10..ended + 10, "1", "p 1 1");
+        bench.pool(1..2, LATER, "p 1 1");
+        let kind = format!("p {ended} {}", ended + 1);
+        until_done(&bench, || bench.attempt(2, &kind) == "more");
+        assert_eq!(bench.renew(2), "1");
+        assert_eq!(bench.count("HLEN", "p"), 2);
+        // Readers, of which one is left, and a writer in line.
+        bench.clear();
+        bench.command(&["SET", "k", &format!("pool s {}", ended + 1)]);
+        bench.pool(10..ended + 10, "1", "s 1 0");
+        bench.pool(1..2, LATER, "s 1 0");
+        assert!(bench.claim(2, "x 0 0", "inbox").starts_with("queued 0 "));
+        assert!(bench.work() <= BOUND, "{}", bench.work());
+        until_done(&bench, || go_on(&bench));
+        assert_eq!(bench.release(1), "1");
+        assert!(bench.is_held_by(2));
+    }
+}
+
+#[test]
+fn records_that_were_lost_are_counted_with_bounded_work() {
+    if lacks("redis-server", "lost records") {
+        return;
+    }
+    let bench = Bench::single();
+    for kind in ["s 1 0", "p 1 60000"] {
+        for holders in CROWDS {
+            bench.clear();
+            bench.command(&["SET", "k", &format!("pool {} {holders}", &kind[..1])]);
+            bench.pool(10..holders + 10, LATER, kind);
+            bench.command(&["HDEL", "p", &id(10)]);
+            assert_eq!(bench.release(10), "0");
+            assert!(bench.work() <= BOUND, "{}", bench.work());
+            bench.command(&["DEL", "p"]);
+            assert_eq!(bench.release(11), "0");
+            assert!(bench.work() <= BOUND, "{}", bench.work());
+        }
+    }
+}
+
+#[test]
+fn a_claim_that_leaves_or_rejoins_a_long_line_and_an_eviction_are_bounded() {
+    if lacks("redis-server", "long lines") {
+        return;
+    }
+    let bench = Bench::single();
+    for waiters in CROWDS {
+        bench.clear();
+        token(&bench.take(1));
+        bench.queue(10..waiters + 10, LATER, "s 1 0", "inbox");
+        let bounded = |what: &str| assert!(bench.work() < 100, "{what}: {}", bench.work());
+        let middle = waiters / 2;
+        bench.claim(middle, "s 1 0", "inbox");
+        bounded("ask again");
+        assert_eq!(bench.release(middle), "0");
+        bounded("give up");
+        bench.claim(middle, "s 1 0", "inbox");
+        bounded("join again");
+        assert_eq!(bench.attempt(5, "s 1 0"), "busy");
+        bounded("try");
+        assert_eq!(bench.evict(&id(middle + 1)), "0");
+        bounded("evict a waiter");
+        let owners: Vec<usize> = (middle + 2..middle + 258).collect();
+        bench.refresh(&owners);
+        assert!(bench.work() <= BOUND, "{}", bench.work());
+        assert_eq!(bench.count("ZCARD", "q"), waiters - 1);
+        assert_eq!(bench.evict(&id(1)), "1");
+        assert!(bench.work() <= BOUND, "{}", bench.work());
+    }
+}
+
+#[test]
+fn an_inspection_of_any_size_is_paged_and_misses_nothing_that_stays() {
+    if lacks("redis-server", "large inspections") {
+        return;
+    }
+    let bench = Bench::single();
+    let many = 10_000;
+    bench.command(&["SET", "k", &format!("pool s {many}")]);
+    bench.pool(0..many, LATER, "s 1 0");
+    bench.queue(many..2 * many, LATER, "x 0 0", "inbox");
+    let (mut from, mut seen) =
+        (["0".to_owned(), "-inf".to_owned()], std::collections::HashSet::new());
+    let mut pages = 0;
+    while from.iter().any(|at| at != "-") {
+        let page = bench.inspect([&from[0], &from[1]]);
+        assert!(bench.work() <= BOUND, "{}", bench.work());
+        let lines: Vec<&str> = page.lines().collect();
+        seen.extend(lines.iter().filter(|line| line.len() == 32).map(ToString::to_string));
+        let [.., in_pool, in_line] = lines[..] else { panic!("{page}") };
+        from = [in_pool.to_owned(), in_line.to_owned()];
+        // The lock goes on meanwhile: some leave, and others are granted.
+        bench.release(2 * many + pages);
+        bench.attempt(2 * many + pages + 1, "s 1 0");
+        pages += 1;
+    }
+    let missing = (0..2 * many).filter(|owner| !seen.contains(&id(*owner))).count();
+    assert_eq!(missing, 0, "in {pages} pages");
+    assert!(pages >= many / 300);
+}
+
+#[test]
+fn the_scripts_of_a_quorum_node_are_bounded() {
+    if lacks("redis-server", "long lines on a quorum") {
+        return;
+    }
+    let node = Bench::node();
+    let mut ear = node.listen("inbox");
+    for waiters in CROWDS {
+        for (ends, inbox) in [(LATER, "inbox"), (LATER, "gone"), ("1", "gone")] {
+            node.clear();
+            token(&node.vote(1, "x 0 0", &[]));
+            node.queue(10..waiters + 10, ends, "s 1 0", inbox);
+            let queued = node.vote(2, "s 1 0", &["60000", "inbox"]);
+            assert!(queued.starts_with("held"), "{queued}");
+            assert!(node.work() <= BOUND, "{}", node.work());
+            assert_eq!(node.unvote(1, "leave"), "1");
+            assert!(node.work() <= BOUND, "{}", node.work());
+            // One that lives is told.
+            ear.hear(if inbox == "inbox" { "0000" } else { "02" });
+            assert_eq!(node.evict(&id(waiters)), "0");
+            assert!(node.work() <= BOUND, "{}", node.work());
+        }
+        node.clear();
+        node.command(&["SET", "k", &format!("pool s {waiters}")]);
+        node.pool(10..waiters + 10, "1", "s 1 0");
+        node.vote(2, "x 0 0", &[]);
+        assert!(node.work() <= BOUND, "{}", node.work());
+    }
+}

@@ -1,0 +1,335 @@
+//! No Lua number reaches a command, and tokens rise whatever stands in the counter.
+
+use tenure_testkit::lacks;
+
+use super::{Bench, LATER, id, is_error, token};
+
+/// Drives every script over every branch that sends a command.
+#[test]
+fn no_script_passes_a_lua_number_to_a_command() {
+    if lacks("redis-server", "numbers in scripts") {
+        return;
+    }
+    let bench = Bench::single();
+    for scene in [writers, readers, lines_that_are_lost, pools_that_are_lost, more, by_force] {
+        scene(&bench);
+        bench.clear();
+    }
+    odd_counters(&bench);
+    assert_eq!(bench.missed(), Vec::<String>::new(), "never reached");
+    let node = Bench::node();
+    for scene in [votes, votes_of_readers, lines_that_are_dead, by_force] {
+        scene(&node);
+        node.clear();
+    }
+    odd_counters(&node);
+    // Of what both kinds of server share, a node reaches less.
+    let missed: Vec<String> =
+        node.missed().into_iter().filter(|site| site.starts_with("quorum")).collect();
+    assert_eq!(missed, Vec::<String>::new(), "never reached");
+}
+
+fn writers(bench: &Bench) {
+    let mut ear = bench.listen("inbox");
+    token(&bench.take(1));
+    assert_eq!(bench.take(1), "ask");
+    assert_eq!(bench.take(2), "held");
+    assert_eq!(bench.attempt(2, "x 0 0"), "busy");
+    let queued = bench.claim(2, "x 0 0", "inbox");
+    let again: i64 = queued.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!((1..=60_000).contains(&again), "{queued}");
+    assert!(bench.claim(3, "x 0 0", "inbox").starts_with("queued -1 "));
+    bench.command(&["PEXPIRE", "w", "1000"]);
+    assert!(bench.claim(4, "x 0 0", "deaf").starts_with("queued -1 "));
+    assert!(bench.count("PTTL", "q") > 5000);
+    // Asked again, a claim keeps its place.
+    assert!(bench.claim(2, "x 0 0", "inbox").starts_with("queued "));
+    assert!(!bench.claim(2, "x 0 0", "inbox").starts_with("queued -1"));
+    // As where a client without fencing overtook the line.
+    bench.command(&["SETRANGE", "k", "32", " "]);
+    assert!(bench.refresh(&[2, 3, 9]).ends_with(&id(9)));
+    assert!(bench.command(&["GET", "k"]).starts_with(&format!("{}!", id(1))));
+    assert_eq!(bench.release(1), "1");
+    assert!(bench.is_held_by(2));
+    ear.hear(&id(2));
+    assert_eq!(bench.claim(2, "x 0 0", "inbox").split(' ').next(), Some("granted"));
+    assert_eq!(bench.renew(2), "1");
+    assert_eq!(bench.release(3), "0");
+    assert_eq!(bench.release(2), "1");
+    // Its client does not listen: its term is no longer than its place.
+    assert!(bench.is_held_by(4) && bench.count("PTTL", "k") <= 5000);
+    assert_eq!(bench.release(4), "1");
+    assert_eq!(bench.count("EXISTS", "k"), 0);
+    token(&bench.take(5));
+    assert_eq!(bench.renew(5), "1");
+    assert_eq!(bench.eval("alone", &["k"], &[&id(5), "60000"]), "1");
+    assert_eq!(bench.eval("alone", &["k"], &[&id(5)]), "1");
+    token(&bench.take(6));
+    assert_eq!(bench.release(6), "1");
+}
+
+fn readers(bench: &Bench) {
+    let mut ear = bench.listen("inbox");
+    token(&bench.attempt(1, "s 1 0"));
+    token(&bench.attempt(2, "s 1 0"));
+    bench.command(&["PEXPIRE", "k", "1000"]);
+    token(&bench.attempt(3, "s 1 0"));
+    bench.command(&["PEXPIRE", "k", "1000"]);
+    token(&bench.attempt(3, "s 1 0"));
+    assert_eq!(bench.renew(2), "1");
+    assert_eq!(bench.renew(9), "0");
+    assert!(!bench.claim(4, "x 0 0", "inbox").starts_with("queued -1"));
+    for reader in 5..8 {
+        assert!(bench.claim(reader, "s 1 0", "inbox").starts_with("queued -1"));
+    }
+    assert!(bench.claim(8, "s 1 0", "-").starts_with("queued -1"));
+    assert_eq!(bench.attempt(9, "s 1 0"), "busy");
+    for reader in 1..4 {
+        assert_eq!(bench.release(reader), "1");
+    }
+    assert!(bench.is_held_by(4));
+    ear.hear(&id(4));
+    assert_eq!(bench.release(4), "1");
+    assert_eq!(bench.command(&["GET", "k"]), "pool s 4");
+    ear.hear(&id(7));
+    for reader in 5..9 {
+        assert_eq!(bench.release(reader), "1");
+    }
+    assert_eq!(bench.count("EXISTS", "k"), 0);
+}
+
+fn lines_that_are_lost(bench: &Bench) {
+    token(&bench.take(1));
+    bench.claim(2, "x 0 0", "inbox");
+    bench.claim(3, "x 0 0", "inbox");
+    bench.command(&["ZREM", "q", &id(3)]);
+    assert!(bench.refresh(&[2, 3]).ends_with(&id(3)));
+    assert!(bench.claim(3, "x 0 0", "inbox").starts_with("queued -1"));
+    assert!(!bench.refresh(&[2, 3]).ends_with(&id(3)));
+    // It holds and waits at once: what it waits with goes with the release.
+    let record = bench.command(&["HGET", "w", &id(3)]);
+    for (holder, ticket, next) in [(1, "1", 2), (2, "9000000000000000", 3)] {
+        bench.command(&["HSET", "w", &id(holder), &record]);
+        bench.command(&["ZADD", "q", ticket, &id(holder)]);
+        assert_eq!(bench.release(holder), "1");
+        assert!(bench.is_held_by(next));
+    }
+    assert_eq!((bench.count("ZCARD", "q"), bench.count("HLEN", "w")), (0, 0));
+}
+
+fn pools_that_are_lost(bench: &Bench) {
+    for owner in 1..3 {
+        token(&bench.attempt(owner, "p 1 3"));
+    }
+    bench.command(&["DEL", "p"]);
+    token(&bench.attempt(3, "p 1 3"));
+    assert_eq!(bench.attempt(4, "p 1 3"), "busy");
+    bench.command(&["ZADD", "e", "1", &id(1), "1", &id(2)]);
+    token(&bench.attempt(4, "p 1 3"));
+    token(&bench.attempt(5, "p 1 3"));
+    assert_eq!(bench.attempt(6, "p 1 3"), "busy");
+    bench.clear();
+    token(&bench.attempt(1, "s 1 0"));
+    token(&bench.attempt(2, "s 1 0"));
+    bench.command(&["DEL", "p"]);
+    assert_eq!(bench.release(1), "0");
+    assert_eq!(bench.command(&["GET", "k"]), "pool s 1");
+    assert_eq!(bench.release(2), "0");
+    assert_eq!(bench.count("EXISTS", "k"), 0);
+}
+
+/// There is more to do than one call does: another is asked to go on.
+fn more(bench: &Bench) {
+    let mut ear = bench.listen("inbox");
+    for (last, heard) in [("inbox", 2_000), ("deaf", 2)] {
+        bench.clear();
+        token(&bench.take(1));
+        bench.claim(1_999, "x 0 0", "inbox");
+        bench.queue(2..1_000, LATER, "s 1 0", "inbox");
+        bench.queue(2_000..2_001, "1800000000000", "s 1 0", last);
+        bench.command(&["ZREM", "q", &id(1_999)]);
+        bench.command(&["HDEL", "w", &id(1_999)]);
+        assert_eq!(bench.release(1), "1");
+        let first = if heard == 2 { bench.command(&["ZRANGE", "q", "0", "0"]) } else { id(heard) };
+        ear.hear(&format!("{first} more"));
+    }
+    // A claim goes on by itself, or asks again.
+    bench.command(&["DEL", "k"]);
+    bench.queue(2..3, LATER, "s 1 0", "inbox");
+    assert!(bench.claim(3_000, "x 0 0", "inbox").starts_with("queued 0 "));
+    bench.clear();
+    bench.queue(2..1_000, "1", "s 1 0", "inbox");
+    assert_eq!(bench.attempt(3_000, "s 1 0"), "more");
+    // Those before it are dead, and so are holders: it gets in, and others go on behind it.
+    bench.clear();
+    bench.command(&["SET", "k", "pool s 1001"]);
+    bench.pool(1..1_001, "1", "s 1 0");
+    bench.pool(1_001..1_002, LATER, "s 1 0");
+    bench.queue(2_000..2_001, "1", "s 1 0", "inbox");
+    token(&bench.claim(3_000, "s 1 0", "inbox"));
+}
+
+fn by_force(bench: &Bench) {
+    token(&bench.eval("take", &["k", "q", "t"], &[&id(1), "60000", "1 host label"]));
+    bench.queue(2..3, LATER, "s 1 0", "-");
+    bench.queue(3..4, LATER, "x 0 0", "-");
+    assert_eq!(bench.evict(&id(3)), "0");
+    assert_eq!(bench.evict(&id(1)), "1");
+    bench.clear();
+    for value in ["theirs", "pool s 2"] {
+        bench.command(&["SET", "k", value]);
+        assert_eq!(bench.evict(value), "1");
+        assert_eq!(bench.count("EXISTS", "k"), 0);
+    }
+    bench.command(&["SET", "k", "pool s 300"]);
+    bench.pool(1..301, LATER, "s 1 0");
+    bench.queue(400..700, LATER, "x 0 0", "-");
+    assert_eq!(bench.evict(&id(1)), "1");
+    assert_eq!(bench.eval("alone", &["k"], &[&id(2)]), "-1");
+    let page = bench.inspect(["0", "-inf"]);
+    assert!(page.contains(&id(400)) && !page.contains(&id(699)), "{page}");
+    let line = page.lines().last().unwrap().to_owned();
+    assert!(bench.inspect(["-", &line]).contains(&id(528)));
+}
+
+fn odd_counters(bench: &Bench) {
+    for stored in ["9007199254740992", "1e+15", "1e+17", "nonsense"] {
+        bench.clear();
+        bench.command(&["SET", "t", stored]);
+        token(&bench.take(1));
+    }
+    bench.clear();
+    for too_high in ["1e+30", "9223372036854775807"] {
+        bench.command(&["SET", "t", too_high]);
+        let refused = bench.try_eval("take", &["k", "q", "t"], &[&id(1), "60000", "1 h l"]);
+        assert!(is_error(&refused) && !refused.contains("a Lua"), "{refused}");
+    }
+}
+
+fn votes(node: &Bench) {
+    let mut ear = node.listen("inbox");
+    token(&node.vote(1, "x 0 0", &[]));
+    token(&node.vote(1, "x 0 0", &[]));
+    assert!(node.vote(2, "x 0 0", &[]).starts_with("held "));
+    for writer in [2, 3, 2] {
+        assert!(node.vote(writer, "x 0 0", &["5000", "inbox"]).starts_with("held "));
+    }
+    assert_eq!(node.raise(1, "9000000000000000"), "1");
+    assert_eq!(node.raise(2, "9000000000000000"), "0");
+    assert_eq!(node.unvote(1, "leave"), "1");
+    ear.hear(&id(2));
+    token(&node.vote(2, "x 0 0", &["5000", "inbox"]));
+    assert_eq!(node.unvote(2, "stay"), "1");
+    assert_eq!(node.unvote(2, "leave"), "0");
+    ear.hear(&id(3));
+}
+
+fn votes_of_readers(node: &Bench) {
+    let _ear = node.listen("inbox");
+    token(&node.vote(1, "s 1 0", &[]));
+    token(&node.vote(2, "s 1 0", &[]));
+    assert_eq!(node.raise(1, "9000000000000000"), "1");
+    assert_eq!(node.raise(1, "9000000000000000"), "1");
+    node.command(&["PEXPIRE", "k", "1000"]);
+    token(&node.vote(1, "s 1 0", &[]));
+    assert!(node.vote(3, "x 0 0", &["5000", "inbox"]).starts_with("held "));
+    assert!(node.vote(4, "s 1 0", &["5000", "gone"]).starts_with("held "));
+    assert_eq!(node.unvote(1, "leave"), "1");
+    assert_eq!(node.unvote(2, "leave"), "1");
+}
+
+fn lines_that_are_dead(node: &Bench) {
+    let mut ear = node.listen("inbox");
+    for (ends, inbox) in [("1", "inbox"), (LATER, "gone")] {
+        node.clear();
+        token(&node.vote(1, "x 0 0", &[]));
+        node.command(&["SETRANGE", "k", "32", "!"]);
+        node.queue(2..1_000, ends, "s 1 0", inbox);
+        node.queue(1_000..1_001, LATER, "x 0 0", "inbox");
+        assert_eq!(node.unvote(1, "leave"), "1");
+        ear.hear(&id(1_000));
+    }
+    node.clear();
+    node.queue(1..2, "1", "x 0 0", "inbox");
+    node.queue(2..3, LATER, "x 0 0", "inbox");
+    assert!(node.vote(3, "s 1 0", &[]).starts_with("held "));
+}
+
+/// As a server of those versions left it: eight zeros at its end.
+#[test]
+fn a_damaged_counter_is_healed_and_tokens_rise_across_it() {
+    if lacks("redis-server", "damaged counters") {
+        return;
+    }
+    let (bench, node) = (Bench::single(), Bench::node());
+    let handed_over = |owner| {
+        bench.claim(100, "x 0 0", "-");
+        bench.claim(owner, "x 0 0", "-");
+        bench.release(100);
+        bench.claim(owner, "x 0 0", "-")
+    };
+    let takes: [(&Bench, &dyn Fn(usize) -> String); 5] = [
+        (&bench, &|owner| bench.take(owner)),
+        (&bench, &|owner| bench.attempt(owner, "s 1 0")),
+        (&bench, &handed_over),
+        (&node, &|owner| node.vote(owner, "x 0 0", &[])),
+        (&node, &|owner| node.vote(owner, "s 1 0", &[])),
+    ];
+    for (bench, take) in takes {
+        for (stored, above) in [
+            ("1.8379184e+15", 1_837_918_400_000_000),
+            ("9e+15", 9_000_000_000_000_000),
+            ("9007199254740992.0", 9_007_199_254_740_992),
+            ("1e+18", 1_000_000_000_000_000_000),
+            // Nothing can be read of it: the server's time is above what it may have been.
+            ("nonsense", 1_700_000_000_000 * 1024),
+            ("", 1_700_000_000_000 * 1024),
+        ] {
+            bench.clear();
+            bench.command(&["SET", "t", stored]);
+            let first = token(&take(1));
+            assert!(first > above, "{first} after {stored}");
+            bench.command(&["DEL", "k", "p", "e"]);
+            let second = token(&take(2));
+            assert!(second > first, "{second} after {first}, after {stored}");
+        }
+    }
+}
+
+/// A Lua number is exact up to 2^53 only; the counter goes on to 2^63.
+#[test]
+fn tokens_rise_strictly_above_what_a_lua_number_holds() {
+    if lacks("redis-server", "tokens above 2^53") {
+        return;
+    }
+    let bench = Bench::single();
+    for start in [9_007_199_254_740_990_u64, 9_007_199_254_740_992, 1 << 62] {
+        bench.clear();
+        bench.command(&["SET", "t", &start.to_string()]);
+        for number in 1..5 {
+            assert_eq!(token(&bench.take(number)), start + number as u64);
+            bench.command(&["DEL", "k"]);
+        }
+    }
+}
+
+/// A quorum's renewal raises the node's counter to the holder's token, and never lowers it.
+#[test]
+fn a_quorum_renewal_raises_exactly_and_passes_a_damaged_counter() {
+    if lacks("redis-server", "renewals on damaged counters") {
+        return;
+    }
+    let node = Bench::node();
+    for (stored, raised) in [
+        ("9007199254740992", "9007199254740993"),
+        ("9007199254740994", "9007199254740994"),
+        ("1.8379184e+15", "9007199254740993"),
+        ("nonsense", "9007199254740993"),
+        ("1e+18", "1e+18"),
+    ] {
+        node.command(&["SET", "t", stored]);
+        node.command(&["SET", "k", &format!("{} 1 1 1 host label", id(1))]);
+        assert_eq!(node.raise(1, "9007199254740993"), "1");
+        assert_eq!(node.command(&["GET", "t"]), raised);
+    }
+}

@@ -1,0 +1,159 @@
+//! The Sentinels: which server they call the master.
+//!
+//! Each has one connection, which lasts. All are asked at once, and the answer with the highest
+//! configuration epoch counts: a Sentinel that was cut off goes on naming the old master, with an
+//! older epoch. The highest epoch is remembered, so that such a Sentinel is not believed when it
+//! is the only one to answer either.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use crate::config::{RedisConfig, Topology};
+use crate::fault::{CONNECT, fault, silent};
+use crate::link::Link;
+use crate::servers::Address;
+use crate::wire::{Value, cmd};
+
+pub(crate) struct Sentinels {
+    links: Vec<Link>,
+    service: String,
+    config: RedisConfig,
+    /// The highest configuration epoch that was heard of.
+    epoch: AtomicU64,
+}
+
+/// What a Sentinel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    master: Address,
+    /// 0 from one that does not tell its epoch to this user.
+    epoch: u64,
+}
+
+/// Once most have answered, the others have so long.
+const COURTESY: Duration = Duration::from_millis(50);
+
+impl Sentinels {
+    pub(crate) fn new(config: &RedisConfig, addresses: &[Address], service: &str) -> Result<Self> {
+        let link = |address: &Address| {
+            let topology = Topology::Single { server: address.clone() };
+            Link::to_sentinel(&RedisConfig { topology, database: 0, ..config.clone() })
+        };
+        Ok(Self {
+            links: addresses.iter().map(link).collect::<Result<_>>()?,
+            service: service.to_owned(),
+            config: config.clone(),
+            epoch: AtomicU64::new(0),
+        })
+    }
+
+    /// The servers that may be the master, the likeliest first: more than one only if Sentinels
+    /// disagree within one epoch.
+    pub(crate) fn masters(&self) -> BoxFuture<'_, Result<Vec<Address>>> {
+        // Its links are dialled as the link that asks is: the type must not name itself.
+        self.find().boxed()
+    }
+
+    async fn find(&self) -> Result<Vec<Address>> {
+        let mut asked: FuturesUnordered<_> = self.links.iter().map(|link| self.ask(link)).collect();
+        // The rest of the time is for the master.
+        let mut end = Instant::now() + self.config.timeout / 2;
+        let (mut said, mut telling) = (Vec::new(), silent(&self.config));
+        while let Ok(Some(answer)) = tokio::time::timeout_at(end, asked.next()).await {
+            match answer {
+                Ok(named) => said.push(named),
+                // A refusal says more than that another is down.
+                Err(error) if telling.is_transient() => telling = error,
+                Err(_) => {}
+            }
+            if said.len() > self.links.len() / 2 {
+                end = end.min(Instant::now() + COURTESY);
+            }
+        }
+        let (masters, epoch) = choose(&said, self.links.len(), self.epoch.load(Ordering::Acquire));
+        if masters.is_empty() {
+            return Err(if said.is_empty() { telling } else { outdated() });
+        }
+        self.epoch.store(epoch, Ordering::Release);
+        Ok(masters)
+    }
+
+    async fn ask(&self, link: &Link) -> Result<Named> {
+        // While a failover goes on, only this names the new master.
+        let address = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        let details = cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        let [named, details] = link.try_send_all(CONNECT, [&address, &details]).await?;
+        if let Value::Refusal(refusal) = &named {
+            return Err(fault(CONNECT, refusal));
+        }
+        let named = named.texts().unwrap_or_default();
+        let epoch = details.field("config-epoch").and_then(Value::text);
+        let epoch = epoch.and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        if let [host, port] = &named[..]
+            && let Ok(port) = port.parse()
+        {
+            return Ok(Named { master: (host.clone(), port), epoch });
+        }
+        let (sentinel, service) = (link.name(), &self.service);
+        let why = format!("Sentinel {sentinel} names no master {service}; check the service name");
+        Err(Error::new(ErrorKind::Unreachable, CONNECT, why))
+    }
+}
+
+/// The masters of the highest epoch, those first that most Sentinels name. An epoch below the one
+/// that is `known` counts only if most of the `sentinels` have it: then they were set up anew.
+fn choose(said: &[Named], sentinels: usize, known: u64) -> (Vec<Address>, u64) {
+    let Some(highest) = said.iter().map(|named| named.epoch).max() else {
+        return (Vec::new(), known);
+    };
+    let current: Vec<&Named> = said.iter().filter(|named| named.epoch == highest).collect();
+    if highest < known && current.len() <= sentinels / 2 {
+        return (Vec::new(), known);
+    }
+    let votes = |master: &Address| current.iter().filter(|named| named.master == *master).count();
+    let mut masters: Vec<Address> = current.iter().map(|named| named.master.clone()).collect();
+    masters.sort();
+    masters.dedup();
+    masters.sort_by_key(|master| std::cmp::Reverse(votes(master)));
+    (masters, highest)
+}
+
+fn outdated() -> Error {
+    let why = "the Sentinels that answer know less than was known before: check the others";
+    Error::new(ErrorKind::Unreachable, CONNECT, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(port: u16, epoch: u64) -> Named {
+        Named { master: ("host".into(), port), epoch }
+    }
+
+    fn chosen(said: &[Named], known: u64) -> (Vec<u16>, u64) {
+        let (masters, epoch) = choose(said, 3, known);
+        (masters.into_iter().map(|(_, port)| port).collect(), epoch)
+    }
+
+    #[test]
+    fn the_highest_epoch_counts_and_then_the_most_votes() {
+        assert_eq!(chosen(&[], 0), (vec![], 0));
+        assert_eq!(chosen(&[named(1, 0)], 0), (vec![1], 0));
+        assert_eq!(chosen(&[named(1, 1), named(1, 1), named(2, 2)], 0), (vec![2], 2));
+        assert_eq!(chosen(&[named(2, 1), named(1, 1), named(2, 1)], 0), (vec![2, 1], 1));
+    }
+
+    #[test]
+    fn what_is_behind_is_not_believed_unless_most_say_so() {
+        assert_eq!(chosen(&[named(1, 1)], 2), (vec![], 2), "one that was cut off");
+        assert_eq!(chosen(&[named(1, 1), named(1, 1)], 2), (vec![1], 1), "set up anew");
+        assert_eq!(chosen(&[named(1, 1), named(1, 0)], 2), (vec![], 2));
+    }
+}

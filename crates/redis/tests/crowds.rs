@@ -1,0 +1,106 @@
+//! Crowds of readers behind a writer: more than one call of a script lets in.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod servers;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use servers::{client, said, single};
+use tenure_core::{
+    Answer, Claim, Client, Guard, LockName, Mode, Options, Origin, OwnerId, Patience, Store,
+};
+use tenure_redis::RedisStore;
+use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
+use tokio::task::JoinSet;
+
+const LOCK: &str = "a";
+const LINE: &str = "tenure:{tenure:a}:line";
+
+/// Nothing wakes these but a message.
+fn deaf() -> Options {
+    Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600))
+}
+
+/// Tasks that wait for the lock to read, and hold it then.
+async fn read(
+    server: &RedisServer,
+    client: &Client,
+    readers: usize,
+    options: &Options,
+) -> JoinSet<Guard> {
+    let mut tasks = JoinSet::new();
+    let before = length(server);
+    for _ in 0..readers {
+        let lock = client.rw_lock(LOCK).unwrap().with(options.clone());
+        tasks.spawn(async move { lock.read().await.unwrap() });
+    }
+    let all = || async { length(server) == before + readers };
+    assert!(eventually(2 * GENEROUS, all).await, "only {} wait", length(server));
+    tasks
+}
+
+fn length(server: &RedisServer) -> usize {
+    said(server, &["ZCARD", LINE]).parse().unwrap()
+}
+
+/// Scripts that the server has run.
+fn calls(server: &RedisServer) -> usize {
+    let stats = said(server, &["INFO", "commandstats"]);
+    let evalsha = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    evalsha.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap()
+}
+
+on_servers! {
+    /// One release lets in a batch; their client is told that there are more, and goes on.
+    async fn ten_thousand_readers_are_let_in_by_many_calls_without_a_poll() {
+        let server = RedisServer::start(&[]).unwrap();
+        let store = client(&single(server.port())).await;
+        let writer = store.rw_lock(LOCK).unwrap().with(deaf()).write().await.unwrap();
+        let readers = 10_000;
+        let mut tasks = read(&server, &client(&single(server.port())).await, readers, &deaf()).await;
+        let before = calls(&server);
+        writer.release().await.unwrap();
+        let mut guards = Vec::new();
+        while let Some(guard) = tokio::time::timeout(GENEROUS, tasks.join_next()).await.unwrap() {
+            guards.push(guard.unwrap());
+        }
+        let tokens: HashSet<_> = guards.iter().map(Guard::token).collect();
+        assert_eq!(tokens.len(), readers, "one was let in twice");
+        assert!(calls(&server) - before >= readers / 256, "{}", calls(&server) - before);
+        assert_eq!(said(&server, &["GET", "tenure:a"]), format!("pool s {readers}"));
+        let shown = store.inspect(LOCK).await.unwrap();
+        assert_eq!((shown.holders.len(), shown.waiters.len()), (readers, 0));
+    }
+}
+
+on_servers! {
+    /// The client that is told to go on does not hear it: others find out when they poll.
+    async fn readers_are_let_in_by_polls_where_the_client_that_should_go_on_is_gone() {
+        let server = RedisServer::start(&[]).unwrap();
+        let store = client(&single(server.port())).await;
+        let writer = store.rw_lock(LOCK).unwrap().with(deaf()).write().await.unwrap();
+        let patient = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(1));
+        let mut tasks = read(&server, &store, 1_000, &patient).await;
+        let proxy = Proxy::start(server.port()).unwrap();
+        let gone = RedisStore::connect(single(proxy.port())).await.unwrap();
+        let last = Claim {
+            name: LockName::new(LOCK).unwrap(),
+            owner: OwnerId::random(),
+            mode: Mode::Shared,
+            ttl: Duration::from_secs(600),
+            origin: Origin::here(),
+            label: "".into(),
+        };
+        let lease = Patience::Queue { lease: 4 * GENEROUS, poll: Duration::from_secs(3600) };
+        assert!(matches!(gone.claim(&last, lease).await.unwrap(), Answer::Queued(_)));
+        // It still counts as one that listens.
+        proxy.strand();
+        writer.release().await.unwrap();
+        let mut guards = Vec::new();
+        while let Some(guard) = tokio::time::timeout(GENEROUS, tasks.join_next()).await.unwrap() {
+            guards.push(guard.unwrap());
+        }
+    }
+}
