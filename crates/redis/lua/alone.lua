@@ -7,7 +7,7 @@
 local value = redis.call('GET', KEYS[1])
 if value and string.sub(value, 1, 32) == ARGV[1] then
   if ARGV[2] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-  -- Whoever waits finds out by asking.
+  -- Waiters find out when they poll.
   return redis.call('DEL', KEYS[1])
 end
 if not ARGV[2] or (value and string.sub(value, 1, 5) == 'pool ') then return -1 end

@@ -43,7 +43,7 @@ local function words(text, n)
   return found
 end
 
--- What the holders leave room for: kind ('-' nobody, 'x', 's', 'p') and permits taken.
+-- What the holders leave room for: kind ('-' none, 'x', 's', 'p') and permits taken.
 local function room()
   if not value then return '-', 0 end
   local kind, taken = string.match(value, '^pool ([sp]) (%d+)$')
@@ -212,7 +212,7 @@ local function drop(owners)
   call('HDEL', W, unpack(owners))
 end
 
--- How long until a holder's term ends that may be in the way, in ms; -1 if nobody holds.
+-- How long until a holder's term ends that may be in the way, in ms; -1 if it is free.
 local function obstacle()
   local kind = room()
   local first = (kind == 's' or kind == 'p') and call('ZRANGE', E, '0', '0', 'WITHSCORES') or {}

@@ -12,7 +12,7 @@ local value = redis.call('GET', K)
 
 local mine = value and (value == owner or value == ARGV[3] or (#owner == 32 and string.sub(value, 1, 32) == owner))
 local released = 0
--- A pool without records has nobody in it who could leave.
+-- A pool without records has no holder that could leave it.
 if mine and (room() == 'x' or call('EXISTS', P) == 0) then
   call('UNLINK', K)
   value, released = false, 1

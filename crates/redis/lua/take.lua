@@ -1,4 +1,4 @@
--- Takes a lock that is free and that nobody waits for: nothing is touched that is not needed.
+-- Takes a lock that is free and has no line: nothing is touched that is not needed.
 -- KEYS  K, Q, T
 -- ARGV  1 owner  2 ttl ms  3 '<pid> <host> <label>'
 -- Returns 'granted <token>' | 'held', by another | 'ask', as claim.lua has to look

@@ -13,6 +13,7 @@ use servers::{client, refusal, said, single};
 use tenure_core::{Client, Error, ErrorKind, Eviction, Released, Store};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, RedisServer};
+use tenure_trials::until_waiting;
 
 /// All three ways to reach what listens on this port, with a short time-out.
 fn configs(port: u16) -> Vec<RedisConfig> {
@@ -128,12 +129,25 @@ on_servers! {
         let server = RedisServer::start(&[]).unwrap();
         let client = client(&single(server.port())).await;
         let held = client.mutex("before").unwrap().try_acquire().await.unwrap();
+        let first = client.mutex("handed-over").unwrap().try_acquire().await.unwrap();
+        let next = client.mutex("handed-over").unwrap();
+        let next = tokio::spawn(async move { next.acquire().await.unwrap() });
+        until_waiting(&client, "handed-over", 1).await;
+        let shared = client.rw_lock("shared").unwrap();
+        let readers = [shared.read().await.unwrap(), shared.read().await.unwrap()];
         said(&server, &["CONFIG", "SET", "maxmemory", "1"]);
         let full = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
         assert_eq!(full.kind(), ErrorKind::Full, "{full}");
         // A release makes room: it must not be refused for want of it.
         held.release().await.unwrap();
         assert_eq!(said(&server, &["EXISTS", "tenure:before"]), "0");
+        // Neither is one that hands the lock over, or leaves others behind.
+        first.release().await.unwrap();
+        tokio::time::timeout(GENEROUS, next).await.unwrap().unwrap().release().await.unwrap();
+        for reader in readers {
+            reader.release().await.unwrap();
+        }
+        assert_eq!(said(&server, &["EXISTS", "tenure:shared"]), "0");
     }
 }
 

@@ -11,7 +11,7 @@ use servers::{client, said, single};
 use tenure_core::{
     Answer, Claim, Client, Guard, LockName, Mode, Options, Origin, OwnerId, Patience, Store,
 };
-use tenure_redis::RedisStore;
+use tenure_redis::{RedisStore, RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 use tokio::task::JoinSet;
 
@@ -102,5 +102,29 @@ on_servers! {
         while let Some(guard) = tokio::time::timeout(GENEROUS, tasks.join_next()).await.unwrap() {
             guards.push(guard.unwrap());
         }
+    }
+}
+
+on_servers! {
+    /// The servers of a quorum are looked at page by page, too.
+    async fn a_quorum_shows_lines_of_more_than_one_page() {
+        let many = 1_000;
+        let servers: Vec<_> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
+        let fill = "for i = 1, tonumber(ARGV[1]) do
+            local owner = string.format('%032x', i)
+            redis.call('ZADD', KEYS[1], tostring(i), owner)
+            redis.call('HSET', KEYS[2], owner, '9000000000000 1 x 0 0 60000 - 1 host label')
+        end";
+        for server in &servers {
+            said(server, &["SET", "tenure:a", "theirs"]);
+            said(server, &["EVAL", fill, "2", LINE, "tenure:{tenure:a}:w", &many.to_string()]);
+        }
+        let nodes = servers.iter().map(|server| single(server.port())).collect();
+        let store = RedlockStore::connect(RedlockConfig::new(nodes)).await.unwrap();
+        let shown = store.inspect(&LockName::new(LOCK).unwrap()).await.unwrap();
+        assert_eq!(shown.holders.len(), 1);
+        let line: Vec<String> = shown.waiters.into_iter().map(|waiter| waiter.owner).collect();
+        let expected: Vec<String> = (1..=many).map(|number| format!("{number:032x}")).collect();
+        assert_eq!(line, expected);
     }
 }

@@ -8,7 +8,7 @@ local owner, kind = ARGV[1], string.sub(ARGV[2], 1, 1)
 
 --@mint
 
--- Free, and nobody waits: nothing is touched that is not needed.
+-- Free, and no claim waits: nothing is touched that is not needed.
 if kind == 'x' and call('EXISTS', K, Q) == 0 then
   local t = call('TIME')
   local us = t[1] * 1000000 + t[2]

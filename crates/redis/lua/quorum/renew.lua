@@ -8,13 +8,13 @@ local value = redis.call('GET', K)
 if not value then return 0 end
 
 -- Whether a counter is below the token. By its digits: above 2^53 not every integer is a Lua number.
--- A damaged counter is below, if nothing else can be read of it; to mint from it heals it.
+-- A damaged counter of which nothing can be read is below; the next mint heals one that is not.
 local function below(stored)
   if not string.find(stored, '^%d+$') then return (tonumber(stored) or 0) < tonumber(token) end
   return #stored < #token or (#stored == #token and stored < token)
 end
 
--- Who looks at the node sees the token that the round came to.
+-- An inspection of the node shows the token that the round came to.
 local function raised(text, from)
   local stored = string.match(text, '^%d+', from)
   if not stored or not below(stored) then return nil end
