@@ -179,6 +179,8 @@ async fn a_cluster_before_7_0_hands_over_by_push_and_survives_a_master() {
     };
     let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
     assert_eq!(trial.severity, Severity::Fine, "{findings:?}");
+    let shards = findings.iter().find(|finding| finding.what.contains("sharded")).unwrap();
+    assert_eq!(shards.severity, Severity::Advice, "{findings:?}");
     let load = Load::start(&one, &names());
     load.go_on(2).await;
     let key = format!("tenure:{}", names()[0]);

@@ -39,22 +39,28 @@ const FLAWS: [Flaws; 6] = [
     },
 ];
 
-/// Whether the server is new enough for the commands that the scripts use.
+/// The oldest version that tenure is tested on.
+const OLDEST: Version = (6, 2, 0);
+/// The first version of which a Cluster has sharded channels.
+const SHARDED: Version = (7, 0, 0);
+
+/// Whether the server is new enough for the commands that are used.
 pub(super) fn age(facts: &Facts, cluster: bool) -> Option<Finding> {
     // The first Valkey is newer than either.
     let (shown, version, is_valkey) = product(facts)?;
-    let least = if cluster { (7, 0, 0) } else { (6, 2, 0) };
-    if is_valkey || version >= least {
-        return Some(Finding::fine(format!("the server is new enough ({shown})")));
-    }
-    let what = match cluster {
-        true => format!(
-            "the server is too old ({shown}): before 7.0 a Cluster has no sharded channels, and \
-             no lock can be handed over"
-        ),
-        false => format!("the server is too old ({shown}): tenure is made for 6.2 and later"),
-    };
-    Some(Finding::danger(what, format!("upgrade to {} or later", show(least))))
+    let upgrade = |least| format!("upgrade to {} or later", show(least));
+    Some(if is_valkey || version >= if cluster { SHARDED } else { OLDEST } {
+        Finding::fine(format!("the server is new enough ({shown})"))
+    } else if version >= OLDEST {
+        let what = format!(
+            "this Cluster has no sharded channels ({shown}): news of every hand-over goes through \
+             all of its nodes"
+        );
+        Finding::advice(what, upgrade(SHARDED))
+    } else {
+        let what = format!("the server is too old ({shown}): tenure is made for 6.2 and later");
+        Finding::danger(what, upgrade(OLDEST))
+    })
 }
 
 /// Whether the script engine has flaws that are known.
@@ -144,7 +150,8 @@ mod tests {
     fn servers_that_lack_commands_are_unsafe() {
         let severity = |version, cluster| age(&redis(version), cluster).unwrap().severity;
         assert_eq!(severity("6.0.16", false), Unsafe);
-        assert_eq!((severity("6.2.0", false), severity("6.2.14", true)), (Fine, Unsafe));
+        assert_eq!(severity("6.0.16", true), Unsafe);
+        assert_eq!((severity("6.2.0", false), severity("6.2.14", true)), (Fine, Advice));
         assert_eq!((severity("7.0.0", true), severity("8.2.2", true)), (Fine, Fine));
         assert!(age(&Facts::new("a", "", &[]), false).is_none());
         assert!(age(&redis("nonsense"), false).is_none());
