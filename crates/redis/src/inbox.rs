@@ -98,17 +98,7 @@ impl Inbox {
     /// A claim may get in line: from here on, news of it are kept.
     pub(crate) fn enter(&self, owner: OwnerId, slot: u16, lease: Duration, poll: Duration) {
         let mut books = self.inner.desk.0.lock();
-        let waiter = books.claims.entry(owner).or_insert_with(|| Waiter {
-            slot,
-            lease,
-            poll,
-            in_line: false,
-            anchor: None,
-            ask_again_in: None,
-            news: None,
-            more: false,
-            bell: Arc::new(Notify::new()),
-        });
+        let waiter = books.claims.entry(owner).or_insert_with(|| Waiter::new(slot, lease, poll));
         (waiter.lease, waiter.poll) = (lease, poll);
     }
 
@@ -173,7 +163,7 @@ impl Inbox {
     fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let books = &mut *self.inner.desk.0.lock();
         let waiter = books.claims.get_mut(&claim.owner)?;
-        let due = match std::mem::take(&mut waiter.more) {
+        let due = match std::mem::take(&mut waiter.look_at_once) {
             true => Duration::ZERO,
             false => waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll)),
         };

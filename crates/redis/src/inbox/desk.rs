@@ -35,12 +35,27 @@ pub(super) struct Waiter {
     pub(super) anchor: Option<Anchor>,
     pub(super) ask_again_in: Option<Duration>,
     pub(super) news: Option<News>,
-    /// The server has said that there is more to do in the line than one call does.
-    pub(super) more: bool,
+    /// The line is to be looked at as soon as this claim is waited for: messages were missed, or there
+    /// is more to do in the line than one call does.
+    pub(super) look_at_once: bool,
     pub(super) bell: Arc<Notify>,
 }
 
 impl Waiter {
+    pub(super) fn new(slot: u16, lease: Duration, poll: Duration) -> Self {
+        Self {
+            slot,
+            lease,
+            poll,
+            in_line: false,
+            anchor: None,
+            ask_again_in: None,
+            news: None,
+            look_at_once: false,
+            bell: Arc::new(Notify::new()),
+        }
+    }
+
     /// What was granted before the claim was found to wait is over.
     pub(super) fn is_over(&self, news: &News) -> bool {
         self.anchor.is_some_and(|anchor| news.server_ms < anchor.server_us / 1000)
@@ -188,7 +203,7 @@ impl Hearer for Desk {
                         line.bell.notify_one();
                     }
                     // It is not waited for yet.
-                    None => waiter.more = true,
+                    None => waiter.look_at_once = true,
                 }
             }
         }
@@ -201,9 +216,11 @@ impl Hearer for Desk {
             line.due = Instant::now();
             line.bell.notify_one();
         }
-        // What comes next may be dated by another server's clock.
         for waiter in books.claims.values_mut() {
+            // What comes next may be dated by another server's clock.
             waiter.anchor = None;
+            // A claim whose reply was just read is in no line yet, and nothing listens for it.
+            waiter.look_at_once = true;
         }
     }
 }
@@ -253,6 +270,15 @@ mod tests {
         assert!(desk.0.lock().anchor(sent, 1).is_none());
         let sent = desk.sending();
         assert!(desk.0.lock().anchor(sent, 1).is_some());
+    }
+
+    #[test]
+    fn messages_missed_before_a_claim_is_waited_for_are_made_up_for() {
+        let (desk, owner) = (Desk::default(), OwnerId::random());
+        let minute = Duration::from_secs(60);
+        desk.0.lock().claims.insert(owner, Waiter::new(0, minute, minute));
+        desk.miss();
+        assert!(desk.0.lock().claims[&owner].look_at_once);
     }
 
     #[test]
