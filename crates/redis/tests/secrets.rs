@@ -10,8 +10,13 @@ use std::time::Duration;
 
 use servers::{addresses, client, said, single};
 use tenure_core::{Client, Store};
-use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
-use tenure_testkit::{RedisCluster, RedisSentinel, RedisServer, RedisStub, Way};
+use tenure_redis::{
+    Credentials, CredentialsProvider, RedisConfig, RedisStore, RedlockConfig, RedlockStore,
+    Topology,
+};
+use tenure_testkit::{
+    GENEROUS, RedisCluster, RedisSentinel, RedisServer, RedisStub, Way, eventually,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -168,6 +173,29 @@ async fn no_reply_to_auth_brings_the_password_into_an_error() {
         });
         connect_in_every_way(what, stub.unwrap().port()).await;
     }
+}
+
+/// An open connection logs in anew when its credentials are due; what is said against that is logged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_is_not_renewed_does_not_bring_the_password_into_the_log() {
+    traces();
+    let stub = RedisStub::start(|words| match &*words[0] {
+        "HELLO" => Some("%1\r\n$5\r\nproto\r\n:3\r\n".into()),
+        "SCRIPT" => Some("$4\r\n0123\r\n".into()),
+        _ => Some(format!("-ERR unknown request {words:?}\r\n")),
+    });
+    let stub = stub.unwrap();
+    let mut config = single(stub.port());
+    config.credentials = Some(CredentialsProvider::new(|| async {
+        let (password, soon) = (MARK.to_owned(), Duration::from_millis(100));
+        Ok(Credentials { username: None, password, refresh_after: Some(soon) })
+    }));
+    clean("config", &format!("{config:?}"));
+    let store = RedisStore::connect(config).await.unwrap();
+    let refused = eventually(GENEROUS, || async { stub.received(&["AUTH", MARK]) >= 3 });
+    assert!(refused.await, "no login was tried");
+    assert!(traces().0.lock().unwrap().contains("could not be refreshed"), "nothing was logged");
+    clean("refresh", &format!("{store:?}"));
 }
 
 on_servers! {
