@@ -156,6 +156,15 @@ impl Cluster {
         if self.is_old() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
     }
 
+    /// Gives up a channel at the node that has the slot. Another that had it has dropped it.
+    pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
+        let command = if self.is_old() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
+        let link = self.known(slot).and_then(|address| self.links.lock().get(&address).cloned());
+        if let Some(link) = link {
+            link.unsubscribe(command, channel);
+        }
+    }
+
     /// The same Cluster, as it is known here, over connections of its own, which are made when they
     /// are needed.
     pub(crate) fn beside(&self) -> Self {

@@ -4,21 +4,26 @@
 //! for each slot it waits in). Beside that, each line that somebody here stands in is looked after
 //! as long as they wait: all of them are refreshed with one call, which also finds what was missed.
 
+mod desk;
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, LockName, Moment, OwnerId, Result, Token, now};
+use tenure_core::{Claim, LockName, Moment, OwnerId, Result};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+pub(crate) use desk::{Desk, News, Sent};
+use desk::{Line, Waiter};
+
 use crate::keys::{Keyring, Keys};
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
-use crate::wire::{Arg, Hearer};
+use crate::wire::Arg;
 
 /// So many waiters are refreshed in one call: the server is busy for a millisecond at most.
 const BATCH: usize = 256;
@@ -39,91 +44,20 @@ struct Inner {
     servers: Servers,
     scripts: Arc<Scripts>,
     desk: Arc<Desk>,
+    channels: Mutex<Channels>,
 }
 
-/// Who waits, and what was heard for them.
+/// The slots of a Cluster whose channels this client listens to.
 #[derive(Default)]
-pub(crate) struct Desk(Mutex<Books>);
-
-#[derive(Default)]
-struct Books {
-    claims: HashMap<OwnerId, Waiter>,
-    lines: HashMap<LockName, Line>,
-    /// How often messages may have been missed. After that, another server may answer.
-    misses: u64,
+struct Channels {
+    /// Each with whether no claim has waited in it for a while.
+    slots: HashMap<u16, bool>,
+    /// Gives up those that no claim waits in.
+    sweeper: Option<AbortHandle>,
 }
 
-/// A claim that is in line, or on its way into it.
-struct Waiter {
-    lease: Duration,
-    poll: Duration,
-    /// Whether it may be in line.
-    in_line: bool,
-    /// Of the server that said that it is in line; another may serve the lock by now.
-    anchor: Option<Anchor>,
-    ask_again_in: Option<Duration>,
-    news: Option<News>,
-    /// The server has said that there is more to do in the line than one call does.
-    more: bool,
-    bell: Arc<Notify>,
-}
-
-impl Waiter {
-    /// What was granted before the claim was found to wait is over.
-    fn is_over(&self, news: &News) -> bool {
-        self.anchor.is_some_and(|anchor| news.server_ms < anchor.server_us / 1000)
-    }
-
-    /// The server says that the claim waits, and what its clock shows.
-    fn set_anchor(&mut self, anchor: Option<Anchor>) {
-        self.anchor = anchor;
-        if self.news.is_some_and(|news| self.is_over(&news)) {
-            self.news = None;
-        }
-    }
-}
-
-/// The moment before a call was sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
-    local: Moment,
-    misses: u64,
-}
-
-/// Those of one lock who wait at this moment.
-struct Line {
-    owners: HashSet<OwnerId>,
-    due: Instant,
-    /// Rung when it is due earlier than before.
-    bell: Arc<Notify>,
-    /// The task that looks after it.
-    tender: AbortHandle,
-}
-
-/// A grant as it was published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
-    pub(crate) token: Option<Token>,
-    pub(crate) server_ms: u64,
-}
-
-/// What a waiter knows of the server's clock: at `local` or later, the server's showed `server_us`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Anchor {
-    pub(crate) local: Moment,
-    pub(crate) server_us: u64,
-}
-
-impl Anchor {
-    /// A moment of ours that is not after the server's `ms`. The clocks may run apart by one per
-    /// cent, as everywhere.
-    pub(crate) fn date(&self, ms: u64) -> Moment {
-        let us = ms.saturating_mul(1000);
-        let ahead = Duration::from_micros(us.saturating_sub(self.server_us));
-        let behind = Duration::from_micros(self.server_us.saturating_sub(us));
-        self.local + (ahead - ahead / 100) - (behind + behind / 100)
-    }
-}
+/// How often channels that no claim waits in are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
 
 impl Inbox {
     pub(crate) fn new(
@@ -137,7 +71,8 @@ impl Inbox {
             Servers::One(_) => Some(keyring.inbox(0, &id)),
             Servers::Cluster(_) => None,
         };
-        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk });
+        let channels = Mutex::default();
+        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk, channels });
         Self { inner }
     }
 
@@ -153,22 +88,17 @@ impl Inbox {
 
     /// Returns when news of this lock's grants will be heard.
     pub(crate) async fn subscribe(&self, keys: &Keys) -> Result<()> {
-        self.inner.subscribe(keys).await
+        self.inner.subscribe(keys).await?;
+        if self.inner.channel.is_none() {
+            self.inner.remember(keys.slot);
+        }
+        Ok(())
     }
 
     /// A claim may get in line: from here on, news of it are kept.
-    pub(crate) fn enter(&self, owner: OwnerId, lease: Duration, poll: Duration) {
+    pub(crate) fn enter(&self, owner: OwnerId, slot: u16, lease: Duration, poll: Duration) {
         let mut books = self.inner.desk.0.lock();
-        let waiter = books.claims.entry(owner).or_insert_with(|| Waiter {
-            lease,
-            poll,
-            in_line: false,
-            anchor: None,
-            ask_again_in: None,
-            news: None,
-            more: false,
-            bell: Arc::new(Notify::new()),
-        });
+        let waiter = books.claims.entry(owner).or_insert_with(|| Waiter::new(slot, lease, poll));
         (waiter.lease, waiter.poll) = (lease, poll);
     }
 
@@ -233,7 +163,7 @@ impl Inbox {
     fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let books = &mut *self.inner.desk.0.lock();
         let waiter = books.claims.get_mut(&claim.owner)?;
-        let due = match std::mem::take(&mut waiter.more) {
+        let due = match std::mem::take(&mut waiter.look_at_once) {
             true => Duration::ZERO,
             false => waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll)),
         };
@@ -295,6 +225,17 @@ impl Drop for Present<'_> {
     }
 }
 
+/// Gives up channels that no claim waits in any more, as long as there are channels.
+async fn sweep(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(inner) = inner.upgrade() else { return };
+        if !inner.give_up_idle() {
+            return;
+        }
+    }
+}
+
 /// Looks after one line until nobody here stands in it.
 async fn tend(inner: Weak<Inner>, name: LockName, bell: Arc<Notify>) {
     loop {
@@ -328,6 +269,37 @@ impl Inner {
 
     async fn subscribe(&self, keys: &Keys) -> Result<()> {
         self.servers.subscribe(keys.slot, &self.channel(keys)).await
+    }
+
+    /// This client listens to the channel of this slot.
+    fn remember(self: &Arc<Self>, slot: u16) {
+        let mut channels = self.channels.lock();
+        channels.slots.insert(slot, false);
+        if channels.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
+            channels.sweeper = Some(tokio::spawn(sweep(Arc::downgrade(self))).abort_handle());
+        }
+    }
+
+    /// Gives up the channels of slots in which no claim has waited since the last time. Says whether
+    /// any are left.
+    fn give_up_idle(&self) -> bool {
+        let mut channels = self.channels.lock();
+        // No claim enters meanwhile and counts on a channel that is given up.
+        let books = self.desk.0.lock();
+        let used: HashSet<u16> = books.claims.values().map(|waiter| waiter.slot).collect();
+        channels.slots.retain(|slot, idle| {
+            if used.contains(slot) {
+                *idle = false;
+            } else if std::mem::replace(idle, true) {
+                self.servers.unsubscribe(*slot, &self.keyring.inbox(*slot, &self.id));
+                return false;
+            }
+            true
+        });
+        if channels.slots.is_empty() {
+            channels.sweeper = None;
+        }
+        channels.sweeper.is_some()
     }
 
     /// Refreshes all who wait for this lock, and wakes those who should ask.
@@ -397,174 +369,5 @@ impl Inner {
             self.desk.refreshed(owners, &gone, sent, server_us);
         }
         Ok((again, gone))
-    }
-}
-
-impl Books {
-    /// Unless messages were missed since: then another server may answer by now, with another clock.
-    fn anchor(&self, sent: Sent, server_us: u64) -> Option<Anchor> {
-        (self.misses == sent.misses).then_some(Anchor { local: sent.local, server_us })
-    }
-}
-
-impl Desk {
-    fn sending(&self) -> Sent {
-        let misses = self.0.lock().misses;
-        Sent { local: now(), misses }
-    }
-
-    /// All of these still wait, but for those that are gone.
-    fn refreshed(&self, owners: &[OwnerId], gone: &[OwnerId], sent: Sent, server_us: u64) {
-        let gone: HashSet<&OwnerId> = gone.iter().collect();
-        let books = &mut *self.0.lock();
-        let Some(anchor) = books.anchor(sent, server_us) else { return };
-        for owner in owners.iter().filter(|owner| !gone.contains(owner)) {
-            // One that asked meanwhile has a newer one.
-            if let Some(waiter) = books.claims.get_mut(owner)
-                && waiter.anchor.is_none_or(|older| older.server_us < server_us)
-            {
-                waiter.set_anchor(Some(anchor));
-            }
-        }
-    }
-
-    /// Who waits for this lock, with the longest lease and the shortest poll among them.
-    fn present(&self, name: &LockName) -> (Vec<OwnerId>, Duration, Duration) {
-        let books = self.0.lock();
-        let owners = books.lines.get(name).into_iter().flat_map(|line| &line.owners);
-        let (mut present, mut lease, mut poll) = (Vec::new(), Duration::ZERO, Duration::MAX);
-        for owner in owners {
-            if let Some(waiter) = books.claims.get(owner) {
-                present.push(*owner);
-                (lease, poll) = (lease.max(waiter.lease), poll.min(waiter.poll));
-            }
-        }
-        (present, lease, poll.min(Duration::from_secs(3600)))
-    }
-
-    fn postpone(&self, name: &LockName, by: Duration) {
-        if let Some(line) = self.0.lock().lines.get_mut(name) {
-            line.due = Instant::now() + by;
-        }
-    }
-
-    fn bring_forward(&self, name: &LockName, within: Duration) {
-        if let Some(line) = self.0.lock().lines.get_mut(name) {
-            line.due = line.due.min(Instant::now() + within);
-        }
-    }
-
-    fn ring<'a>(&self, owners: impl Iterator<Item = &'a OwnerId>) {
-        let books = self.0.lock();
-        for waiter in owners.filter_map(|owner| books.claims.get(owner)) {
-            waiter.bell.notify_one();
-        }
-    }
-}
-
-impl Hearer for Desk {
-    fn hear(&self, message: &[u8]) {
-        let Some((owner, news)) = std::str::from_utf8(message).ok().and_then(parse) else {
-            tracing::debug!("a message in the inbox makes no sense");
-            return;
-        };
-        let books = &mut *self.0.lock();
-        // Who has given up meanwhile releases what it got.
-        let Some(waiter) = books.claims.get_mut(&owner) else { return };
-        match news {
-            Some(news) if !waiter.is_over(&news) => {
-                waiter.news = Some(news);
-                waiter.bell.notify_one();
-            }
-            Some(_) => {}
-            None => {
-                let line = books.lines.values_mut().find(|line| line.owners.contains(&owner));
-                match line {
-                    Some(line) => {
-                        line.due = Instant::now();
-                        line.bell.notify_one();
-                    }
-                    // It is not waited for yet.
-                    None => waiter.more = true,
-                }
-            }
-        }
-    }
-
-    fn miss(&self) {
-        let books = &mut *self.0.lock();
-        books.misses += 1;
-        for line in books.lines.values_mut() {
-            line.due = Instant::now();
-            line.bell.notify_one();
-        }
-        // What comes next may be dated by another server's clock.
-        for waiter in books.claims.values_mut() {
-            waiter.anchor = None;
-        }
-    }
-}
-
-/// `<owner> <token or -> <server ms>`: a grant; or `<owner> more`: there is more to do in its line than
-/// one call does, and it is for this client to go on.
-fn parse(payload: &str) -> Option<(OwnerId, Option<News>)> {
-    let mut words = payload.split(' ');
-    let owner = words.next()?.parse().ok()?;
-    let token = match words.next()? {
-        "more" => return Some((owner, None)),
-        token => token.parse().ok().map(Token::new),
-    };
-    let server_ms = words.next()?.parse().ok()?;
-    Some((owner, Some(News { token, server_ms })))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pushed_grant_is_never_dated_after_it_was_made() {
-        let anchor = Anchor { local: Moment::from_nanos(5_000_000_000), server_us: 1_000_400 };
-        // 1,003 ms on the server's clock: 2.6 ms after the anchor, which was not before `local`.
-        let dated = anchor.date(1003);
-        assert_eq!(dated, anchor.local + Duration::from_micros(2574));
-        // A grant in the millisecond of the anchor may have been before it.
-        assert_eq!(anchor.date(1000), anchor.local - Duration::from_micros(404));
-    }
-
-    #[test]
-    fn a_pushed_grant_is_dated_with_an_allowance_for_clocks_that_drift_apart() {
-        let local = Moment::from_nanos(7_200_000_000_000);
-        let anchor = Anchor { local, server_us: 1_000_000_000 };
-        // An hour on a server's clock that runs fast by one per cent is 59 minutes and 24 seconds.
-        let hour = Duration::from_secs(3600);
-        assert!(anchor.date(1_000_000 + hour.as_millis() as u64) <= local + hour * 99 / 100);
-    }
-
-    #[test]
-    fn a_reply_from_before_messages_were_missed_dates_nothing() {
-        let desk = Desk::default();
-        let sent = desk.sending();
-        assert!(desk.0.lock().anchor(sent, 1).is_some());
-        desk.miss();
-        assert!(desk.0.lock().anchor(sent, 1).is_none());
-        let sent = desk.sending();
-        assert!(desk.0.lock().anchor(sent, 1).is_some());
-    }
-
-    #[test]
-    fn messages_are_read_and_nonsense_is_not() {
-        let owner = OwnerId::random();
-        let (heard, news) = parse(&format!("{owner} 17 99")).unwrap();
-        assert_eq!(
-            (heard, news),
-            (owner, Some(News { token: Some(Token::new(17)), server_ms: 99 }))
-        );
-        let (_, news) = parse(&format!("{owner} - 99")).unwrap();
-        assert_eq!(news, Some(News { token: None, server_ms: 99 }));
-        assert_eq!(parse(&format!("{owner} more")).unwrap(), (owner, None));
-        for nonsense in ["", "a b c", "0", &format!("{owner} 1")] {
-            assert!(parse(nonsense).is_none(), "{nonsense}");
-        }
     }
 }

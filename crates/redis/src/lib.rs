@@ -30,10 +30,23 @@
 //! one. After a failover the old master may go on granting for seconds, until the Sentinels get at
 //! it: its grants are lost, and their guards hear so at the next renewal.
 //!
-//! A Cluster must be of version 7.0 or later, for sharded channels. Each master has a connection of
-//! its own: a dead node holds up only its own slots. While a slot is moved, holders renew and
-//! release, and waiters stay in line; new claims are refused (`TRYAGAIN`) until its keys have arrived. With TLS, `tls-cluster yes` makes the nodes name their TLS ports, and each
-//! certificate must be good for the address that `CLUSTER SHARDS` shows. `WAIT` goes to the lock's own master.
+//! Each master of a Cluster has a connection of its own: a dead node holds up only its own slots.
+//! While a slot is moved, holders renew and release, and waiters stay in line; new claims are refused
+//! (`TRYAGAIN`) until its keys have arrived. News goes through sharded channels, one for each slot
+//! that a claim waits in; a Cluster before 7.0 has none, and its news goes through all nodes
+//! (`PUBLISH`). After an upgrade to 7.0, clients that were started before
+//! it are found by others only at their next poll: restart them. With TLS, `tls-cluster yes` makes
+//! the nodes name their TLS ports, and each certificate must be good for the address that
+//! `CLUSTER SHARDS` shows. `WAIT` goes to the master that made the grant.
+//!
+//! All Sentinels are asked at once, over one connection each that lasts, and the answer of the
+//! highest configuration epoch counts.
+//!
+//! A server is dialled at most about four times a second, whatever the rate of the calls; the first
+//! dial after a connection was lost is immediate. Calls wait for the dial that is due.
+//!
+//! Servers, or proxies before them, that refuse `HELLO 3` are spoken to in RESP2, with a second
+//! connection for news. A quorum needs RESP3.
 //!
 //! # Rights
 //!
@@ -48,7 +61,8 @@
 //! ```
 //!
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
-//! +spublish +pubsub|shardnumsub`; on a quorum also `+info +client|id +client|kill`; for a database
+//! +sunsubscribe +spublish +pubsub|shardnumsub` (before 7.0 `cluster|slots`, `asking` and
+//! `unsubscribe` instead); on a quorum also `+info +client|id +client|kill`; for a database
 //! other than 0 `+select`; for `replicas=` `+wait`. Servers that have a compare-and-delete command
 //! are used with less work if the user may call it: `+delifeq` on Valkey 9, `+delex` on Redis 8.4.
 //! Older servers do not know these names and refuse them. The constants [`ACL`], [`ACL_SENTINEL`],

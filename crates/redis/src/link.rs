@@ -237,6 +237,23 @@ impl Link {
         }
     }
 
+    /// Gives up a channel, if it listens to it.
+    pub(crate) fn unsubscribe(&self, command: &str, channel: &str) {
+        let state = self.0.state.lock();
+        let (made, ears) = (state.made.clone(), state.ears.as_ref().map(|(_, ears)| ears.clone()));
+        drop(state);
+        match made.filter(|made| made.connection.listens_to(channel)) {
+            Some(made) => made.connection.post_unsubscribe(command, channel),
+            None => ears.into_iter().for_each(|ears| ears.unsubscribe(command, channel)),
+        }
+    }
+
+    /// Whether messages come over the connection that commands go over.
+    pub(crate) fn speaks_resp3(&self) -> bool {
+        let state = self.0.state.lock();
+        state.made.as_ref().is_some_and(|made| made.protocol == Protocol::Resp3)
+    }
+
     /// The connection that messages come over: with RESP2 that is another one to the same server.
     async fn listener(&self) -> Result<Connection> {
         let connection = self.connection().await?;

@@ -16,7 +16,10 @@ pub const ACL: &str = "\
 pub const ACL_SENTINEL: &str = "+role";
 
 /// Besides [`ACL`], on every node of a Cluster.
-pub const ACL_CLUSTER: &str = "+cluster|shards +asking +ssubscribe +spublish +pubsub|shardnumsub";
+///
+/// Before 7.0, these are `cluster|slots`, `asking` and `unsubscribe` instead.
+pub const ACL_CLUSTER: &str =
+    "+cluster|shards +asking +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub";
 
 /// Besides [`ACL`], on every server of a quorum.
 pub const ACL_QUORUM: &str = "+info +client|id +client|kill";

@@ -128,6 +128,13 @@ impl Servers {
         })
     }
 
+    /// Gives up a channel of a slot. One server has one channel, which is kept.
+    pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
+        if let Self::Cluster(cluster) = self {
+            cluster.unsubscribe(slot, channel);
+        }
+    }
+
     /// A link to each server that has locks.
     pub(crate) async fn all(&self) -> Result<Vec<Link>> {
         match self {

@@ -321,8 +321,14 @@ impl Store for RedisStore {
                 answer => return Ok(answer),
             }
         }
-        self.inbox.subscribe(&keys).await?;
-        self.inbox.enter(claim.owner, lease, poll);
+        // Once it has entered, the channel is not given up.
+        self.inbox.enter(claim.owner, keys.slot, lease, poll);
+        if let Err(error) = self.inbox.subscribe(&keys).await {
+            if !self.inbox.expects(claim.owner) {
+                self.inbox.forget(claim.owner);
+            }
+            return Err(error);
+        }
         // The caller may stop waiting for the reply.
         let doubt = self.inbox.doubt(claim.owner);
         let answer = self.ask(claim, &keys, lease).await;

@@ -152,6 +152,40 @@ on_servers! {
     }
 }
 
+/// The channels that anything listens to, at any node.
+fn channels(cluster: &RedisCluster) -> Vec<String> {
+    let named = |node| said(node, &["PUBSUB", "SHARDCHANNELS"]);
+    let lines: Vec<String> = cluster.nodes().iter().map(named).collect();
+    lines.iter().flat_map(|lines| lines.lines()).map(str::to_owned).collect()
+}
+
+on_servers! {
+    async fn channels_are_given_up_when_no_claim_waits_in_their_slots() {
+        let cluster = RedisCluster::start().unwrap();
+        let (holder, waiter) = (client(&config(&cluster)).await, client(&config(&cluster)).await);
+        for name in names(&cluster) {
+            hand_over_by_push(&holder, &waiter, &name).await;
+        }
+        assert_eq!(channels(&cluster).len(), names(&cluster).len());
+        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+        let held = holder.mutex("kept").unwrap().with(deaf.clone()).acquire().await.unwrap();
+        let mutex = waiter.mutex("kept").unwrap().with(deaf);
+        let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        until_waiting(&holder, "kept", 1).await;
+        let fewer = eventually(GENEROUS, || async { channels(&cluster).len() == 1 });
+        assert!(fewer.await, "{:?}", channels(&cluster));
+        // The one that is waited on works, and so do the others when they are needed again.
+        held.release().await.unwrap();
+        let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no push").unwrap();
+        next.release().await.unwrap();
+        for name in names(&cluster) {
+            hand_over_by_push(&holder, &waiter, &name).await;
+        }
+        let none = eventually(GENEROUS, || async { channels(&cluster).is_empty() });
+        assert!(none.await, "{:?}", channels(&cluster));
+    }
+}
+
 on_servers! {
     async fn a_wrong_password_and_a_database_are_refused() {
         let cluster = RedisCluster::start().unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorum::{Load, client, config, hold, of, ports, start, store};
 use tenure_core::{Answer, ErrorKind, Finding, Patience, Severity, Store};
-use tenure_redis::{RedlockConfig, RedlockStore, Tls};
+use tenure_redis::{ACL, ACL_QUORUM, RedlockConfig, RedlockStore, Tls};
 use tenure_testkit::{Certificates, GENEROUS, Proxy, REDIS_6_2, RedisServer, eventually};
 use tenure_trials::claim;
 
@@ -162,5 +162,43 @@ on_servers! {
             error.to_string().contains("replica")
         });
         assert!(named.await);
+    }
+}
+
+fn limit(server: &RedisServer, rights: &str) {
+    let words = ["ACL", "SETUSER", "locker", "reset", "on", ">secret"].into_iter();
+    let words: Vec<&str> = words.chain(rights.split_whitespace()).collect();
+    assert_eq!(server.command(&words).unwrap(), "OK");
+}
+
+on_servers! {
+    /// It is needed only when a connection has broken: then it would be too late to say so.
+    async fn a_user_that_may_not_end_connections_is_told_so_when_it_connects() {
+        let servers = start(3);
+        let mut config = of(&servers);
+        for node in &mut config.nodes {
+            (node.username, node.password) = (Some("locker".into()), Some("secret".into()));
+        }
+        for server in &servers {
+            limit(server, &format!("{ACL} {ACL_QUORUM}").replace("+client|kill", ""));
+        }
+        let denied = RedlockStore::connect(config.clone()).await.unwrap_err();
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        assert!(denied.to_string().contains("client|kill"), "{denied}");
+        for server in &servers {
+            limit(server, &format!("{ACL} {ACL_QUORUM}"));
+        }
+        carries_a_load(&config).await;
+    }
+}
+
+on_servers! {
+    async fn a_server_without_resp3_has_no_vote_and_is_named() {
+        let old = || RedisServer::start(&["--rename-command", "HELLO", ""]).unwrap();
+        let one = [start(1).remove(0), start(1).remove(0), old()];
+        carries_a_load(&of(&one)).await;
+        let two = [start(1).remove(0), old(), old()];
+        let refused = RedlockStore::connect(of(&two)).await.unwrap_err();
+        assert!(refused.to_string().contains("RESP3"), "{refused}");
     }
 }

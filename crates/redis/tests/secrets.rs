@@ -110,8 +110,10 @@ async fn connect_in_every_way(what: &str, port: u16) {
     clean_error(what, &error);
 }
 
+type Answer = fn(&[String]) -> Option<String>;
+
 /// What servers, proxies and older versions say, with all arguments repeated.
-fn echoes() -> Vec<(&'static str, fn(&[String]) -> Option<String>)> {
+fn echoes() -> Vec<(&'static str, Answer)> {
     fn list(words: &[String]) -> String {
         words[1..].iter().map(|word| format!("`{word}`, ")).collect()
     }

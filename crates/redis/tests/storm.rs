@@ -1,5 +1,8 @@
-//! Fifty waiters on one lock while the server is meddled with: nobody holds beside another, nobody
-//! is stuck, and tokens keep rising. And minutes of trouble, to be run by hand, alone on a machine:
+//! Fifty waiters on one lock while the servers are meddled with: nobody holds beside another, nobody
+//! is stuck, and tokens keep rising. Nothing here loses what a server has acknowledged: a failover of
+//! a Cluster is one that both servers agree on, and Sentinels see none. `STORM` says for how many seconds.
+//!
+//! And minutes of trouble on one server, to be run by hand, alone on a machine:
 //!
 //! `STORM=120 SEED=7 cargo test -p tenure-redis --test storm -- --ignored --nocapture`
 
@@ -10,13 +13,20 @@ mod servers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use servers::{connect, durable};
-use tenure_testkit::RedisServer;
+use servers::{addresses, client, connect, durable, said};
+use tenure_core::Client;
+use tenure_redis::{RedisConfig, Topology};
+use tenure_testkit::{RedisCluster, RedisSentinel, RedisServer, eventually};
 use tenure_trials::{Turns, storm};
 
 const CLIENTS: usize = 5;
 const TASKS_EACH: usize = 10;
-const LONG: Duration = Duration::from_secs(8);
+
+/// The key of the lock that is taken in turn.
+const KEY: &str = "tenure:turns";
+
+/// Longer than any server stands still here: Sentinels take none for dead.
+const PATIENT: Duration = Duration::from_secs(60);
 
 on_servers! {
     async fn a_meddled_with_server_lets_nobody_in_twice_and_nobody_wait_for_ever() {
@@ -25,29 +35,101 @@ on_servers! {
         for _ in 0..CLIENTS {
             clients.push(connect(&server.addresses()).await);
         }
-        let turns = Arc::new(Turns::default());
-        let tasks = turns.start(&clients, TASKS_EACH);
-        let start = Instant::now();
-        let mut meddled = 0;
-        while start.elapsed() < LONG || meddled < 5 {
-            meddle(&mut server.members()[0], meddled);
-            meddled += 1;
-            // Every piece of trouble is followed by work, or it was too much.
-            turns.go_on(50).await;
-        }
-        turns.stop(tasks).await;
+        outlast(clients, async |turn| match turn % 5 {
+            4 => server.members()[0].restart().unwrap(),
+            turn => meddle(&server.members()[0], turn),
+        })
+        .await;
     }
 }
 
-fn meddle(server: &mut RedisServer, turn: u32) {
+on_servers! {
+    async fn a_meddled_with_cluster_lets_nobody_in_twice_and_nobody_wait_for_ever() {
+        let cluster = RedisCluster::start().unwrap();
+        let nodes = addresses(&cluster.addresses());
+        let clients = clients(&RedisConfig::new(Topology::Cluster { nodes })).await;
+        outlast(clients, async |turn| match turn % 5 {
+            4 => fail_over(&cluster).await,
+            turn => {
+                for node in cluster.nodes() {
+                    meddle(node, turn);
+                }
+            }
+        })
+        .await;
+    }
+}
+
+on_servers! {
+    async fn a_meddled_with_master_of_sentinels_lets_nobody_in_twice_and_nobody_wait_for_ever() {
+        let mut group = RedisSentinel::start(PATIENT).unwrap();
+        let sentinels = addresses(&group.addresses());
+        let ports: Vec<u16> = sentinels.iter().map(|(_, port)| *port).collect();
+        let topology = Topology::Sentinel { sentinels, service: "main".into() };
+        outlast(clients(&RedisConfig::new(topology)).await, async |turn| match turn % 6 {
+            4 => group.server(1 + turn as usize % 2).restart().unwrap(),
+            5 => {
+                for port in &ports {
+                    group.ask(*port, &["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+                }
+            }
+            turn => meddle(&group.servers()[0], turn),
+        })
+        .await;
+    }
+}
+
+async fn clients(config: &RedisConfig) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(client(config).await);
+    }
+    clients
+}
+
+/// All take turns while `trouble` happens again and again.
+async fn outlast(clients: Vec<Client>, mut trouble: impl AsyncFnMut(u32)) {
+    let seconds = std::env::var("STORM").ok().and_then(|seconds| seconds.parse().ok());
+    let long = Duration::from_secs(seconds.unwrap_or(8));
+    let turns = Arc::new(Turns::default());
+    let tasks = turns.start(&clients, TASKS_EACH);
+    let start = Instant::now();
+    let mut turn = 0;
+    while start.elapsed() < long || turn < 6 {
+        trouble(turn).await;
+        turn += 1;
+        // Every piece of trouble is followed by work, or it was too much.
+        turns.go_on(50).await;
+    }
+    turns.stop(tasks).await;
+}
+
+fn meddle(server: &RedisServer, turn: u32) {
     let command = |words: &[&str]| drop(server.command(words));
-    match turn % 5 {
+    match turn % 4 {
         0 => command(&["SCRIPT", "FLUSH"]),
         1 => command(&["CLIENT", "KILL", "TYPE", "pubsub"]),
         2 => command(&["CLIENT", "KILL", "TYPE", "normal"]),
-        3 => command(&["DEBUG", "SLEEP", "1"]),
-        _ => server.restart().unwrap(),
+        _ => command(&["DEBUG", "SLEEP", "1"]),
     }
+}
+
+/// Has the lock's master hand over to its replica, which first gets all that was written.
+async fn fail_over(cluster: &RedisCluster) {
+    let master = cluster.master_of(KEY).unwrap();
+    let port = cluster.nodes()[master].port().to_string();
+    let follows = |node: &&RedisServer| {
+        let info = said(node, &["INFO", "replication"]);
+        info.contains("role:slave") && info.contains(&format!("master_port:{port}"))
+    };
+    let replica = cluster.nodes().iter().find(follows).unwrap();
+    // Both must agree, which they may be too busy for.
+    let moved = eventually(PATIENT, || async {
+        said(replica, &["CLUSTER", "FAILOVER"]);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        cluster.master_of(KEY) != Some(master)
+    });
+    assert!(moved.await, "the replica did not take over");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

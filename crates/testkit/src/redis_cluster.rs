@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::redis::free_port;
-use crate::{GENEROUS, RedisServer};
+use crate::{GENEROUS, Neighbour, RedisServer};
 
 /// Three masters and a replica of each, killed by their pids when it is dropped.
 #[derive(Debug)]
@@ -40,7 +40,19 @@ impl RedisCluster {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_each(arguments: impl Fn() -> Vec<String>) -> io::Result<Self> {
-        let nodes = (0..2 * MASTERS).map(|_| node(&arguments())).collect::<io::Result<Vec<_>>>()?;
+        Self::join((0..2 * MASTERS).map(|_| node(&arguments())).collect::<io::Result<Vec<_>>>()?)
+    }
+
+    /// Starts one of another version, which may be older than 7.0.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_other(version: &Neighbour) -> io::Result<Self> {
+        let nodes = (0..2 * MASTERS).map(|_| other_node(version));
+        Self::join(nodes.collect::<io::Result<Vec<_>>>()?)
+    }
+
+    fn join(nodes: Vec<RedisServer>) -> io::Result<Self> {
         let cluster = Self { nodes };
         cluster.meet()?;
         cluster.assign()?;
@@ -112,8 +124,10 @@ impl RedisCluster {
         let all = self.nodes.len().to_string();
         for node in &self.nodes[1..] {
             let bus = node.command(&["CONFIG", "GET", "cluster-port"])?;
-            let bus = bus.lines().last().unwrap_or_default().to_owned();
-            let port = node.port().to_string();
+            let bus = bus.lines().last().unwrap_or_default();
+            // Before 7.0 it could not be set.
+            let bus: u16 = bus.parse().unwrap_or(node.port() + BUS);
+            let (port, bus) = (node.port().to_string(), bus.to_string());
             done(&self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?)?;
         }
         self.until(|node| {
@@ -124,9 +138,10 @@ impl RedisCluster {
     fn assign(&self) -> io::Result<()> {
         let (masters, replicas) = self.nodes.split_at(MASTERS);
         for (place, (master, replica)) in masters.iter().zip(replicas).enumerate() {
-            let first = (place * SLOTS / MASTERS).to_string();
-            let last = ((place + 1) * SLOTS / MASTERS - 1).to_string();
-            done(&master.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?)?;
+            let slots = place * SLOTS / MASTERS..(place + 1) * SLOTS / MASTERS;
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+            done(&master.command(&words.collect::<Vec<_>>())?)?;
             let id = self.id_of(place)?;
             done(&replica.command(&["CLUSTER", "REPLICATE", &id])?)?;
         }
@@ -144,6 +159,21 @@ impl RedisCluster {
         }
         Err(io::Error::other("the Cluster was not ready in time"))
     }
+}
+
+/// What a node's bus is above its port, unless it is told otherwise.
+const BUS: u16 = 10_000;
+
+fn other_node(version: &Neighbour) -> io::Result<RedisServer> {
+    let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"];
+    // The bus must have a port, and a free one.
+    for _ in 0..50 {
+        match RedisServer::start_other(version, &cluster) {
+            Ok(server) if server.port() < u16::MAX - BUS => return Ok(server),
+            _ => {}
+        }
+    }
+    Err(io::Error::other("no port with a free one for the bus was found"))
 }
 
 fn node(arguments: &[String]) -> io::Result<RedisServer> {

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// A stand-in for a Redis server: it answers each command with the bytes that a function returns,
 /// and counts connections and commands. It ends when it is dropped.
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct RedisStub {
     port: u16,
     shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,21 +49,21 @@ impl RedisStub {
         let listener = TcpListener::bind(("127.0.0.1", port))?;
         let port = listener.local_addr()?.port();
         let (shared, answer): (_, Arc<Answer>) = (Arc::new(Shared::default()), Arc::new(answer));
-        let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || {
+        let served = Arc::clone(&shared);
+        let accepting = std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if accepting.ended.load(Ordering::SeqCst) {
+                if served.ended.load(Ordering::SeqCst) {
                     return;
                 }
-                accepting.connections.fetch_add(1, Ordering::SeqCst);
-                let (shared, answer) = (Arc::clone(&accepting), Arc::clone(&answer));
+                served.connections.fetch_add(1, Ordering::SeqCst);
+                let (shared, answer) = (Arc::clone(&served), Arc::clone(&answer));
                 std::thread::spawn(move || {
                     // A client that goes away ends its connection.
                     let _ = shared.serve(stream, &*answer);
                 });
             }
         });
-        Ok(Self { port, shared })
+        Ok(Self { port, shared, accepting: Some(accepting) })
     }
 
     /// Its port on 127.0.0.1.
@@ -97,6 +99,10 @@ impl Drop for RedisStub {
         }
         // Wakes the thread that accepts.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
+        // From here on another may have the port.
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
     }
 }
 

@@ -1,24 +1,31 @@
 //! A socket, with or without TLS.
 
+use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
+use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_socket_linger, set_tcp_keepidle, set_tcp_keepintvl,
-    set_tcp_user_timeout,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::task::JoinSet;
 
 use crate::{TlsConnector, TlsStream, secure};
 
 /// After so long without traffic, the server's machine is asked whether it is there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// One address of a host is tried for so long before the next one is tried, too (RFC 8305).
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// A socket to a server, with or without TLS.
 ///
@@ -54,8 +61,13 @@ impl Stream {
 
     /// Connects to a server.
     ///
-    /// What the server's machine does not acknowledge within `limit` is thrown away, and the stream
-    /// ends: it must not arrive when nobody expects it any more.
+    /// A host with several addresses is tried at all of them, one a quarter of a second after the
+    /// other, and the first that answers is used: an address that leads nowhere, often of IPv6, does
+    /// not take the time that another needs.
+    ///
+    /// On Linux, what the server's machine does not acknowledge within `limit` is thrown away, and
+    /// the stream ends: it must not arrive when nobody expects it any more. Other systems cannot be
+    /// told so.
     ///
     /// # Errors
     /// If the server cannot be reached.
@@ -63,9 +75,12 @@ impl Stream {
     /// # Cancel safety
     /// Dropping the future closes the socket.
     pub async fn connect((host, port): &(String, u16), limit: Duration) -> io::Result<TcpStream> {
-        let socket = TcpStream::connect((host.as_str(), *port)).await?;
+        let socket = first_of(lookup_host((host.as_str(), *port)).await?.collect()).await?;
         socket.set_nodelay(true)?;
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia"))]
         set_tcp_user_timeout(&socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
+        #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "fuchsia")))]
+        let _ = limit;
         // A connection that only listens notices that it is cut.
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, KEEPALIVE)?;
@@ -173,5 +188,92 @@ impl Stream {
             Self::Plain(..) | Self::Unix(_) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
+    }
+}
+
+/// Connects to the first address that answers. Each has a head start before the next.
+async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut waiting = VecDeque::from(in_turns(addresses));
+    let mut trying = JoinSet::new();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    loop {
+        if let Some(address) = waiting.pop_front() {
+            trying.spawn(TcpStream::connect(address));
+        }
+        let next = match waiting.is_empty() {
+            true => Ok(trying.join_next().await),
+            false => tokio::time::timeout(HEAD_START, trying.join_next()).await,
+        };
+        match next {
+            Ok(Some(Ok(Ok(socket)))) => return Ok(socket),
+            Ok(Some(Ok(Err(error)))) => last = error,
+            Ok(Some(Err(ended))) => last = io::Error::other(ended),
+            Ok(None) if waiting.is_empty() => return Err(last),
+            // The next one's turn.
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+/// The addresses in the system's order, but of both families in turns.
+fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let Some(first) = addresses.first().map(SocketAddr::is_ipv6) else { return addresses };
+    let (same, other): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| address.is_ipv6() == first);
+    let (mut same, mut other) = (same.into_iter(), other.into_iter());
+    let mut turns = Vec::new();
+    loop {
+        let pair = [same.next(), other.next()];
+        if pair.iter().all(Option::is_none) {
+            return turns;
+        }
+        turns.extend(pair.into_iter().flatten());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let given = ["[::1]:1", "[::2]:1", "127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"];
+        let turns = in_turns(given.map(address).to_vec());
+        let wanted = ["[::1]:1", "127.0.0.1:1", "[::2]:1", "127.0.0.2:1", "127.0.0.3:1"];
+        assert_eq!(turns, wanted.map(address));
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_or_leads_nowhere_does_not_keep_us_from_the_next() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let gone = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let refuses = gone.local_addr().unwrap();
+        drop(gone);
+        // A socket that is full: the system answers no more, as behind a firewall.
+        let full = full_listener();
+        let hole = full.0.local_addr().unwrap();
+        for addresses in [vec![refuses, there], vec![hole, there], vec![hole, refuses, there]] {
+            let socket = first_of(addresses).await.unwrap();
+            assert_eq!(socket.peer_addr().unwrap(), there);
+        }
+        assert!(first_of(vec![refuses]).await.is_err());
+        assert!(first_of(Vec::new()).await.is_err());
+    }
+
+    /// A listener whose queue is full, and the connections that fill it.
+    fn full_listener() -> (std::net::TcpListener, Vec<std::net::TcpStream>) {
+        use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+        let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&listener, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+        listen(&listener, 0).unwrap();
+        let listener = std::net::TcpListener::from(listener);
+        let address = listener.local_addr().unwrap();
+        let brief = Duration::from_millis(200);
+        let fill =
+            std::iter::from_fn(|| std::net::TcpStream::connect_timeout(&address, brief).ok());
+        let filled = fill.take(64).collect();
+        (listener, filled)
     }
 }

@@ -1,7 +1,7 @@
 //! Passwords: how they reach the store and the commands that run under a lock, and where they must
 //! not show.
 
-use tenure_testkit::{RedisServer, lacks};
+use tenure_testkit::{RedisServer, RedisStub, lacks};
 
 use crate::common::{Ran, Store};
 
@@ -113,4 +113,35 @@ fn a_password_on_the_command_line_is_warned_of_and_not_repeated() {
     on(&store, url, &["ls"]).failed(69);
     let bare = "redis://app:@127.0.0.1:1?timeout=100ms";
     store.run(&["--store", bare, "ls"]).failed(69);
+}
+
+#[test]
+fn a_server_that_repeats_its_arguments_does_not_bring_the_password_into_the_output() {
+    let store = Store::new();
+    // As servers before 6.0 do.
+    let stub = RedisStub::start(|words| {
+        let arguments: String = words[1..].iter().map(|word| format!("`{word}`, ")).collect();
+        let name = &words[0];
+        Some(format!("-ERR unknown command `{name}`, with args beginning with: {arguments}\r\n"))
+    });
+    let stub = stub.unwrap();
+    let host = format!("127.0.0.1:{}", stub.port());
+    for url in [
+        format!("redis://app:{ENCODED}@{host}?timeout=500ms"),
+        format!("redis+sentinel://app:{ENCODED}@{host}/main?timeout=500ms"),
+        format!("redis+cluster://app:{ENCODED}@{host}?timeout=500ms"),
+        format!("redlock://app:{ENCODED}@{host},{host},{host}?timeout=500ms"),
+    ] {
+        for arguments in [
+            &["ls", "-vvv"][..],
+            &["doctor", "-vv"],
+            &["status", "a", "--json", "-vv"],
+            &["run", "-vv", "a", "-c", "true"],
+        ] {
+            let ran = on(&store, &url, arguments);
+            assert_ne!(ran.code, Some(0), "{ran:?}");
+            assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
+        }
+    }
+    assert!(stub.received(&["AUTH", "app", PASSWORD]) > 0, "no login was tried");
 }

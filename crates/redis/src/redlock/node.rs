@@ -163,6 +163,11 @@ impl Node {
 
     async fn introduce(&self) -> Result<Connection> {
         let connection = self.link.connection().await?;
+        if !self.link.speaks_resp3() {
+            let why = "a quorum needs RESP3, which this server or a proxy before it refuses: let it \
+                       answer HELLO 3";
+            return Err(Error::new(ErrorKind::Unsupported, GREET, why));
+        }
         let post = |command| connection.post(&command).ok_or_else(gone);
         let info = post(cmd("INFO").arg("server"))?;
         let id = post(cmd("CLIENT").arg("ID"))?;

@@ -100,24 +100,24 @@ impl Bench {
     }
 
     fn take(&self, owner: usize) -> String {
-        self.eval("take", &["k", "q", "t"], &[&id(owner), "60000", "1 host label"])
+        self.eval("take", &["k", "q", "t"], &[&id(owner), TTL, "1 host label"])
     }
 
     /// Asks for a lock; queues if there is no room.
     fn claim(&self, owner: usize, kind: &str, inbox: &str) -> String {
-        let arguments = [&*id(owner), kind, "60000", "1 host label", "5000", inbox];
+        let arguments = [&*id(owner), kind, TTL, "1 host label", LEASE, inbox];
         self.eval("claim", &KEYS[..6], &arguments)
     }
 
     /// Asks for a lock without queueing.
     fn attempt(&self, owner: usize, kind: &str) -> String {
-        self.eval("claim", &KEYS[..6], &[&id(owner), kind, "60000", "1 host label"])
+        self.eval("claim", &KEYS[..6], &[&id(owner), kind, TTL, "1 host label"])
     }
 
     fn refresh(&self, owners: &[usize]) -> String {
         let owners: Vec<String> = owners.iter().copied().map(id).collect();
         let owners: Vec<&str> = owners.iter().map(String::as_str).collect();
-        self.eval("refresh", &KEYS[..6], &[&["5000"], &owners[..]].concat())
+        self.eval("refresh", &KEYS[..6], &[&[LEASE], &owners[..]].concat())
     }
 
     fn release(&self, owner: usize) -> String {
@@ -125,7 +125,7 @@ impl Bench {
     }
 
     fn renew(&self, owner: usize) -> String {
-        self.eval("renew", &["k", "p", "e"], &[&id(owner), "90000"])
+        self.eval("renew", &["k", "p", "e"], &[&id(owner), LONGER])
     }
 
     fn evict(&self, owner: &str) -> String {
@@ -139,7 +139,7 @@ impl Bench {
     /// Asks a quorum's node for its vote; with `queue`, the patience and the channel, gets in line.
     fn vote(&self, owner: usize, kind: &str, queue: &[&str]) -> String {
         let owner = id(owner);
-        let arguments = [&[&*owner, kind, "60000", "1 host label", "1"], queue].concat();
+        let arguments = [&[&*owner, kind, TTL, "1 host label", "1"], queue].concat();
         self.eval("quorum/claim", &KEYS[..6], &arguments)
     }
 
@@ -149,7 +149,7 @@ impl Bench {
     }
 
     fn raise(&self, owner: usize, token: &str) -> String {
-        let arguments = [&*id(owner), "90000", token];
+        let arguments = [&*id(owner), LONGER, token];
         self.eval("quorum/renew", &["k", "p", "e", "t"], &arguments)
     }
 
@@ -229,6 +229,11 @@ fn token(reply: &str) -> u64 {
     let word = reply.strip_prefix("granted ").and_then(|rest| rest.split(' ').next());
     word.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("not granted: {reply}"))
 }
+
+/// Terms and places outlast any test, in ms.
+const TTL: &str = "3600000";
+const LONGER: &str = "7200000";
+const LEASE: &str = "600000";
 
 /// Far in the future, in ms.
 const LATER: &str = "9000000000000";

@@ -2,7 +2,7 @@
 
 use tenure_testkit::lacks;
 
-use super::{Bench, LATER, id, is_error, token};
+use super::{Bench, LATER, LEASE, TTL, id, is_error, token};
 
 /// Drives every script over every branch that sends a command.
 #[test]
@@ -37,11 +37,11 @@ fn writers(bench: &Bench) {
     assert_eq!(bench.attempt(2, "x 0 0"), "busy");
     let queued = bench.claim(2, "x 0 0", "inbox");
     let again: i64 = queued.split(' ').nth(1).unwrap().parse().unwrap();
-    assert!((1..=60_000).contains(&again), "{queued}");
+    assert!((1..=3_600_000).contains(&again), "{queued}");
     assert!(bench.claim(3, "x 0 0", "inbox").starts_with("queued -1 "));
-    bench.command(&["PEXPIRE", "w", "1000"]);
+    bench.command(&["PEXPIRE", "w", "300000"]);
     assert!(bench.claim(4, "x 0 0", "deaf").starts_with("queued -1 "));
-    assert!(bench.count("PTTL", "q") > 5000);
+    assert!(bench.count("PTTL", "q") > 600_000);
     // Asked again, a claim keeps its place.
     assert!(bench.claim(2, "x 0 0", "inbox").starts_with("queued "));
     assert!(!bench.claim(2, "x 0 0", "inbox").starts_with("queued -1"));
@@ -57,12 +57,12 @@ fn writers(bench: &Bench) {
     assert_eq!(bench.release(3), "0");
     assert_eq!(bench.release(2), "1");
     // Its client does not listen: its term is no longer than its place.
-    assert!(bench.is_held_by(4) && bench.count("PTTL", "k") <= 5000);
+    assert!(bench.is_held_by(4) && bench.count("PTTL", "k") <= 600_000);
     assert_eq!(bench.release(4), "1");
     assert_eq!(bench.count("EXISTS", "k"), 0);
     token(&bench.take(5));
     assert_eq!(bench.renew(5), "1");
-    assert_eq!(bench.eval("alone", &["k"], &[&id(5), "60000"]), "1");
+    assert_eq!(bench.eval("alone", &["k"], &[&id(5), TTL]), "1");
     assert_eq!(bench.eval("alone", &["k"], &[&id(5)]), "1");
     token(&bench.take(6));
     assert_eq!(bench.release(6), "1");
@@ -72,9 +72,9 @@ fn readers(bench: &Bench) {
     let mut ear = bench.listen("inbox");
     token(&bench.attempt(1, "s 1 0"));
     token(&bench.attempt(2, "s 1 0"));
-    bench.command(&["PEXPIRE", "k", "1000"]);
+    bench.command(&["PEXPIRE", "k", "300000"]);
     token(&bench.attempt(3, "s 1 0"));
-    bench.command(&["PEXPIRE", "k", "1000"]);
+    bench.command(&["PEXPIRE", "k", "300000"]);
     token(&bench.attempt(3, "s 1 0"));
     assert_eq!(bench.renew(2), "1");
     assert_eq!(bench.renew(9), "0");
@@ -146,7 +146,7 @@ fn more(bench: &Bench) {
         token(&bench.take(1));
         bench.claim(1_999, "x 0 0", "inbox");
         bench.queue(2..1_000, LATER, "s 1 0", "inbox");
-        bench.queue(2_000..2_001, "1800000000000", "s 1 0", last);
+        bench.queue(2_000..2_001, LATER, "s 1 0", last);
         bench.command(&["ZREM", "q", &id(1_999)]);
         bench.command(&["HDEL", "w", &id(1_999)]);
         assert_eq!(bench.release(1), "1");
@@ -170,7 +170,7 @@ fn more(bench: &Bench) {
 }
 
 fn by_force(bench: &Bench) {
-    token(&bench.eval("take", &["k", "q", "t"], &[&id(1), "60000", "1 host label"]));
+    token(&bench.eval("take", &["k", "q", "t"], &[&id(1), TTL, "1 host label"]));
     bench.queue(2..3, LATER, "s 1 0", "-");
     bench.queue(3..4, LATER, "x 0 0", "-");
     assert_eq!(bench.evict(&id(3)), "0");
@@ -212,13 +212,13 @@ fn votes(node: &Bench) {
     token(&node.vote(1, "x 0 0", &[]));
     assert!(node.vote(2, "x 0 0", &[]).starts_with("held "));
     for writer in [2, 3, 2] {
-        assert!(node.vote(writer, "x 0 0", &["5000", "inbox"]).starts_with("held "));
+        assert!(node.vote(writer, "x 0 0", &[LEASE, "inbox"]).starts_with("held "));
     }
     assert_eq!(node.raise(1, "9000000000000000"), "1");
     assert_eq!(node.raise(2, "9000000000000000"), "0");
     assert_eq!(node.unvote(1, "leave"), "1");
     ear.hear(&id(2));
-    token(&node.vote(2, "x 0 0", &["5000", "inbox"]));
+    token(&node.vote(2, "x 0 0", &[LEASE, "inbox"]));
     assert_eq!(node.unvote(2, "stay"), "1");
     assert_eq!(node.unvote(2, "leave"), "0");
     ear.hear(&id(3));
@@ -230,10 +230,10 @@ fn votes_of_readers(node: &Bench) {
     token(&node.vote(2, "s 1 0", &[]));
     assert_eq!(node.raise(1, "9000000000000000"), "1");
     assert_eq!(node.raise(1, "9000000000000000"), "1");
-    node.command(&["PEXPIRE", "k", "1000"]);
+    node.command(&["PEXPIRE", "k", "300000"]);
     token(&node.vote(1, "s 1 0", &[]));
-    assert!(node.vote(3, "x 0 0", &["5000", "inbox"]).starts_with("held "));
-    assert!(node.vote(4, "s 1 0", &["5000", "gone"]).starts_with("held "));
+    assert!(node.vote(3, "x 0 0", &[LEASE, "inbox"]).starts_with("held "));
+    assert!(node.vote(4, "s 1 0", &[LEASE, "gone"]).starts_with("held "));
     assert_eq!(node.unvote(1, "leave"), "1");
     assert_eq!(node.unvote(2, "leave"), "1");
 }

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::task::{Ending, Task};
-use super::value::{Frame, Stop, Value, frame};
+use super::value::{Frame, Reader, Stop, Value};
 use super::{Command, Stream, cmd};
 
 /// Whoever wants to know what is published.
@@ -98,6 +98,8 @@ pub(super) struct Shared {
 pub(super) struct Input {
     pub(super) chunk: Box<[u8]>,
     pub(super) buffer: Vec<u8>,
+    /// What was made of the buffer's first bytes.
+    pub(super) reader: Reader,
 }
 
 #[derive(Default)]
@@ -109,6 +111,8 @@ pub(super) struct State {
     pub(super) writing: bool,
     pub(super) pending: VecDeque<Pending>,
     pub(super) listening: HashSet<String>,
+    /// Channels that were given up, until the server says so.
+    pub(super) leaving: HashSet<String>,
     /// Whether the task will look after calls that take too long.
     pub(super) watched: bool,
     /// Why it is to end.
@@ -128,7 +132,7 @@ impl State {
 /// A command on its way.
 pub(super) struct Pending {
     pub(super) sent: Instant,
-    /// The channel it subscribes to: then the reply comes as a push.
+    /// The channel it subscribes to or leaves: then the reply comes as a push.
     pub(super) channel: Option<String>,
     pub(super) reply: Option<oneshot::Sender<Outcome>>,
 }
@@ -149,7 +153,8 @@ pub(crate) type Reply = oneshot::Receiver<Outcome>;
 impl Connection {
     /// Serves a stream, on the current runtime. A call without a reply is given up after `limit`.
     pub(crate) fn start(stream: Stream, limit: Duration, hearer: Option<Arc<dyn Hearer>>) -> Self {
-        let input = Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new() };
+        let input =
+            Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new(), reader: Reader::default() };
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             input: Mutex::new(input),
@@ -205,6 +210,16 @@ impl Connection {
     /// Asks to hear what is published on a channel. What is sent after it arrives after it.
     pub(crate) fn post_subscribe(&self, channel: &str) {
         let _heard_of = self.write([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
+    }
+
+    /// Gives up a channel. Messages on it count as missed from here on: who wants to hear them
+    /// subscribes again, and arrives behind this.
+    pub(crate) fn post_unsubscribe(&self, command: &str, channel: &str) {
+        let mut state = self.0.shared.state.lock();
+        state.listening.remove(channel);
+        state.leaving.insert(channel.to_owned());
+        drop(state);
+        let _heard_of = self.write([&cmd(command).arg(channel)], Some(channel));
     }
 
     /// For how long the oldest command without a reply has been on its way.
@@ -302,13 +317,13 @@ impl Connection {
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return false;
         };
-        let Input { chunk, buffer } = &mut *input;
+        let Input { chunk, buffer, reader } = &mut *input;
         let socket: &TcpStream = socket.as_ref().as_ref();
         // Past the runtime, which would first have to be told that there is something to read. The
         // end of the stream, errors and nonsense are found again by the task.
         if let Ok((length @ 1.., _)) = recv(socket, &mut **chunk, RecvFlags::DONTWAIT) {
             buffer.extend_from_slice(&chunk[..length]);
-            if let Err(why) = shared.dispatch(buffer) {
+            if let Err(why) = shared.dispatch(buffer, reader) {
                 shared.close(why);
             }
             return true;
@@ -338,21 +353,35 @@ impl Shared {
     }
 
     /// Hands out everything that has arrived in full.
-    pub(super) fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), &'static str> {
+    pub(super) fn dispatch(
+        &self,
+        input: &mut Vec<u8>,
+        reader: &mut Reader,
+    ) -> Result<(), &'static str> {
         let mut taken = 0;
-        let done = self.dispatch_from(input, &mut taken);
-        // What was handed out must not be again, should another look before the end.
-        match done {
-            Ok(()) => drop(input.drain(..taken)),
-            Err(_) => input.clear(),
+        let done = self.dispatch_from(input, reader, &mut taken);
+        if done.is_ok() {
+            input.drain(..taken);
+        } else {
+            // What was handed out must not be again, should another look before the end.
+            (*reader, *input) = (Reader::default(), Vec::new());
+        }
+        if input.is_empty() {
+            // A large reply's room is given back.
+            input.shrink_to(CHUNK);
         }
         done
     }
 
-    fn dispatch_from(&self, input: &[u8], taken: &mut usize) -> Result<(), &'static str> {
+    fn dispatch_from(
+        &self,
+        input: &[u8],
+        reader: &mut Reader,
+        taken: &mut usize,
+    ) -> Result<(), &'static str> {
         const NONSENSE: &str = "what it sends makes no sense: is this a Redis server?";
         loop {
-            let received = match frame(&input[*taken..]) {
+            let received = match reader.frame(&input[*taken..]) {
                 Ok((received, length)) => {
                     *taken += length;
                     received
@@ -399,10 +428,17 @@ impl Shared {
                 drop(state);
                 self.reply(Value::Null)?;
             }
-            // The slot has gone to another node, and its channels with it.
             "unsubscribe" | "sunsubscribe" => {
                 let channel = parts.next()?.text()?;
-                self.state.lock().listening.remove(&channel);
+                let mut state = self.state.lock();
+                let front = state.pending.front().and_then(|pending| pending.channel.as_ref());
+                if front == Some(&channel) && state.leaving.remove(&channel) {
+                    drop(state);
+                    return self.reply(Value::Null);
+                }
+                // The slot has gone to another node, and its channels with it.
+                state.listening.remove(&channel);
+                drop(state);
                 if let Some(hearer) = &self.hearer {
                     hearer.miss();
                 }
@@ -416,32 +452,6 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_handed_out_before_nonsense_is_not_handed_out_again() {
-        let shared = Shared {
-            state: Mutex::default(),
-            input: Mutex::new(Input { chunk: Box::default(), buffer: Vec::new() }),
-            hearer: None,
-            listening_only: AtomicBool::new(false),
-            task: AtomicWaker::new(),
-        };
-        let expect = || {
-            let (reply, receiver) = oneshot::channel();
-            let pending = Pending { sent: Instant::now(), channel: None, reply: Some(reply) };
-            shared.state.lock().pending.push_back(pending);
-            receiver
-        };
-        let mut first = expect();
-        // One reply more than was asked for.
-        let mut arrived = b"+one\r\n+two\r\n".to_vec();
-        assert!(shared.dispatch(&mut arrived).is_err());
-        assert!(first.try_recv().is_ok());
-        // Another caller may look before the connection has ended.
-        let mut second = expect();
-        let _ended = shared.dispatch(&mut arrived);
-        assert!(second.try_recv().is_err(), "the first call's reply went to the second");
-    }
 
     #[test]
     fn a_batch_is_a_part_of_what_is_on_its_way() {
@@ -459,5 +469,22 @@ mod tests {
         assert!(!is_batch(1, 3) && is_batch(1, 4));
         assert!(!is_batch(48, 15) && is_batch(48, 16));
         assert!(!is_batch(768, 255) && is_batch(768, 256));
+    }
+
+    #[tokio::test]
+    async fn what_was_handed_out_before_nonsense_is_not_handed_out_again() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
+        let stream = Stream::open(&server, Duration::from_secs(9), None).await.unwrap();
+        let connection = Connection::start(stream, Duration::from_secs(9), None);
+        let (shared, mut reader) = (&connection.0.shared, Reader::default());
+        // Two replies to one command: the second makes no sense.
+        let first = connection.post(&cmd("ONE")).unwrap();
+        let mut input = b"+one\r\n+two\r\n".to_vec();
+        assert!(shared.dispatch(&mut input, &mut reader).is_err());
+        assert_eq!(first.await.unwrap().unwrap(), Value::Text(b"one".to_vec()));
+        let mut second = connection.post(&cmd("TWO")).unwrap();
+        assert!(shared.dispatch(&mut input, &mut reader).is_ok());
+        assert!(second.try_recv().is_err(), "it got the reply to another");
     }
 }

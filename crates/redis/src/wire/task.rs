@@ -104,7 +104,7 @@ impl Task {
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Lost> {
         let mut input = self.shared.input.lock();
-        let Input { chunk, buffer } = &mut *input;
+        let Input { chunk, buffer, reader } = &mut *input;
         loop {
             let mut read = ReadBuf::new(chunk);
             if let Err(error) = ready!(self.stream.poll_read(context, &mut read)) {
@@ -114,7 +114,7 @@ impl Task {
                 return Poll::Ready(broken("the server closed it"));
             }
             buffer.extend_from_slice(read.filled());
-            if let Err(why) = self.shared.dispatch(buffer) {
+            if let Err(why) = self.shared.dispatch(buffer, reader) {
                 return Poll::Ready(broken(why));
             }
         }

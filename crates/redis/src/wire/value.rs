@@ -41,122 +41,225 @@ pub(crate) enum Stop {
 
 /// Nothing that is asked here has an answer as deep.
 const DEEPEST: usize = 16;
-/// Nor one as large, in bytes or elements.
-const LARGEST: usize = 512 << 20;
+/// Nor one of as many bytes: the longest line of waiters takes a few millions.
+const LARGEST: usize = 64 << 20;
+/// Nor one of as many elements.
+const MOST: usize = 1 << 20;
 /// The longest line without a length of its own.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// Reads one frame, and how many bytes it took.
-pub(crate) fn frame(input: &[u8]) -> Result<(Frame, usize), Stop> {
-    let mut cursor = Cursor { input, at: 0 };
-    loop {
-        let frame = match input.get(cursor.at) {
-            // Attributes describe the reply behind them.
-            Some(b'|') => {
-                cursor.at += 1;
-                let pairs = cursor.length()?.unwrap_or(0);
-                cursor.values(pairs * 2, 0)?;
-                continue;
-            }
-            Some(b'>') => {
-                cursor.at += 1;
-                let length = cursor.length()?.ok_or(Stop::Nonsense)?;
-                Frame::Push(cursor.values(length, 0)?)
-            }
-            _ => Frame::Reply(cursor.value(0)?),
-        };
-        return Ok((frame, cursor.at));
-    }
-}
-
-struct Cursor<'a> {
-    input: &'a [u8],
+/// Reads frames from bytes that arrive in pieces. What was looked at once is not looked at again
+/// when more arrives, so the work is linear in what the server sends, however it is cut.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    /// How much of the frame's bytes has been made into values.
     at: usize,
+    /// How much behind that was searched for the end of a line, in vain.
+    searched: usize,
+    /// The length of the string whose bytes come next.
+    string: Option<(u8, usize)>,
+    /// Lists that are not complete, from the outermost.
+    open: Vec<List>,
+    /// How many elements the frame has, as far as announced.
+    elements: usize,
+    /// How many bytes were looked at in all.
+    #[cfg(test)]
+    examined: usize,
 }
 
-impl<'a> Cursor<'a> {
-    fn value(&mut self, depth: usize) -> Result<Value, Stop> {
-        let kind = *self.input.get(self.at).ok_or(Stop::More)?;
-        self.at += 1;
-        Ok(match kind {
-            b'+' | b',' | b'(' => Value::Text(self.line()?.to_vec()),
-            b'-' => Value::Refusal(Refusal::read(self.line()?)),
-            b':' => Value::Integer(self.number()?),
-            b'#' => Value::Integer(i64::from(self.line()? == b"t")),
-            b'_' => {
-                self.line()?;
-                Value::Null
-            }
-            b'$' => self.bytes()?.map_or(Value::Null, |bytes| Value::Text(bytes.to_vec())),
-            // `txt:` or `mkd:` comes first.
-            b'=' => match self.bytes()? {
-                Some(bytes) => Value::Text(bytes.get(4..).ok_or(Stop::Nonsense)?.to_vec()),
-                None => Value::Null,
-            },
-            b'!' => Value::Refusal(Refusal::read(self.bytes()?.ok_or(Stop::Nonsense)?)),
-            b'*' | b'~' | b'%' => match self.length()? {
-                Some(length) => {
-                    let length = if kind == b'%' { length * 2 } else { length };
-                    Value::Array(self.values(length, depth)?)
+/// A list on its way.
+#[derive(Debug)]
+struct List {
+    kind: u8,
+    missing: usize,
+    values: Vec<Value>,
+}
+
+/// What one step of reading found.
+enum Step {
+    Value(Value),
+    /// A list begins, or the bytes of a string.
+    Begun,
+}
+
+impl Reader {
+    /// Reads one frame, and how many bytes it took. If it has not all arrived, the next call must
+    /// be with the same bytes and those behind them.
+    pub(crate) fn frame(&mut self, input: &[u8]) -> Result<(Frame, usize), Stop> {
+        loop {
+            let value = match self.step(input)? {
+                Step::Value(value) => value,
+                Step::Begun => continue,
+            };
+            if let Some(frame) = self.place(value) {
+                let taken = self.at;
+                #[cfg(test)]
+                let examined = self.examined;
+                *self = Self::default();
+                #[cfg(test)]
+                {
+                    self.examined = examined;
                 }
+                return Ok((frame, taken));
+            }
+        }
+    }
+
+    /// Puts a value where it belongs, and each list that it completes. The frame, if that is all.
+    fn place(&mut self, mut value: Value) -> Option<Frame> {
+        loop {
+            let Some(list) = self.open.last_mut() else { return Some(Frame::Reply(value)) };
+            list.values.push(value);
+            list.missing -= 1;
+            if list.missing > 0 {
+                return None;
+            }
+            let list = self.open.pop()?;
+            match list.kind {
+                b'>' => return Some(Frame::Push(list.values)),
+                // Attributes describe the value behind them.
+                b'|' => return None,
+                _ => value = Value::Array(list.values),
+            }
+        }
+    }
+
+    /// Reads one value, or the beginning of one.
+    fn step(&mut self, input: &[u8]) -> Result<Step, Stop> {
+        if let Some((kind, length)) = self.string {
+            let bytes = self.bytes(input, length)?;
+            self.string = None;
+            return string(kind, bytes).map(Step::Value);
+        }
+        let line = self.line(input)?;
+        let (kind, line) = line.split_first().ok_or(Stop::Nonsense)?;
+        let value = match kind {
+            b'+' | b',' | b'(' => Value::Text(line.to_vec()),
+            b'-' => Value::Refusal(Refusal::read(line)),
+            b':' => Value::Integer(number(line)?),
+            b'#' => Value::Integer(i64::from(line == b"t")),
+            b'_' => Value::Null,
+            b'$' | b'=' | b'!' => match length(line, LARGEST)? {
+                Some(length) => {
+                    self.string = Some((*kind, length));
+                    return Ok(Step::Begun);
+                }
+                None if *kind == b'!' => return Err(Stop::Nonsense),
                 None => Value::Null,
             },
+            b'*' | b'~' | b'%' | b'|' | b'>' => return self.list(*kind, length(line, MOST)?),
             _ => return Err(Stop::Nonsense),
+        };
+        Ok(Step::Value(value))
+    }
+
+    fn list(&mut self, kind: u8, length: Option<usize>) -> Result<Step, Stop> {
+        // Only what stands by itself is pushed.
+        if kind == b'>' && (length.is_none() || !self.open.is_empty()) {
+            return Err(Stop::Nonsense);
+        }
+        let pairs = matches!(kind, b'%' | b'|');
+        let missing = length.unwrap_or(0) * if pairs { 2 } else { 1 };
+        self.elements += missing;
+        if self.elements > MOST || self.open.len() == DEEPEST {
+            return Err(Stop::Nonsense);
+        }
+        Ok(match (kind, length, missing) {
+            (b'|', _, 0) => Step::Begun,
+            (b'>', _, 0) => return Err(Stop::Nonsense),
+            (_, None, _) => Step::Value(Value::Null),
+            (_, Some(_), 0) => Step::Value(Value::Array(Vec::new())),
+            // What is announced is not yet there: no more room is made than for what is.
+            _ => {
+                let values = Vec::with_capacity(missing.min(1024));
+                self.open.push(List { kind, missing, values });
+                Step::Begun
+            }
         })
     }
 
-    fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value>, Stop> {
-        if depth == DEEPEST {
+    /// The bytes of a string, and behind them the end of a line.
+    fn bytes<'a>(&mut self, input: &'a [u8], length: usize) -> Result<&'a [u8], Stop> {
+        let end = self.at + length;
+        if end + 2 > LARGEST {
             return Err(Stop::Nonsense);
         }
-        // What is announced is not yet there: no more room is made than for what is.
-        let mut values = Vec::with_capacity(count.min(1024));
-        for _ in 0..count {
-            values.push(self.value(depth + 1)?);
-        }
-        Ok(values)
-    }
-
-    fn bytes(&mut self) -> Result<Option<&'a [u8]>, Stop> {
-        let Some(length) = self.length()? else { return Ok(None) };
-        let end = self.at + length;
-        let bytes = self.input.get(self.at..end).ok_or(Stop::More)?;
-        match self.input.get(end..end + 2) {
-            Some(b"\r\n") => self.at = end + 2,
+        // What is not there yet is not looked at.
+        match input.get(end..end + 2) {
+            Some(b"\r\n") => {}
             Some(_) => return Err(Stop::Nonsense),
             None => return Err(Stop::More),
         }
-        Ok(Some(bytes))
+        self.examine(length + 2);
+        let bytes = &input[self.at..end];
+        self.at = end + 2;
+        Ok(bytes)
     }
 
-    fn length(&mut self) -> Result<Option<usize>, Stop> {
-        match self.number()? {
-            -1 => Ok(None),
-            length => match usize::try_from(length) {
-                Ok(length) if length <= LARGEST => Ok(Some(length)),
-                _ => Err(Stop::Nonsense),
-            },
+    /// The next line without its end, beginning with its kind.
+    fn line<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], Stop> {
+        let rest = input.get(self.at..).ok_or(Stop::More)?;
+        match rest.first() {
+            None => return Err(Stop::More),
+            Some(b'+' | b',' | b'(' | b'-' | b':' | b'#' | b'_') => {}
+            Some(b'$' | b'=' | b'!' | b'*' | b'~' | b'%' | b'|' | b'>') => {}
+            Some(_) => return Err(Stop::Nonsense),
         }
-    }
-
-    fn number(&mut self) -> Result<i64, Stop> {
-        let line = std::str::from_utf8(self.line()?).map_err(|_| Stop::Nonsense)?;
-        line.parse().map_err(|_| Stop::Nonsense)
-    }
-
-    fn line(&mut self) -> Result<&'a [u8], Stop> {
-        let rest = self.input.get(self.at..).ok_or(Stop::More)?;
         let window = &rest[..rest.len().min(LONGEST_LINE)];
-        let Some(length) = window.iter().position(|byte| *byte == b'\r') else {
+        let new = &window[self.searched.min(window.len())..];
+        let Some(found) = new.iter().position(|byte| *byte == b'\r') else {
+            self.examine(new.len());
+            self.searched = window.len();
             return Err(if rest.len() < LONGEST_LINE { Stop::More } else { Stop::Nonsense });
         };
+        let length = self.searched + found;
         match rest.get(length + 1) {
-            Some(b'\n') => self.at += length + 2,
+            Some(b'\n') => {}
             Some(_) => return Err(Stop::Nonsense),
-            None => return Err(Stop::More),
+            None => {
+                self.examine(found);
+                self.searched = length;
+                return Err(Stop::More);
+            }
+        }
+        self.examine(found + 2);
+        (self.at, self.searched) = (self.at + length + 2, 0);
+        if self.at > LARGEST {
+            return Err(Stop::Nonsense);
         }
         Ok(&rest[..length])
     }
+
+    fn examine(&mut self, _bytes: usize) {
+        #[cfg(test)]
+        {
+            self.examined += _bytes;
+        }
+    }
+}
+
+fn string(kind: u8, bytes: &[u8]) -> Result<Value, Stop> {
+    Ok(match kind {
+        b'!' => Value::Refusal(Refusal::read(bytes)),
+        // `txt:` or `mkd:` comes first.
+        b'=' => Value::Text(bytes.get(4..).ok_or(Stop::Nonsense)?.to_vec()),
+        _ => Value::Text(bytes.to_vec()),
+    })
+}
+
+fn length(line: &[u8], most: usize) -> Result<Option<usize>, Stop> {
+    match number(line)? {
+        -1 => Ok(None),
+        length => match usize::try_from(length) {
+            Ok(length) if length <= most => Ok(Some(length)),
+            _ => Err(Stop::Nonsense),
+        },
+    }
+}
+
+fn number(line: &[u8]) -> Result<i64, Stop> {
+    let line = std::str::from_utf8(line).map_err(|_| Stop::Nonsense)?;
+    line.parse().map_err(|_| Stop::Nonsense)
 }
 
 impl Value {
@@ -225,95 +328,5 @@ impl fmt::Display for Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_command_said_to_a_script_is_found_whatever_the_servers_version() {
-        let begin = "-ERR Error running script (call to f_0123): @user_script:";
-        for (line, code) in [
-            (format!("{begin}9: @user_script: 9: -READONLY You can't write\r\n"), "READONLY"),
-            (format!("{begin}9: @user_script: 9: -NOREPLICAS Not enough\r\n"), "NOREPLICAS"),
-            (format!("{begin}12: WRONGTYPE Operation against a key\r\n"), "WRONGTYPE"),
-            (format!("{begin}3: @user_script: 3: Unknown Redis command\r\n"), "ERR"),
-            (format!("{begin}3: attempt to index a nil value\r\n"), "ERR"),
-            ("-OOM command not allowed script: 0123, on @user_script:1.\r\n".to_owned(), "OOM"),
-        ] {
-            let Value::Refusal(refusal) = reply(&line) else { panic!("{line}") };
-            assert_eq!(refusal.code, code, "{line}");
-        }
-    }
-
-    fn reply(input: &str) -> Value {
-        match frame(input.as_bytes()) {
-            Ok((Frame::Reply(value), taken)) if taken == input.len() => value,
-            other => panic!("{input:?}: {other:?}"),
-        }
-    }
-
-    fn text(text: &str) -> Value {
-        Value::Text(text.into())
-    }
-
-    #[test]
-    fn every_kind_of_reply_is_read() {
-        for (input, expected) in [
-            ("+OK\r\n", text("OK")),
-            (":-7\r\n", Value::Integer(-7)),
-            ("$3\r\na\r\n\r\n", text("a\r\n")),
-            ("$-1\r\n", Value::Null),
-            ("*-1\r\n", Value::Null),
-            ("_\r\n", Value::Null),
-            ("#t\r\n", Value::Integer(1)),
-            (",1.5\r\n", text("1.5")),
-            ("(123456789012345678901\r\n", text("123456789012345678901")),
-            ("=6\r\ntxt:ab\r\n", text("ab")),
-            ("*2\r\n:1\r\n*0\r\n", Value::Array(vec![Value::Integer(1), Value::Array(vec![])])),
-            ("~1\r\n+a\r\n", Value::Array(vec![text("a")])),
-            ("%1\r\n+k\r\n+v\r\n", Value::Array(vec![text("k"), text("v")])),
-            ("|1\r\n+ttl\r\n:3\r\n:4\r\n", Value::Integer(4)),
-        ] {
-            assert_eq!(reply(input), expected, "{input:?}");
-        }
-        let Value::Refusal(moved) = reply("-MOVED 17 10.0.0.1:7001\r\n") else { panic!() };
-        assert_eq!((&*moved.code, moved.address()), ("MOVED", Some(("10.0.0.1".into(), 7001))));
-        let (push, _) = frame(b">2\r\n+message\r\n+c\r\n").unwrap();
-        assert_eq!(push, Frame::Push(vec![text("message"), text("c")]));
-    }
-
-    #[test]
-    fn a_frame_cut_anywhere_needs_more() {
-        let whole = b"*4\r\n$5\r\nab\r\nc\r\n:12\r\n%1\r\n+k\r\n=5\r\ntxt:v\r\n-ERR no\r\n";
-        for cut in 0..whole.len() {
-            assert_eq!(frame(&whole[..cut]), Err(Stop::More), "cut at {cut}");
-        }
-        assert_eq!(frame(whole).unwrap().1, whole.len());
-    }
-
-    #[test]
-    fn nonsense_is_refused_and_makes_no_room() {
-        for input in [
-            "HTTP/1.1 400 Bad Request\r\n",
-            "$99999999999\r\n",
-            "$-2\r\n",
-            "$x\r\n",
-            "$1\r\nabc",
-            ":1\rx",
-            "=2\r\nab\r\n",
-        ] {
-            assert_eq!(frame(input.as_bytes()), Err(Stop::Nonsense), "{input:?}");
-        }
-        assert_eq!(frame("*1\r\n".repeat(99).as_bytes()), Err(Stop::Nonsense), "too deep");
-        assert_eq!(frame(&[b'+'; LONGEST_LINE + 2]), Err(Stop::Nonsense), "an endless line");
-        assert_eq!(frame(b"*500000000\r\n"), Err(Stop::More), "announced, not there");
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_bytes_break_the_reader(bytes: Vec<u8>) {
-            if let Ok((_, taken)) = frame(&bytes) {
-                assert!(taken <= bytes.len());
-            }
-        }
-    }
-}
+#[path = "value_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+//! Servers that speak RESP2 only, and Clusters before 7.0.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod servers;
+
+use std::time::Duration;
+
+use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, said, single};
+use tenure_core::{Client, ErrorKind, Options, Severity, Store};
+use tenure_redis::{ACL, RedisConfig, RedisStore, Topology};
+use tenure_testkit::{GENEROUS, REDIS_6_2, RedisCluster, RedisServer, eventually};
+use tenure_trials::until_waiting;
+
+/// A server that does not know `HELLO`, as some proxies do not.
+fn without_hello() -> RedisServer {
+    RedisServer::start(&["--rename-command", "HELLO", ""]).unwrap()
+}
+
+async fn works(one: &Client, two: &Client) {
+    let guard = one.mutex("a").unwrap().try_acquire().await.unwrap();
+    let busy = two.mutex("a").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
+    assert_eq!(one.list("").await.unwrap().len(), 1);
+    assert_eq!(two.inspect("a").await.unwrap().holders.len(), 1);
+    guard.release().await.unwrap();
+    hand_over_by_push(one, two, "a").await;
+    hand_over_by_push(two, two, "b").await;
+    let readers = [one.rw_lock("c").unwrap(), two.rw_lock("c").unwrap()];
+    let (first, second) = (readers[0].read().await.unwrap(), readers[1].read().await.unwrap());
+    drop((first, second));
+    let permits = one.semaphore("d", 2).unwrap();
+    let taken = (permits.acquire().await.unwrap(), permits.acquire().await.unwrap());
+    assert!(permits.try_acquire().await.is_err());
+    drop(taken);
+}
+
+on_servers! {
+    async fn locks_are_taken_and_handed_over_in_resp2() {
+        let server = without_hello();
+        let config = single(server.port());
+        let (one, two) = (client(&config).await, client(&config).await);
+        works(&one, &two).await;
+        let names = ["load".to_owned()];
+        let (load, other) = (Load::start(&one, &names), Load::start(&two, &names));
+        load.go_on(20).await;
+        other.go_on(20).await;
+        load.stop().await;
+        other.stop().await;
+        let clients = said(&server, &["CLIENT", "LIST"]);
+        assert!(!clients.contains("resp=3"), "{clients}");
+        assert!(clients.contains("name=tenure"), "{clients}");
+    }
+}
+
+on_servers! {
+    async fn a_login_and_a_database_are_the_same_in_resp2() {
+        let server = without_hello();
+        said(&server, &["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all"]);
+        let mut config = single(server.port());
+        (config.username, config.password) = (Some("app".into()), Some("secret".into()));
+        config.database = 3;
+        let named = client(&config).await;
+        works(&named, &named).await;
+        assert_eq!(said(&server, &["DBSIZE"]), "0", "database 0 was used");
+        config.password = Some("wrong".into());
+        assert_eq!(servers::refusal(&config).await.kind(), ErrorKind::Denied);
+        said(&server, &["CONFIG", "SET", "requirepass", "other"]);
+        (config.username, config.password) = (None, Some("other".into()));
+        let default = client(&config).await;
+        works(&default, &default).await;
+        config.password = None;
+        let error = RedisStore::connect(config).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+}
+
+on_servers! {
+    async fn the_least_rights_suffice_in_resp2() {
+        let server = without_hello();
+        let words = ["ACL", "SETUSER", "locker", "reset", "on", ">secret"].into_iter();
+        said(&server, &words.chain(ACL.split_whitespace()).collect::<Vec<_>>());
+        let mut config = single(server.port());
+        (config.username, config.password) = (Some("locker".into()), Some("secret".into()));
+        let client = client(&config).await;
+        works(&client, &client).await;
+    }
+}
+
+on_servers! {
+    async fn a_waiter_in_resp2_outlives_either_of_its_connections() {
+        let server = without_hello();
+        let config = single(server.port());
+        let (holder, waiter) = (client(&config).await, client(&config).await);
+        let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
+        for kind in ["pubsub", "normal"] {
+            let held = holder.mutex("a").unwrap().with(deaf.clone()).acquire().await.unwrap();
+            let mutex = waiter.mutex("a").unwrap().with(deaf.clone());
+            let waiting = tokio::spawn(async move { mutex.acquire().await });
+            until_waiting(&holder, "a", 1).await;
+            said(&server, &["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
+            // It listens again, without being told to by its poll.
+            let listens = eventually(GENEROUS, || async {
+                said(&server, &["PUBSUB", "CHANNELS"]).contains("inbox")
+            });
+            assert!(listens.await, "{kind}: nothing listens any more");
+            // Its connection may have just been killed, too: then it is released in the background.
+            let _late = held.release().await;
+            let next = tokio::time::timeout(GENEROUS, waiting).await;
+            drop(next.unwrap_or_else(|_| panic!("{kind}: no push")).unwrap().unwrap());
+        }
+    }
+}
+
+on_servers! {
+    async fn a_server_in_resp2_is_examined() {
+        let server = without_hello();
+        let store = RedisStore::connect(single(server.port())).await.unwrap();
+        let findings = store.examine().await.unwrap();
+        let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
+        assert_eq!(trial.severity, Severity::Fine, "{findings:?}");
+    }
+}
+
+on_servers! {
+    async fn a_socket_of_the_file_system_is_as_good_as_a_port() {
+        let folder = tenure_testkit::temp_dir();
+        let path = folder.path().join("redis.sock");
+        for arguments in [&[][..], &["--rename-command", "HELLO", ""]] {
+            let socket = ["--unixsocket", path.to_str().unwrap()];
+            let mut server = RedisServer::start(&[&socket[..], arguments].concat()).unwrap();
+            let mut config = RedisConfig::new(Topology::Unix { path: path.clone() });
+            config.client_name = "locker".into();
+            config.database = 1;
+            let (one, two) = (client(&config).await, client(&config).await);
+            works(&one, &two).await;
+            let clients = said(&server, &["CLIENT", "LIST"]);
+            assert!(clients.contains("redis.sock:0") && clients.contains("name=locker"), "{clients}");
+            server.restart().unwrap();
+            let back = eventually(GENEROUS, || async {
+                one.mutex("b").unwrap().try_acquire().await.is_ok()
+            });
+            assert!(back.await, "the server is not found again");
+            drop(server);
+            let gone = servers::refusal(&config).await;
+            assert_eq!(gone.kind(), ErrorKind::Unreachable, "{gone}");
+            assert!(gone.to_string().contains("redis.sock"), "{gone}");
+        }
+    }
+}
+
+/// Names of locks of which every master has some.
+fn names() -> Vec<String> {
+    (0..9).map(|number| format!("lock-{number}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_before_7_0_hands_over_by_push_and_survives_a_master() {
+    if REDIS_6_2.is_missing("a_cluster_before_7_0_hands_over_by_push_and_survives_a_master") {
+        return;
+    }
+    let mut cluster = RedisCluster::start_other(&REDIS_6_2).unwrap();
+    let nodes = addresses(&cluster.addresses());
+    let mut config = RedisConfig::new(Topology::Cluster { nodes });
+    let (one, two) = (client(&config).await, client(&config).await);
+    for name in names() {
+        hand_over_by_push(&one, &two, &name).await;
+    }
+    let given_up = eventually(GENEROUS, || async {
+        cluster.nodes().iter().all(|node| said(node, &["PUBSUB", "CHANNELS"]).is_empty())
+    });
+    assert!(given_up.await, "channels are kept that no claim waits in");
+    config.replicas = 1;
+    let confirmed = client(&config).await;
+    hand_over_by_push(&confirmed, &confirmed, "confirmed").await;
+    let findings = {
+        let store = RedisStore::connect(config.clone()).await.unwrap();
+        store.examine().await.unwrap()
+    };
+    let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
+    assert_eq!(trial.severity, Severity::Fine, "{findings:?}");
+    let load = Load::start(&one, &names());
+    load.go_on(2).await;
+    let key = format!("tenure:{}", names()[0]);
+    let dead = cluster.master_of(&key).unwrap();
+    cluster.kill9(dead).unwrap();
+    let replaced =
+        eventually(FAILOVER, || async { cluster.master_of(&key).is_some_and(|now| now != dead) });
+    assert!(replaced.await);
+    load.go_on(2).await;
+    load.stop().await;
+    hand_over_by_push(&two, &one, &names()[0]).await;
+}
