@@ -19,8 +19,11 @@ use crate::line::Line;
 use crate::losses::losses;
 use crate::record::Record;
 
-/// How many entries are added at once, half of them by the tasks of their callers. More would only
-/// wait in the engine, and time out there.
+/// How many entries are added at once by the tasks of their callers.
+const CALLERS_ARRIVALS: usize = 16;
+
+/// How many entries are added at once by tasks of the store. More would only wait in the engine, and
+/// time out there; fewer would cost the engine more, since it carries out together what arrives together.
 const ARRIVALS: usize = 64;
 
 /// How many entries of claims that expired are removed at once.
@@ -38,8 +41,8 @@ pub(crate) struct Shared<E: Engine> {
     /// The locks that this process waits for. Locked before any of its lines.
     pub(crate) lines: Mutex<HashMap<LockName, Arc<Line<E>>>>,
     pub(crate) calls: CallOrder,
-    /// For entries that are added by the tasks of their callers, and by tasks of the store.
-    arrivals: [Semaphore; 2],
+    callers_arrivals: Semaphore,
+    arrivals: Semaphore,
     removals: Semaphore,
     pub(crate) listeners: HoldListeners,
     pub(crate) background: Background,
@@ -60,7 +63,8 @@ impl<E: Engine> Shared<E> {
             claims: Claims::default(),
             lines: Mutex::default(),
             calls: CallOrder::new(background.runtime().clone()),
-            arrivals: [ARRIVALS / 2, ARRIVALS / 2].map(Semaphore::new),
+            callers_arrivals: Semaphore::new(CALLERS_ARRIVALS),
+            arrivals: Semaphore::new(ARRIVALS),
             removals: Semaphore::new(REMOVALS),
             listeners: HoldListeners::default(),
             background,
@@ -89,13 +93,13 @@ impl<E: Engine> Shared<E> {
         look: bool,
     ) -> Result<Entered<E::Key>> {
         let record = Record::write(claim, false, Duration::ZERO);
-        if let Ok(_permit) = self.arrivals[0].try_acquire() {
+        if let Ok(_permit) = self.callers_arrivals.try_acquire() {
             return self.engine.enter(session, claim, record, look).await;
         }
         let (shared, session, claim) = (Arc::clone(self), Arc::clone(session), claim.clone());
         let enter = async move {
             // The semaphore is never closed, so this cannot fail.
-            let _permit = shared.arrivals[1].acquire().await;
+            let _permit = shared.arrivals.acquire().await;
             shared.engine.enter(&session, &claim, record, look).await
         };
         self.background.run("acquire", enter).await
