@@ -55,7 +55,7 @@ fn granted(answer: Answer) -> Grant {
 
 /// Polls until it is so.
 async fn until(mut holds: impl FnMut() -> bool) {
-    let patience = Duration::from_secs(10);
+    let patience = LONG;
     let looks = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -198,7 +198,7 @@ async fn claims_that_are_not_polled_hold_up_no_other_claim() {
         entering.go_on();
         asked.push(claim);
     }
-    let answer = tokio::time::timeout(SHORT, store.claim(&other, QUEUE)).await;
+    let answer = tokio::time::timeout(LONG, store.claim(&other, QUEUE)).await;
     granted(answer.expect("it waits for claims that nobody polls").unwrap());
     for claim in asked {
         granted(claim.await.unwrap());
@@ -269,8 +269,16 @@ async fn many_claims_that_expire_together_are_removed_a_few_at_a_time() {
 /// The first waiter for a permit watches each holder.
 #[tokio::test]
 async fn the_cost_of_a_waiter_for_a_permit_grows_no_faster_than_the_holders() {
-    let (few, many) = (cost_of_waiters(300).await, cost_of_waiters(3_000).await);
-    assert!(many < 30 * few, "{many:?} beside ten times as many holders, instead of {few:?}");
+    let mut seen = Vec::new();
+    // A busy machine may disturb some attempts; a cost that grows with the square fails them all.
+    for _ in 0..5 {
+        let (few, many) = (cost_of_waiters(300).await, cost_of_waiters(3_000).await);
+        if many < 30 * few {
+            return;
+        }
+        seen.push((few, many));
+    }
+    panic!("with ten times as many holders it takes more than thirty times as long: {seen:?}");
 }
 
 /// How long it takes some waiters to get a permit each, as holders leave one by one.
