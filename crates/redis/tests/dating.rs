@@ -118,3 +118,34 @@ async fn a_claim_that_was_dropped_while_it_queued_keeps_its_place() {
     waiting.abort();
     direct.release(&holder).await.unwrap();
 }
+
+/// A grant that was made at an earlier time than the claim got in line, by the server's clock, is not
+/// for that a thing of the past.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_back_delays_no_hand_off() {
+    const TEST: &str = "a_clock_that_is_set_back_delays_no_hand_off";
+    if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
+        return;
+    }
+    const RARELY: Patience = Patience::Queue { lease: TTL, poll: Duration::from_secs(150) };
+    let clock = FalseClock::new().unwrap();
+    let server = RedisServer::start_on_clock(&[], &clock).unwrap();
+    clock.set_ahead(Duration::from_secs(60)).unwrap();
+    let store = Arc::new(RedisStore::connect(single(server.port())).await.unwrap());
+    let (holder, waiter) = (held(&store).await, claim("a", TTL));
+    let Answer::Queued(place) = store.claim(&waiter, RARELY).await.unwrap() else {
+        panic!("it should wait")
+    };
+    let waiting = tokio::spawn({
+        let (store, waiter) = (Arc::clone(&store), waiter.clone());
+        async move {
+            store.wait(&waiter, &place).await?;
+            // Whatever it heard, it may ask.
+            store.claim(&waiter, RARELY).await
+        }
+    });
+    clock.set_ahead(Duration::ZERO).unwrap();
+    store.release(&holder).await.unwrap();
+    let granted = tokio::time::timeout(GENEROUS, waiting).await.expect("it did not hear");
+    assert!(matches!(granted.unwrap().unwrap(), Answer::Granted(_)));
+}
