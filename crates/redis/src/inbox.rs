@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, LockName, Moment, OwnerId, Result};
+use tenure_core::{Claim, LockName, Moment, OwnerId, Result, now};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -154,10 +154,12 @@ impl Inbox {
         let bell = self.attend(claim)?;
         let _present = Present { desk: &self.inner.desk, claim };
         bell.notified().await;
-        let books = self.inner.desk.0.lock();
-        let waiter = books.claims.get(&claim.owner)?;
-        let news = waiter.news?;
-        Some((news, waiter.anchor?.date(news.server_ms)))
+        let mut books = self.inner.desk.0.lock();
+        let waiter = books.claims.get_mut(&claim.owner)?;
+        let news = waiter.news.take()?;
+        let since = waiter.anchor?.date(news.server_ms);
+        // The server's clock was set, and dates nothing.
+        (since <= now()).then_some((news, since))
     }
 
     fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {

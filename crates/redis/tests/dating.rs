@@ -149,3 +149,30 @@ async fn a_clock_that_is_set_back_delays_no_hand_off() {
     let granted = tokio::time::timeout(GENEROUS, waiting).await.expect("it did not hear");
     assert!(matches!(granted.unwrap().unwrap(), Answer::Granted(_)));
 }
+
+/// The clock was set forward since the client saw it: the server's time then dates nothing, and what
+/// was granted must not be taken for as young as the moment in which it is heard of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_is_not_dated_by_its_arrival_when_the_clock_was_set_forward() {
+    const TEST: &str = "a_grant_is_not_dated_by_its_arrival_when_the_clock_was_set_forward";
+    if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
+        return;
+    }
+    let clock = FalseClock::new().unwrap();
+    let server = RedisServer::start_on_clock(&[], &clock).unwrap();
+    let store = RedisStore::connect(single(server.port())).await.unwrap();
+    let (holder, waiter) = (held(&store).await, claim("a", TTL));
+    let place = queued(&store, &waiter).await;
+    clock.set_ahead(Duration::from_secs(60)).unwrap();
+    store.release(&holder).await.unwrap();
+    let granted_by = now();
+    // This process stands still for a while.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    match tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap().unwrap() {
+        Answer::Granted(grant) => assert!(grant.since.unwrap() <= granted_by, "dated too late"),
+        answer => assert!(matches!(answer, Answer::Queued(_)), "{answer:?}"),
+    }
+    // Asked for again, it is dated by that.
+    let answer = store.claim(&waiter, PATIENT).await.unwrap();
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+}
