@@ -83,8 +83,13 @@ pub(super) struct Line {
     pub(super) due: Instant,
     /// Rung when it is due earlier than before.
     pub(super) bell: Arc<Notify>,
-    /// The task that looks after it.
-    pub(super) tender: AbortHandle,
+    pub(super) tender: Tender,
+}
+
+/// The task that looks after a line.
+pub(super) struct Tender {
+    pub(super) task: AbortHandle,
+    pub(super) runtime: tokio::runtime::Id,
 }
 
 /// A grant as it was published.
