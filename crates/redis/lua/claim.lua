@@ -55,7 +55,7 @@ if token then
   return 'granted ' .. token
 end
 
-local more = drop_ended()
+local more = drop_ended(owner)
 local lease = patience > 0 and patience or 1000
 local record = {number(now + lease), number(now), kind, ARGV[3], ARGV[6] or '-', ARGV[4]}
 local last = tail()

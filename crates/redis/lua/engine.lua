@@ -102,13 +102,17 @@ local function leave(owners)
   if terms > records and value then recount() end
 end
 
-local function drop_ended()
+-- Removes holders whose terms have ended. `me`, which asks for the lock and does not hold it, is
+-- removed in any case: it would be counted twice.
+local function drop_ended(me)
   local kind = room()
   if kind == '-' or kind == 'x' then return false end
   local most = number(2 * BATCH)
   local ended = call('ZRANGEBYSCORE', E, '-inf', number(now), 'LIMIT', '0', most)
   if #ended > 0 then leave(ended) end
-  return #ended == 2 * BATCH
+  if #ended < 2 * BATCH then return false end
+  if me then leave({me}) end
+  return true
 end
 
 local function admits(kind, taken, w)

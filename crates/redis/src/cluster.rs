@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, select_ok};
+use futures_util::future::select_ok;
 use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::config::{RedisConfig, Topology};
+use crate::errand::{Errand, Outcome};
 use crate::fault::fault;
 use crate::keys::SLOTS;
 use crate::link::{Link, Trouble};
@@ -25,7 +26,7 @@ pub(crate) struct Cluster {
     map: RwLock<Map>,
     links: Mutex<HashMap<Address, Link>>,
     /// The look-up that is under way, if one is.
-    refreshing: Mutex<Option<Refresh>>,
+    refreshing: Mutex<Option<Errand<()>>>,
     pace: Pace,
     /// Whether the nodes are older than 7.0: then there is no `CLUSTER SHARDS`, and there are no
     /// sharded channels.
@@ -43,8 +44,6 @@ const REDIRECTIONS: usize = 5;
 const MORE: usize = 2;
 
 const REACH: &str = "reach the Cluster";
-
-type Refresh = Shared<BoxFuture<'static, Result<()>>>;
 
 impl Cluster {
     pub(crate) async fn connect(
@@ -270,24 +269,19 @@ impl Cluster {
     }
 
     /// Looks up who serves what, for all who ask while it goes on, and not at the rate of errors.
-    fn refresh(self: &Arc<Self>) -> Refresh {
+    fn refresh(self: &Arc<Self>) -> Outcome<()> {
         let mut refreshing = self.refreshing.lock();
-        // One that ended with its runtime is of no use.
-        if let Some(refresh) = refreshing.as_ref().filter(|refresh| refresh.peek().is_none()) {
-            return refresh.clone();
-        }
-        let cluster = Arc::clone(self);
-        let task = tokio::spawn(async move {
-            tokio::time::sleep_until(cluster.pace.turn()).await;
-            let learnt = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
-            *cluster.refreshing.lock() = None;
-            learnt.unwrap_or_else(|_| Err(silent(&cluster.config)))
+        let under_way = |errand: &Errand<()>| errand.is_under_way(self.config.timeout);
+        let refresh = refreshing.take().filter(under_way).unwrap_or_else(|| {
+            let cluster = Arc::clone(self);
+            Errand::begin(REACH, async move {
+                tokio::time::sleep_until(cluster.pace.turn()).await;
+                let learnt = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
+                *cluster.refreshing.lock() = None;
+                learnt.unwrap_or_else(|_| Err(silent(&cluster.config)))
+            })
         });
-        let gone = || Error::new(ErrorKind::Unreachable, REACH, "its runtime has ended");
-        let refresh = task.map(move |learnt| learnt.unwrap_or_else(|_| Err(gone())));
-        let refresh = refresh.boxed().shared();
-        *refreshing = Some(refresh.clone());
-        refresh
+        refreshing.insert(refresh).outcome()
     }
 
     fn masters(&self) -> Vec<Address> {

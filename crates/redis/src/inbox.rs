@@ -12,13 +12,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, LockName, Moment, OwnerId, Result};
+use tenure_core::{Claim, LockName, Moment, OwnerId, Result, now};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 pub(crate) use desk::{Desk, News, Sent};
-use desk::{Line, Waiter};
+use desk::{Line, Tender, Waiter};
 
 use crate::keys::{Keyring, Keys};
 use crate::scripts::{Call, Scripts};
@@ -154,10 +155,12 @@ impl Inbox {
         let bell = self.attend(claim)?;
         let _present = Present { desk: &self.inner.desk, claim };
         bell.notified().await;
-        let books = self.inner.desk.0.lock();
-        let waiter = books.claims.get(&claim.owner)?;
-        let news = waiter.news?;
-        Some((news, waiter.anchor?.date(news.server_ms)))
+        let mut books = self.inner.desk.0.lock();
+        let waiter = books.claims.get_mut(&claim.owner)?;
+        let news = waiter.news.take()?;
+        let since = waiter.anchor?.date(news.server_ms);
+        // The server's clock was set, and dates nothing.
+        (since <= now()).then_some((news, since))
     }
 
     fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {
@@ -167,18 +170,21 @@ impl Inbox {
             true => Duration::ZERO,
             false => waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll)),
         };
-        let due = Instant::now() + due;
-        let tend = |bell: &Arc<Notify>| {
-            let inner = Arc::downgrade(&self.inner);
-            tokio::spawn(tend(inner, claim.name.clone(), Arc::clone(bell))).abort_handle()
-        };
-        let line = books.lines.entry(claim.name.clone()).or_insert_with(|| {
+        let (now, here) = (Instant::now(), Handle::current().id());
+        let due = now + due;
+        let begin = || {
             let bell = Arc::new(Notify::new());
-            Line { owners: HashSet::new(), due, tender: tend(&bell), bell }
-        });
-        if line.tender.is_finished() {
-            // The runtime that it was on has ended.
-            line.tender = tend(&line.bell);
+            let tend = tend(Arc::downgrade(&self.inner), claim.name.clone(), Arc::clone(&bell));
+            let tender = Tender { task: tokio::spawn(tend).abort_handle(), runtime: here };
+            Line { owners: HashSet::new(), due, tender, bell }
+        };
+        let line = books.lines.entry(claim.name.clone()).or_insert_with(begin);
+        // The runtime that it was on has ended, or may stand still.
+        let idle = line.owners.is_empty() || now.duration_since(line.due) > waiter.poll;
+        if line.tender.task.is_finished() || idle && line.tender.runtime != here {
+            let Line { due, tender, bell, .. } = begin();
+            (line.due, line.bell) = (line.due.min(due), bell);
+            std::mem::replace(&mut line.tender, tender).task.abort();
         }
         line.owners.insert(claim.owner);
         if due < line.due {
@@ -243,6 +249,8 @@ async fn tend(inner: Weak<Inner>, name: LockName, bell: Arc<Notify>) {
             let Some(inner) = inner.upgrade() else { return };
             let mut books = inner.desk.0.lock();
             match books.lines.get(&name) {
+                // Another looks after it by now.
+                Some(line) if !Arc::ptr_eq(&line.bell, &bell) => return,
                 Some(line) if !line.owners.is_empty() => line.due,
                 _ => {
                     books.lines.remove(&name);

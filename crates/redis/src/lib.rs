@@ -80,6 +80,7 @@ mod cluster;
 mod config;
 mod credentials;
 mod dialect;
+mod errand;
 mod examine;
 mod fault;
 mod held;

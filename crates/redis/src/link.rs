@@ -4,8 +4,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::Tls;
@@ -14,6 +12,7 @@ use tokio::time::Instant;
 use crate::config::{RedisConfig, Topology};
 use crate::credentials::Credentials;
 use crate::dialect::Dialect;
+use crate::errand::Errand;
 use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
 use crate::login::{Protocol, log_in, log_in_by_auth};
 use crate::pace::Pace;
@@ -59,7 +58,7 @@ enum Endpoint {
 #[derive(Default)]
 struct State {
     made: Option<Made>,
-    dialling: Option<Shared<BoxFuture<'static, Result<Connection>>>>,
+    dialling: Option<Errand<Connection>>,
     /// Where subscriptions go if the server speaks RESP2, and which server that is.
     ears: Option<(Endpoint, Link)>,
 }
@@ -74,12 +73,6 @@ struct Made {
 }
 
 impl State {
-    /// Whether a connection is being made. One that was made has left the state; what is left of
-    /// one that ended otherwise, with its runtime, is of no use.
-    fn is_dialling(&self) -> bool {
-        self.dialling.as_ref().is_some_and(|dialling| dialling.peek().is_none())
-    }
-
     /// The connection, unless it is closed or stuck.
     fn at_hand(&self, limit: Duration) -> Option<&Connection> {
         let answers = |connection: &&Connection| connection.owes() < Some(limit);
@@ -133,18 +126,12 @@ impl Link {
             if let Some(connection) = state.at_hand(self.0.config.timeout) {
                 return Ok(connection.clone());
             }
-            if !state.is_dialling() {
-                let dial = tokio::spawn(dial(Arc::clone(&self.0)));
-                let gone = || Error::new(ErrorKind::Unreachable, CONNECT, "its runtime has ended");
-                let made = dial.map(move |made| made.unwrap_or_else(|_| Err(gone())));
-                state.dialling = Some(made.boxed().shared());
-            }
-            state.dialling.clone()
+            let limit = self.0.config.timeout;
+            let dialling = state.dialling.take().filter(|dialling| dialling.is_under_way(limit));
+            let begin = || Errand::begin(CONNECT, dial(Arc::clone(&self.0)));
+            state.dialling.insert(dialling.unwrap_or_else(begin)).outcome()
         };
-        match dialling {
-            Some(dialling) => dialling.await,
-            None => Err(restless(CONNECT)),
-        }
+        dialling.await
     }
 
     /// The same server, over a connection of its own, which is made when it is needed.

@@ -351,8 +351,8 @@ impl Store for RedisStore {
             return Ok(Answer::Queued(*place));
         }
         self.inbox.forget(claim.owner);
-        let (token, since) = (self.wanted(news.token), Some(since.min(now())));
-        Ok(Answer::Granted(Grant { token, since }))
+        let token = self.wanted(news.token);
+        Ok(Answer::Granted(Grant { token, since: Some(since) }))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {

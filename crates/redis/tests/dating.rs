@@ -118,3 +118,61 @@ async fn a_claim_that_was_dropped_while_it_queued_keeps_its_place() {
     waiting.abort();
     direct.release(&holder).await.unwrap();
 }
+
+/// A grant that was made at an earlier time than the claim got in line, by the server's clock, is not
+/// for that a thing of the past.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_back_delays_no_hand_off() {
+    const TEST: &str = "a_clock_that_is_set_back_delays_no_hand_off";
+    if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
+        return;
+    }
+    const RARELY: Patience = Patience::Queue { lease: TTL, poll: Duration::from_secs(150) };
+    let clock = FalseClock::new().unwrap();
+    let server = RedisServer::start_on_clock(&[], &clock).unwrap();
+    clock.set_ahead(Duration::from_secs(60)).unwrap();
+    let store = Arc::new(RedisStore::connect(single(server.port())).await.unwrap());
+    let (holder, waiter) = (held(&store).await, claim("a", TTL));
+    let Answer::Queued(place) = store.claim(&waiter, RARELY).await.unwrap() else {
+        panic!("it should wait")
+    };
+    let waiting = tokio::spawn({
+        let (store, waiter) = (Arc::clone(&store), waiter.clone());
+        async move {
+            store.wait(&waiter, &place).await?;
+            // Whatever it heard, it may ask.
+            store.claim(&waiter, RARELY).await
+        }
+    });
+    clock.set_ahead(Duration::ZERO).unwrap();
+    store.release(&holder).await.unwrap();
+    let granted = tokio::time::timeout(GENEROUS, waiting).await.expect("it did not hear");
+    assert!(matches!(granted.unwrap().unwrap(), Answer::Granted(_)));
+}
+
+/// The clock was set forward since the client saw it: the server's time then dates nothing, and what
+/// was granted must not be taken for as young as the moment in which it is heard of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_is_not_dated_by_its_arrival_when_the_clock_was_set_forward() {
+    const TEST: &str = "a_grant_is_not_dated_by_its_arrival_when_the_clock_was_set_forward";
+    if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
+        return;
+    }
+    let clock = FalseClock::new().unwrap();
+    let server = RedisServer::start_on_clock(&[], &clock).unwrap();
+    let store = RedisStore::connect(single(server.port())).await.unwrap();
+    let (holder, waiter) = (held(&store).await, claim("a", TTL));
+    let place = queued(&store, &waiter).await;
+    clock.set_ahead(Duration::from_secs(60)).unwrap();
+    store.release(&holder).await.unwrap();
+    let granted_by = now();
+    // This process stands still for a while.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    match tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap().unwrap() {
+        Answer::Granted(grant) => assert!(grant.since.unwrap() <= granted_by, "dated too late"),
+        answer => assert!(matches!(answer, Answer::Queued(_)), "{answer:?}"),
+    }
+    // Asked for again, it is dated by that.
+    let answer = store.claim(&waiter, PATIENT).await.unwrap();
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+}

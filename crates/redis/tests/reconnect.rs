@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use servers::{FAILOVER, client, said, single};
 use stubs::{bulk, shards, stub};
-use tenure_core::{Client, Options};
+use tenure_core::{Client, Options, Patience, Store};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, RedisStub, eventually};
+use tenure_trials::claim;
 
 /// Calls from many tasks at once, each as soon as the one before has failed. Says how long it took.
 async fn hammer(client: &Client, calls: usize) -> Duration {
@@ -234,4 +235,34 @@ async fn a_master_that_never_answers_does_not_keep_a_client_from_the_others() {
     let hole_port = hole.local_addr().unwrap().port();
     masters.set(vec![(0, 8_000, hole_port), (8_001, 16_383, node.port())]).unwrap();
     RedisStore::connect(cluster(node.port())).await.unwrap();
+}
+
+/// A call dials on the runtime that it is made on. That may stand still before the dial is done.
+#[test]
+fn a_dial_on_a_runtime_that_stands_still_holds_up_no_other_runtime() {
+    if tenure_testkit::lacks("redis-server", "a dial on a runtime that stands still") {
+        return;
+    }
+    let server = RedisServer::start(&[]).unwrap();
+    let program = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let still = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut config = single(server.port());
+    config.timeout = Duration::from_millis(500);
+    let store = program.block_on(RedisStore::connect(config)).unwrap();
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let one = claim("a", Duration::from_secs(30));
+    still.block_on(async {
+        let mut call = store.claim(&one, Patience::None);
+        std::future::poll_fn(|context| {
+            assert!(call.as_mut().poll(context).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+    });
+    let asked = || async {
+        let call = store.claim(&one, Patience::None);
+        tokio::time::timeout(Duration::from_secs(1), call).await.is_ok_and(|it| it.is_ok())
+    };
+    assert!(program.block_on(eventually(GENEROUS, asked)), "nobody dials any more");
 }

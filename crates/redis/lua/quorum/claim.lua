@@ -32,7 +32,7 @@ if token then
   return 'granted ' .. token .. ' ' .. us
 end
 
-drop_ended()
+drop_ended(owner)
 local record = {number(now + patience), number(now), ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}
 local before = call('HGET', W, owner)
 before = before and words(before, 3)

@@ -83,8 +83,13 @@ pub(super) struct Line {
     pub(super) due: Instant,
     /// Rung when it is due earlier than before.
     pub(super) bell: Arc<Notify>,
-    /// The task that looks after it.
-    pub(super) tender: AbortHandle,
+    pub(super) tender: Tender,
+}
+
+/// The task that looks after a line.
+pub(super) struct Tender {
+    pub(super) task: AbortHandle,
+    pub(super) runtime: tokio::runtime::Id,
 }
 
 /// A grant as it was published.
@@ -139,7 +144,7 @@ impl Desk {
         for owner in owners.iter().filter(|owner| !gone.contains(owner)) {
             // One that asked meanwhile has a newer one.
             if let Some(waiter) = books.claims.get_mut(owner)
-                && waiter.anchor.is_none_or(|older| older.server_us < server_us)
+                && waiter.anchor.is_none_or(|older| older.local < anchor.local)
             {
                 waiter.set_anchor(Some(anchor));
             }
@@ -190,11 +195,13 @@ impl Hearer for Desk {
         // Who has given up meanwhile releases what it got.
         let Some(waiter) = books.claims.get_mut(&owner) else { return };
         match news {
-            Some(news) if !waiter.is_over(&news) => {
-                waiter.news = Some(news);
+            Some(news) => {
+                // Else it is over, or the server's clock was set back: asking tells which.
+                if !waiter.is_over(&news) {
+                    waiter.news = Some(news);
+                }
                 waiter.bell.notify_one();
             }
-            Some(_) => {}
             None => {
                 let line = books.lines.values_mut().find(|line| line.owners.contains(&owner));
                 match line {

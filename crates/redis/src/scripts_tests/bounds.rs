@@ -113,6 +113,38 @@ fn any_number_of_holders_whose_terms_ended_are_removed_with_bounded_work() {
     }
 }
 
+/// One whose term ended asks again before it was removed: it takes what it takes once.
+#[test]
+fn a_holder_whose_term_ended_and_that_asks_again_is_counted_once() {
+    if lacks("redis-server", "an ended holder that asks again") {
+        return;
+    }
+    let (bench, node) = (Bench::single(), Bench::node());
+    let asks: [(&Bench, &str, &dyn Fn()); 4] = [
+        (&bench, "s 1 0", &|| assert!(token(&bench.claim(999, "s 1 0", "inbox")) > 0)),
+        (&bench, "p 1 2000", &|| assert!(token(&bench.attempt(999, "p 1 2000")) > 0)),
+        (&bench, "s 1 0", &|| {
+            // A writer waits, and so does the reader behind it.
+            bench.claim(1, "x 0 0", "inbox");
+            assert!(bench.claim(999, "s 1 0", "inbox").starts_with("queued"));
+            bench.release(1);
+        }),
+        (&node, "s 1 0", &|| assert!(token(&node.vote(999, "s 1 0", &[])) > 0)),
+    ];
+    for (bench, kind, ask) in asks {
+        bench.clear();
+        bench.command(&["SET", "k", &format!("pool {} 1000", &kind[..1])]);
+        bench.pool(0..1000, "1", kind);
+        ask();
+        for _ in 0..9 {
+            bench.release(5000);
+        }
+        assert_eq!(bench.command(&["GET", "k"]), format!("pool {} 1", &kind[..1]), "{kind}");
+        assert_eq!(bench.release(999), "1");
+        assert_eq!(bench.count("EXISTS", "k"), 0);
+    }
+}
+
 #[test]
 fn records_that_were_lost_are_counted_with_bounded_work() {
     if lacks("redis-server", "lost records") {

@@ -1,0 +1,62 @@
+//! A store that several runtimes use, of which one stands still.
+
+#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+
+mod servers;
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use servers::single;
+use tenure_core::{Answer, Claim, Patience, Place, Store};
+use tenure_redis::RedisStore;
+use tenure_testkit::{GENEROUS, RedisServer};
+use tenure_trials::claim;
+use tokio::runtime::{Builder, Runtime};
+
+const TTL: Duration = Duration::from_secs(30);
+const PATIENT: Patience = Patience::Queue { lease: TTL, poll: Duration::from_millis(200) };
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn queued(store: &RedisStore, claim: &Claim) -> Place {
+    match store.claim(claim, PATIENT).await.unwrap() {
+        Answer::Queued(place) => place,
+        answer => panic!("it should wait: {answer:?}"),
+    }
+}
+
+/// Whoever waits first has the line looked after, on its runtime.
+#[test]
+fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
+    if tenure_testkit::lacks("redis-server", "a line of two runtimes") {
+        return;
+    }
+    let server = RedisServer::start(&[]).unwrap();
+    let program = Builder::new_multi_thread().enable_all().build().unwrap();
+    let still = runtime();
+    let store = program.block_on(RedisStore::connect(single(server.port()))).unwrap();
+    // It ends without a word.
+    server.command(&["SET", "tenure:a", "theirs", "PX", "1000"]).unwrap();
+    let [first, second] = [(); 2].map(|()| claim("a", TTL));
+    still.block_on(async {
+        let place = queued(&store, &first).await;
+        let mut waiting = store.wait(&first, &place);
+        poll_fn(|context| {
+            assert!(waiting.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    });
+    program.block_on(async {
+        store.release(&first).await.unwrap();
+        let place = queued(&store, &second).await;
+        let news = tokio::time::timeout(GENEROUS / 4, store.wait(&second, &place)).await;
+        assert!(news.is_ok(), "nobody looked after the line");
+        let answer = store.claim(&second, PATIENT).await.unwrap();
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    });
+}
