@@ -80,9 +80,8 @@ local function hand_on()
   for _, place in ipairs({'-1', '0'}) do
     local owner = call('ZRANGE', Q, place, place)[1]
     local record = owner and call('HGET', W, owner)
-    if not record then return end
-    local w = words(record, 10)
-    if listened({{w = w}})[w[7]] then
+    local w = record and words(record, 10)
+    if w and listened({{w = w}})[w[7]] then
       call(PUBLISH, w[7], owner .. ' more')
       return
     end

@@ -85,6 +85,22 @@ fn a_release_behind_which_any_number_of_waiters_are_dead_is_bounded() {
 }
 
 #[test]
+fn the_first_in_line_goes_on_where_the_record_of_the_last_is_lost() {
+    if lacks("redis-server", "a lost record") {
+        return;
+    }
+    let bench = Bench::single();
+    let mut ear = bench.listen("inbox");
+    token(&bench.take(1));
+    bench.queue(10..10_010, "1", "x 0 0", "inbox");
+    bench.claim(2, "x 0 0", "inbox");
+    bench.command(&["HDEL", "w", &id(2)]);
+    assert_eq!(bench.release(1), "1");
+    let first = bench.command(&["ZRANGE", "q", "0", "0"]);
+    ear.hear(&format!("{first} more"));
+}
+
+#[test]
 fn any_number_of_holders_whose_terms_ended_are_removed_with_bounded_work() {
     if lacks("redis-server", "ended holders") {
         return;
