@@ -56,7 +56,7 @@ impl Options {
         self
     }
 
-    /// What the lock is held for, shown to whoever inspects it. At most 200 bytes are kept; line breaks
+    /// What the lock is held for, shown when the lock is inspected. At most 200 bytes are kept; line breaks
     /// and other control characters are escaped (`\n`), because stores keep it in one line.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         let label = escaped(label.into());

@@ -199,7 +199,7 @@ async fn claims_that_are_not_polled_hold_up_no_other_claim() {
         asked.push(claim);
     }
     let answer = tokio::time::timeout(LONG, store.claim(&other, QUEUE)).await;
-    granted(answer.expect("it waits for claims that nobody polls").unwrap());
+    granted(answer.expect("it waits for claims that are not polled").unwrap());
     for claim in asked {
         granted(claim.await.unwrap());
     }

@@ -264,5 +264,5 @@ fn a_dial_on_a_runtime_that_stands_still_holds_up_no_other_runtime() {
         let call = store.claim(&one, Patience::None);
         tokio::time::timeout(Duration::from_secs(1), call).await.is_ok_and(|it| it.is_ok())
     };
-    assert!(program.block_on(eventually(GENEROUS, asked)), "nobody dials any more");
+    assert!(program.block_on(eventually(GENEROUS, asked)), "no runtime dials any more");
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::wire::Hearer;
 
-/// Who waits, and what was heard for them.
+/// The claims that wait, and what was heard for each.
 #[derive(Default)]
 pub(crate) struct Desk(pub(super) Mutex<Books>);
 
@@ -151,7 +151,7 @@ impl Desk {
         }
     }
 
-    /// Who waits for this lock, with the longest lease and the shortest poll among them.
+    /// The claims that wait for this lock, with the longest lease and the shortest poll among them.
     pub(super) fn present(&self, name: &LockName) -> (Vec<OwnerId>, Duration, Duration) {
         let books = self.0.lock();
         let owners = books.lines.get(name).into_iter().flat_map(|line| &line.owners);
@@ -192,7 +192,7 @@ impl Hearer for Desk {
             return;
         };
         let books = &mut *self.0.lock();
-        // Who has given up meanwhile releases what it got.
+        // A claim that was given up meanwhile is released by its client.
         let Some(waiter) = books.claims.get_mut(&owner) else { return };
         match news {
             Some(news) => {

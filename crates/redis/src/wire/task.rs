@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use super::Stream;
 use super::connection::{Input, Lost, Pending, Shared, broken};
 
-/// However the task ends, also with its runtime: nobody waits for it any more.
+/// However the task ends, also with its runtime: no call waits for it any more.
 pub(super) struct Ending(pub(super) Arc<Shared>);
 
 impl Ending {
