@@ -88,9 +88,9 @@ impl Connection {
 
     /// What the store finds when it looks at itself. That takes many calls, each with a time of
     /// its own; this bounds the whole.
-    pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn diagnose(&self) -> Result<Vec<Finding>> {
         let limit = 10 * self.url.timeout().unwrap_or(CALL);
-        bounded(limit, "examine the store", self.client.store().examine()).await
+        bounded(limit, "diagnose the store", self.client.store().diagnose()).await
     }
 
     /// Finishes what is left to the background. Bounded, and more so where something has failed

@@ -17,11 +17,11 @@ struct FindingObject<'a> {
 }
 
 pub(crate) async fn execute(store: &str, output: &Output) -> Outcome {
-    Connection::with(store, async |connection| examine(connection, output).await).await
+    Connection::with(store, async |connection| diagnose(connection, output).await).await
 }
 
-async fn examine(connection: &Connection, output: &Output) -> Outcome {
-    let mut findings = connection.examine().await?;
+async fn diagnose(connection: &Connection, output: &Output) -> Outcome {
+    let mut findings = connection.diagnose().await?;
     findings.sort_by_key(|finding| Reverse(finding.severity));
     let told = findings.iter().try_for_each(|finding| tell(finding, output));
     let worst = findings.first().map(|finding| finding.severity);

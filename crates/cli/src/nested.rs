@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tenure::store::{Moment, now};
 use tenure::{
-    Client, Error, ErrorKind, Holder, LockName, LockState, LossReason, Mode, Moment, OwnerId,
-    Result, StoreUrl, Token, now,
+    Client, Error, ErrorKind, Holder, LockName, LockState, LossReason, Mode, OwnerId, Result,
+    StoreUrl, Token,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;

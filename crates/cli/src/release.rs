@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::{Claim, Eviction, LockName, Mode, Origin, OwnerId, Released, Result};
+use tenure::store::{Claim, Eviction, Origin, Released};
+use tenure::{LockName, Mode, OwnerId, Result};
 
 use crate::args;
 use crate::connection::Connection;

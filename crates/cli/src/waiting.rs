@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::{Client, Holder, LockState, Origin};
+use tenure::store::Origin;
+use tenure::{Client, Holder, LockState};
 use tokio::time::sleep;
 
 use crate::{exit, output, show};

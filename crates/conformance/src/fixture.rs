@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::{
-    Claim, Client, Guard, LockName, Mode, Mutex, Options, Origin, OwnerId, Result, Store,
-};
+use tenure_core::store::{Claim, Origin, Store};
+use tenure_core::{Client, Guard, LockName, Mode, Mutex, Options, OwnerId, Result};
 
 use crate::raw::Raw;
 
@@ -27,7 +26,7 @@ pub trait Fixture: Send + Sync {
     fn faithful(&self) -> bool;
 }
 
-/// A TTL, a patience and a bound that no case ever reaches, however slow the machine is.
+/// A TTL, a policy and a bound that no case ever reaches, however slow the machine is.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A lock name no other case uses.

@@ -1,7 +1,7 @@
 //! One suite of cases that every store must pass.
 //!
 //! Code here judges: each case is a plain async function over a [`Fixture`] that panics when the
-//! store breaks its promise. It may use the public API and the [`Store`](tenure_core::Store) trait
+//! store breaks its promise. It may use the public API and the [`Store`](tenure_core::store::Store) trait
 //! only, and may not know which store it judges but through its capabilities. A capability is
 //! asserted in both directions: what a store says it cannot do, it must refuse.
 //!

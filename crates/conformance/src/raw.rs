@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Capabilities, Claim, ErrorKind, Eviction, Finding, Grant, LockName, LockState, OwnerId,
-    Patience, Place, Released, Renewal, Result, Store, Token,
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, Grant, QueueTicket, Released, Renewal, Store,
+    WaitPolicy,
 };
+use tenure_core::{ErrorKind, Finding, LockName, LockState, OwnerId, Result, Token};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::fixture::LONG;
 
-/// Patience that no case exhausts.
-pub(crate) const PATIENT: Patience = Patience::queue(LONG);
+/// WaitPolicy that no case exhausts.
+pub(crate) const PATIENT: WaitPolicy = WaitPolicy::queue(LONG);
 
 /// How often a call is repeated after transient faults before the case gives up on the store.
 const TRIES: u32 = 100;
@@ -36,47 +37,51 @@ impl Raw {
         self.store.capabilities()
     }
 
-    pub(crate) async fn claim(&self, claim: &Claim, patience: Patience) -> Answer {
-        self.try_claim(claim, patience).await.unwrap()
+    pub(crate) async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> ClaimOutcome {
+        self.try_claim(claim, policy).await.unwrap()
     }
 
     /// A claim that the store may refuse.
-    pub(crate) async fn try_claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.persist(|| self.store.claim(claim, patience)).await
+    pub(crate) async fn try_claim(
+        &self,
+        claim: &Claim,
+        policy: WaitPolicy,
+    ) -> Result<ClaimOutcome> {
+        self.persist(|| self.store.claim(claim, policy)).await
     }
 
     /// Claims a lock that must be free for it.
     pub(crate) async fn hold(&self, claim: &Claim) -> Grant {
         match self.claim(claim, PATIENT).await {
-            Answer::Granted(grant) => grant,
+            ClaimOutcome::Granted(grant) => grant,
             other => panic!("{:?} should be free for {:?}: {other:?}", claim.name, claim.mode),
         }
     }
 
     /// Claims a lock that must not be free for it, and stays in line.
-    pub(crate) async fn queue(&self, claim: &Claim, patience: Patience) -> Place {
-        match self.claim(claim, patience).await {
-            Answer::Queued(place) => place,
+    pub(crate) async fn queue(&self, claim: &Claim, policy: WaitPolicy) -> QueueTicket {
+        match self.claim(claim, policy).await {
+            ClaimOutcome::Queued(place) => place,
             other => panic!("{:?} should wait for {:?}: {other:?}", claim.mode, claim.name),
         }
     }
 
     /// Asserts that a claim that does not want to wait is turned away.
     pub(crate) async fn assert_busy(&self, claim: &Claim) {
-        assert_eq!(self.claim(claim, Patience::None).await, Answer::Busy);
+        assert_eq!(self.claim(claim, WaitPolicy::NoWait).await, ClaimOutcome::Busy);
     }
 
     /// Waits in line until the lock is granted.
     pub(crate) async fn acquire(&self, claim: &Claim) -> Grant {
         let step = async || match self.claim(claim, PATIENT).await {
-            Answer::Granted(grant) => Some(grant),
-            Answer::Queued(place) => {
+            ClaimOutcome::Granted(grant) => Some(grant),
+            ClaimOutcome::Queued(place) => {
                 let ask_again = place.ask_again_in.unwrap_or(LONG).min(SILENCE);
                 let wait = self.store.wait(claim, &place);
                 let _hint = tokio::time::timeout(ask_again, wait).await;
                 None
             }
-            Answer::Busy => panic!("a patient claim was told that the lock is busy"),
+            ClaimOutcome::Busy => panic!("a patient claim was told that the lock is busy"),
         };
         for _ in 0..2_000 {
             if let Some(grant) = step().await {
@@ -88,7 +93,7 @@ impl Raw {
 
     /// Waits for news without asking again, as is enough on a store with push. Where messages may
     /// be lost, silence is news too.
-    pub(crate) async fn wait(&self, claim: &Claim, place: &Place) {
+    pub(crate) async fn wait(&self, claim: &Claim, place: &QueueTicket) {
         let limit = if self.faithful { GENEROUS } else { SILENCE };
         let news = self.persist(|| self.store.wait(claim, place));
         match tokio::time::timeout(limit, news).await {
@@ -125,8 +130,8 @@ impl Raw {
         self.persist(|| self.store.evict(eviction)).await.unwrap()
     }
 
-    pub(crate) async fn examine(&self) -> Vec<Finding> {
-        self.persist(|| self.store.examine()).await.unwrap()
+    pub(crate) async fn diagnose(&self) -> Vec<Finding> {
+        self.persist(|| self.store.diagnose()).await.unwrap()
     }
 
     /// Evicts an owner that must be there.

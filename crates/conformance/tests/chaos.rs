@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_conformance::Fixture;
-use tenure_core::{Chaos, Faults, MemoryStore, Store};
+use tenure_core::store::Store;
+use tenure_core::{Chaos, Faults, MemoryStore};
 
 struct Troubled {
     store: MemoryStore,

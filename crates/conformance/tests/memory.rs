@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_conformance::Fixture;
-use tenure_core::{MemoryStore, Store};
+use tenure_core::MemoryStore;
+use tenure_core::store::Store;
 
 struct Memory(MemoryStore);
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use broken::{Broken, Fault};
 use tenure_conformance::{Fixture, cases};
-use tenure_core::Store;
+use tenure_core::store::Store;
 
 struct Fake(Arc<Broken>);
 

@@ -13,8 +13,8 @@ use crate::lease::Lease;
 use crate::metric;
 use crate::spurious_wake::SpuriousWakeBackoff;
 use crate::{
-    Answer, Claim, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options, Patience,
-    Place, Result, now,
+    Claim, ClaimOutcome, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
+    QueueTicket, Result, WaitPolicy, now,
 };
 
 /// How long an attempt may take.
@@ -80,7 +80,7 @@ struct Attempt<'a> {
 /// What to tell of the store when the time is up.
 enum Said {
     Nothing,
-    Answer,
+    ClaimOutcome,
     /// It failed, and has not answered since.
     Trouble(Error),
 }
@@ -136,7 +136,7 @@ impl<'a> Attempt<'a> {
         loop {
             let mut sent = self.inner.clock.now();
             let news = match self.ask().await {
-                Ok(Answer::Granted(grant)) => {
+                Ok(ClaimOutcome::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
                     match self.check_term(since) {
                         Ok(()) => return Ok((grant, since)),
@@ -148,15 +148,15 @@ impl<'a> Attempt<'a> {
                         Err(error) => return Err(error),
                     }
                 }
-                Ok(Answer::Queued(place)) => {
+                Ok(ClaimOutcome::Queued(place)) => {
                     faults.queued();
-                    self.said = Said::Answer;
+                    self.said = Said::ClaimOutcome;
                     waiting.get_or_insert_with(metric::Waiting::start);
                     let Some(news) = self.await_news(&place).await else { continue };
                     // The claim was answered. If the wait failed, the outage begins here.
                     sent = self.inner.clock.now();
                     let fruitless = match &news {
-                        Ok(Answer::Queued(_)) => true,
+                        Ok(ClaimOutcome::Queued(_)) => true,
                         Err(error) => error.is_transient(),
                         _ => false,
                     };
@@ -169,14 +169,14 @@ impl<'a> Attempt<'a> {
             };
             match news {
                 // Without a date, or with an old one, the grant is asked for again: that dates it.
-                Ok(Answer::Granted(grant)) => match grant.since {
+                Ok(ClaimOutcome::Granted(grant)) => match grant.since {
                     Some(since) if self.check_term(since).is_ok() => {
                         return Ok((grant, since));
                     }
                     _ => {}
                 },
-                Ok(Answer::Queued(_)) => {}
-                Ok(Answer::Busy) => {
+                Ok(ClaimOutcome::Queued(_)) => {}
+                Ok(ClaimOutcome::Busy) => {
                     self.undo.armed = false;
                     let why = "another holds it: try later, or wait";
                     return Err(Error::new(ErrorKind::Busy, "acquire", why));
@@ -190,18 +190,18 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self) -> Result<Answer> {
-        let patience = match self.limit {
-            Limit::Try => Patience::None,
+    async fn ask(&mut self) -> Result<ClaimOutcome> {
+        let policy = match self.limit {
+            Limit::Try => WaitPolicy::NoWait,
             Limit::Within(_) | Limit::Forever => {
                 let longest = longest_place(self.undo.claim.ttl);
                 // The place survives two lost polls and a slow reply.
                 let lease = (self.poll * 3 + self.inner.call_timeout).min(longest);
-                Patience::Queue { lease, poll: self.poll }
+                WaitPolicy::Queue { lease, poll: self.poll }
             }
         };
         let clean = !std::mem::replace(&mut self.undo.armed, true);
-        let call = self.inner.store.claim(&self.undo.claim, patience);
+        let call = self.inner.store.claim(&self.undo.claim, policy);
         let answer = self.inner.call("acquire", call).await;
         if let Err(error) = &answer
             && clean
@@ -213,7 +213,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits for news of the claim. `None`: there was none by the time of the next poll.
-    async fn await_news(&self, place: &Place) -> Option<Result<Answer>> {
+    async fn await_news(&self, place: &QueueTicket) -> Option<Result<ClaimOutcome>> {
         let claim = &self.undo.claim;
         // Waiters that came together need not ask together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
@@ -228,7 +228,7 @@ impl<'a> Attempt<'a> {
         // Terms are longer than this: a store that names shorter times again and again is limited
         // like one that wakes its waiters for nothing.
         let too_soon = limit < poll && limit < Options::MIN_TTL;
-        news.or_else(|| too_soon.then_some(Ok(Answer::Queued(*place))))
+        news.or_else(|| too_soon.then_some(Ok(ClaimOutcome::Queued(*place))))
     }
 
     /// Refuses a grant of whose term too little is left to work and renew in.
@@ -277,7 +277,9 @@ impl<'a> Attempt<'a> {
         let why = match &self.said {
             Said::Trouble(error) => return error.clone(),
             Said::Nothing => format!("the store did not answer within {limit:?}: wait longer"),
-            Said::Answer => format!("it was not free within {limit:?}: try later, or wait longer"),
+            Said::ClaimOutcome => {
+                format!("it was not free within {limit:?}: try later, or wait longer")
+            }
         };
         Error::new(ErrorKind::TimedOut, "acquire", why)
     }

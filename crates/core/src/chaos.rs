@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fence, Finding, Hold, HoldListener,
-    LockName, LockState, Patience, Place, Released, Renewal, Result, Store,
+    Capabilities, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold, LockName,
+    LockState, LossListener, QueueTicket, Released, Renewal, Result, Store, WaitPolicy,
 };
 
 /// A store around a store that delays, loses and repeats calls, or stops answering.
@@ -174,11 +174,11 @@ impl Store for Chaos {
         self.store.longest_ttl()
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.road.trouble(|| self.store.claim(claim, patience)).await
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        self.road.trouble(|| self.store.claim(claim, policy)).await
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.road.open().await;
         let news = self.store.wait(claim, place).await;
         self.road.open().await;
@@ -201,9 +201,9 @@ impl Store for Chaos {
         self.store.fence(name, hold)
     }
 
-    fn tell_holders(&self, listener: HoldListener) {
-        let (ear, mut news) = HoldListener::new();
-        self.store.tell_holders(ear);
+    fn subscribe_losses(&self, listener: LossListener) {
+        let (ear, mut news) = LossListener::new();
+        self.store.subscribe_losses(ear);
         let road = Arc::clone(&self.road);
         tokio::spawn(async move {
             let pass_on = async {
@@ -222,8 +222,8 @@ impl Store for Chaos {
         });
     }
 
-    async fn tidy(&self) {
-        self.store.tidy().await;
+    async fn close_idle(&self) {
+        self.store.close_idle().await;
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -238,7 +238,7 @@ impl Store for Chaos {
         self.road.trouble(|| self.store.evict(eviction)).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.road.trouble(|| self.store.examine()).await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        self.road.trouble(|| self.store.diagnose()).await
     }
 }

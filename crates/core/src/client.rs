@@ -132,8 +132,8 @@ impl Client {
     /// Dropping it stops the waiting, not the releases.
     pub async fn close(&self) {
         self.inner.janitor.flush().await;
-        let tidied = self.inner.store.tidy();
-        if tokio::time::timeout(self.inner.call_timeout, tidied).await.is_err() {
+        let closed = self.inner.store.close_idle();
+        if tokio::time::timeout(self.inner.call_timeout, closed).await.is_err() {
             tracing::debug!("the store did not shut down its sessions in time");
         }
     }

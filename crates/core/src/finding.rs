@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One thing that [`Store::examine`](crate::Store::examine) found.
+/// One thing that [`Store::diagnose`](crate::Store::diagnose) found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How much it matters.

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use crate::client::within;
 use crate::clock::Alarm;
 use crate::lease::Lease;
-use crate::listener::HoldListener;
+use crate::listener::LossListener;
 use crate::{
     Background, Clock, Error, ErrorKind, Hold, Moment, OwnerId, Renewal, Result, Store, metric,
 };
@@ -50,8 +50,8 @@ impl Keeper {
             book: Mutex::new(Book::default()),
             earlier: Notify::new(),
         });
-        let (listener, news) = HoldListener::new();
-        round.store.tell_holders(listener);
+        let (listener, news) = LossListener::new();
+        round.store.subscribe_losses(listener);
         let task = tokio::spawn(go_round(Arc::clone(&round), alarm, news)).abort_handle();
         Ok(Self { round, task })
     }

@@ -20,9 +20,9 @@ pub struct Hold {
 /// Where a store tells of holds: one for each client that uses it. Nothing comes of news of holds that
 /// are not that client's.
 #[derive(Clone, Debug)]
-pub struct HoldListener(mpsc::UnboundedSender<Hold>);
+pub struct LossListener(mpsc::UnboundedSender<Hold>);
 
-impl HoldListener {
+impl LossListener {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Hold>) {
         let (sender, news) = mpsc::unbounded_channel();
         (Self(sender), news)
@@ -47,11 +47,11 @@ impl HoldListener {
 
 /// All who want to hear of a store's holds.
 #[derive(Debug, Default)]
-pub struct HoldListeners(Mutex<Vec<HoldListener>>);
+pub struct LossListeners(Mutex<Vec<LossListener>>);
 
-impl HoldListeners {
+impl LossListeners {
     /// Takes in one more, and forgets those that have gone.
-    pub fn add(&self, listener: HoldListener) {
+    pub fn add(&self, listener: LossListener) {
         let mut all = self.0.lock();
         all.retain(|one| !one.is_closed());
         all.push(listener);
@@ -71,10 +71,10 @@ mod tests {
 
     #[test]
     fn everybody_who_listens_is_told_and_nobody_else_is_kept() {
-        let listeners = HoldListeners::default();
+        let listeners = LossListeners::default();
         let hold = Hold { owner: OwnerId::random(), token: None };
-        let (first, gone) = HoldListener::new();
-        let (second, mut here) = HoldListener::new();
+        let (first, gone) = LossListener::new();
+        let (second, mut here) = LossListener::new();
         listeners.add(first);
         drop(gone);
         listeners.add(second.clone());

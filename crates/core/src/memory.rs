@@ -9,9 +9,9 @@ use tenure_proto::{Entry, Line, Standing};
 use tokio::sync::Notify;
 
 use crate::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, Grant, Hold, HoldListener,
-    HoldListeners, Holder, LockName, LockState, Moment, OwnerId, Patience, Place, Released,
-    Renewal, Result, Store, Token, Waiter, now,
+    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder, LockName,
+    LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released, Renewal,
+    Result, Store, Token, WaitPolicy, Waiter, now,
 };
 
 /// A store inside one process, gone with it. Clones share their locks.
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     locks: Arc<Mutex<Locks>>,
-    listeners: Arc<HoldListeners>,
+    listeners: Arc<LossListeners>,
 }
 
 impl MemoryStore {
@@ -68,16 +68,16 @@ struct Term {
 }
 
 impl Locks {
-    fn claim(&mut self, claim: &Claim, patience: Patience, now: Moment) -> Answer {
+    fn claim(&mut self, claim: &Claim, policy: WaitPolicy, now: Moment) -> ClaimOutcome {
         let lock = self.by_name.entry(claim.name.clone()).or_default();
         if lock.line.handle_renew(&claim.owner, now) {
             lock.restart_term(&claim.owner, now);
         } else {
             let queued = matches!(lock.line.standing(&claim.owner, now), Standing::Waits(_));
-            let lease = match patience {
-                Patience::Queue { lease, .. } => lease,
+            let lease = match policy {
+                WaitPolicy::Queue { lease, .. } => lease,
                 // Just long enough to be admitted in this very call.
-                Patience::None => claim.ttl,
+                WaitPolicy::NoWait => claim.ttl,
             };
             let entry = Entry { key: claim.owner, mode: claim.mode, ttl: claim.ttl };
             lock.line.handle_join(entry, now, lease);
@@ -87,9 +87,9 @@ impl Locks {
         }
         lock.admit(&mut self.tokens, now);
         let answer = lock.answer(&claim.owner, now);
-        if patience == Patience::None && matches!(answer, Answer::Queued(_)) {
+        if policy == WaitPolicy::NoWait && matches!(answer, ClaimOutcome::Queued(_)) {
             self.remove(&claim.name, &claim.owner, now);
-            return Answer::Busy;
+            return ClaimOutcome::Busy;
         }
         answer
     }
@@ -139,18 +139,18 @@ impl Lock {
         }
     }
 
-    fn answer(&self, owner: &OwnerId, now: Moment) -> Answer {
+    fn answer(&self, owner: &OwnerId, now: Moment) -> ClaimOutcome {
         match self.line.standing(owner, now) {
             Standing::Holds(_) => {
                 let hold = self.members.get(owner).and_then(|member| member.hold);
                 let (token, since) = hold.map(|hold| (hold.token, hold.since)).unzip();
-                Answer::Granted(Grant { token, since })
+                ClaimOutcome::Granted(Grant { token, since })
             }
-            Standing::Waits(obstacle) => Answer::Queued(Place {
+            Standing::Waits(obstacle) => ClaimOutcome::Queued(QueueTicket {
                 ask_again_in: obstacle.map(|end| end.since(now)),
-                ..Place::default()
+                ..QueueTicket::default()
             }),
-            Standing::Absent => Answer::Queued(Place::default()),
+            Standing::Absent => ClaimOutcome::Queued(QueueTicket::default()),
         }
     }
 
@@ -198,23 +198,25 @@ impl Store for MemoryStore {
         Capabilities { cross_process: false, ..Capabilities::full(Fencing::Until { fault }) }
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        Ok(self.locks.lock().claim(claim, patience, now()))
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        Ok(self.locks.lock().claim(claim, policy, now()))
     }
 
-    async fn wait(&self, claim: &Claim, _: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, _: &QueueTicket) -> Result<ClaimOutcome> {
         let news = self.locks.lock().by_name.get(&claim.name).and_then(|lock| {
             let member = lock.members.get(&claim.owner)?;
             Some(Arc::clone(&member.news))
         });
         let Some(news) = news else {
-            return Ok(Answer::Queued(Place::default()));
+            return Ok(ClaimOutcome::Queued(QueueTicket::default()));
         };
         // A permit is kept by the notifier, so news that came before this line is not missed.
         news.notified().await;
         let locks = self.locks.lock();
         let lock = locks.by_name.get(&claim.name);
-        Ok(lock.map_or(Answer::Queued(Place::default()), |lock| lock.answer(&claim.owner, now())))
+        Ok(lock.map_or(ClaimOutcome::Queued(QueueTicket::default()), |lock| {
+            lock.answer(&claim.owner, now())
+        }))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -234,7 +236,7 @@ impl Store for MemoryStore {
         Ok(self.locks.lock().remove(&claim.name, &claim.owner, now()))
     }
 
-    fn tell_holders(&self, listener: HoldListener) {
+    fn subscribe_losses(&self, listener: LossListener) {
         self.listeners.add(listener);
     }
 
@@ -269,7 +271,7 @@ impl Store for MemoryStore {
         Ok(released)
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
         Ok(vec![Finding::fine("the locks are in this process: no other one sees them")])
     }
 }

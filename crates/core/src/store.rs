@@ -1,4 +1,6 @@
-//! The contract between tenure and a place where locks are kept.
+//! For engine authors: the contract between tenure and a place where locks are kept.
+//!
+//! A program that only takes locks needs nothing of this module.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{
-    Capabilities, Claim, Fence, Finding, Hold, HoldListener, LockName, LockState, Moment, Origin,
-    OwnerId, Result, Token,
-};
+use crate::{Fence, Finding, LockName, LockState, OwnerId, Result, Token};
+
+pub use crate::background::Background;
+pub use crate::capabilities::{Capabilities, Fencing};
+pub use crate::claim::{Claim, Origin};
+pub use crate::clock::{Clock, now};
+pub use crate::listener::{Hold, LossListener, LossListeners};
+pub use crate::self_test::self_test;
+pub use tenure_proto::Moment;
 
 /// A place where locks are kept: a server, a quorum of servers, a directory.
 ///
@@ -46,11 +53,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Faults of the store; [`Unsupported`](crate::ErrorKind::Unsupported) for a mode it lacks.
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer>;
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome>;
 
     /// Waits until there is news for a queued claim, or the hint of some.
     ///
-    /// [`Answer::Queued`] means: ask [`claim`](Store::claim) again. The caller bounds the wait; a
+    /// [`ClaimOutcome::Queued`] means: ask [`claim`](Store::claim) again. The caller bounds the wait; a
     /// store without push may sleep here for ever.
     ///
     /// # Errors
@@ -59,7 +66,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Cancel safety
     /// The place lives in the store: a dropped wait loses nothing, and a grant that arrives in
     /// between is found by the next `claim` or `wait`.
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer>;
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome>;
 
     /// Starts a held claim's term anew, from now.
     ///
@@ -75,12 +82,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn release(&self, claim: &Claim) -> Result<Released>;
 
     /// Tells this listener, from now on, of holds that end before their time: taken by force, or by
-    /// the end of what they hang on. It is kept until it [is closed](HoldListener::is_closed).
+    /// the end of what they hang on. It is kept until it [is closed](LossListener::is_closed).
     ///
     /// Only what is certain is told: the guard is lost by it, at once and for good. What is not told,
     /// or not heard, is found by the next renewal. To tell twice, or of what nobody holds, does no
     /// harm. A release, and a term that ends unrenewed, are no news.
-    fn tell_holders(&self, listener: HoldListener) {
+    fn subscribe_losses(&self, listener: LossListener) {
         drop(listener);
     }
 
@@ -117,19 +124,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults that keep it from looking at all. What it is not allowed to look at, it says in a
     /// finding.
-    async fn examine(&self) -> Result<Vec<Finding>>;
+    async fn diagnose(&self) -> Result<Vec<Finding>>;
 
     /// Gives back what it keeps in the engine for claims, and no claim needs now: sessions, leases.
     /// What cannot be given back ends by itself, later. Calls that come after it, or meanwhile, are
     /// served as ever.
-    async fn tidy(&self) {}
+    async fn close_idle(&self) {}
 }
 
 /// Whether a claim that cannot be granted at once should stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// No: answer [`Answer::Busy`] and forget the claim.
-    None,
+pub enum WaitPolicy {
+    /// No: answer [`ClaimOutcome::Busy`] and forget the claim.
+    NoWait,
     /// Yes: queue it.
     Queue {
         /// Forget it if it does not ask again within this time.
@@ -140,7 +147,7 @@ pub enum Patience {
     },
 }
 
-impl Patience {
+impl WaitPolicy {
     /// To stay in line for so long without asking again, and to ask three times in that time.
     pub const fn queue(lease: Duration) -> Self {
         Self::Queue { lease, poll: Duration::from_nanos(lease.as_nanos() as u64 / 3) }
@@ -149,11 +156,11 @@ impl Patience {
 
 /// A store's answer to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ClaimOutcome {
     /// The claim holds the lock.
     Granted(Grant),
     /// The claim waits in line.
-    Queued(Place),
+    Queued(QueueTicket),
     /// The lock is held, and the claim did not want to wait. Nothing of it is left in the store.
     Busy,
 }
@@ -171,7 +178,7 @@ pub struct Grant {
 
 /// A place in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct QueueTicket {
     /// When to ask again although nothing was heard: the obstacle's lease ends by then.
     pub ask_again_in: Option<Duration>,
     /// Whether the store keeps the place while [`wait`](Store::wait) is pending, and looks for lost

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tenure_core::{Chaos, Client, Faults, Guard, MemoryStore, Options, Result, Store};
+use tenure_core::store::Store;
+use tenure_core::{Chaos, Client, Faults, Guard, MemoryStore, Options, Result};
 
 /// Polls `attempt` at most `polls` times, letting everything else run in between, and drops it.
 /// True if it came to its end before that, so that more polls would show nothing new.

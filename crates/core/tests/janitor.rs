@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store, WaitPolicy,
+};
 use tenure_core::{
-    Answer, Capabilities, Claim, Client, Error, ErrorKind, Eviction, Finding, LockName, LockState,
-    MemoryStore, Options, Patience, Place, Released, Renewal, Result, Store,
+    Client, Error, ErrorKind, Finding, LockName, LockState, MemoryStore, Options, Result,
 };
 
 /// More releases than the janitor makes at once.
@@ -68,11 +70,11 @@ impl Store for HalfDead {
         self.alive.capabilities()
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.alive.claim(claim, patience).await
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        self.alive.claim(claim, policy).await
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.alive.wait(claim, place).await
     }
 
@@ -102,7 +104,7 @@ impl Store for HalfDead {
         self.alive.evict(eviction).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.alive.examine().await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        self.alive.diagnose().await
     }
 }

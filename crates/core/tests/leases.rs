@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Chaos, Client, ErrorKind, Faults, LossReason, MemoryStore, Options, Released, Store, now,
-};
+use tenure_core::store::{Released, Store, now};
+use tenure_core::{Chaos, Client, ErrorKind, Faults, LossReason, MemoryStore, Options};
 
 const TTL: Duration = Duration::from_millis(400);
 
@@ -93,7 +92,7 @@ async fn max_hold_ends_a_lease_that_is_renewed_and_its_release_frees_the_lock() 
 async fn a_lock_that_was_taken_away_is_lost_at_the_next_renewal() {
     let (store, _, client) = cuttable();
     let guard = client.mutex("a").unwrap().with(options()).acquire().await.unwrap();
-    let eviction = tenure_core::Eviction::new(guard.name().clone(), guard.owner(), "test");
+    let eviction = tenure_core::store::Eviction::new(guard.name().clone(), guard.owner(), "test");
     assert_eq!(store.evict(&eviction).await.unwrap(), Released::Released);
     assert_eq!(guard.lost().await, LossReason::NotHeld);
     assert_eq!(store.evictions(), [eviction]);
@@ -176,7 +175,7 @@ async fn tasks_that_were_spawned_hear_of_loss_and_of_release() {
 async fn a_release_that_comes_after_the_loss_is_an_error() {
     let (store, _, client) = cuttable();
     let guard = client.mutex("a").unwrap().acquire().await.unwrap();
-    let eviction = tenure_core::Eviction::new(guard.name().clone(), guard.owner(), "test");
+    let eviction = tenure_core::store::Eviction::new(guard.name().clone(), guard.owner(), "test");
     store.evict(&eviction).await.unwrap();
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);

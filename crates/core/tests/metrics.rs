@@ -10,9 +10,11 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store, WaitPolicy,
+};
 use tenure_core::{
-    Answer, Capabilities, Chaos, Claim, Client, Eviction, Faults, Finding, Guard, LockName,
-    LockState, MemoryStore, Options, Patience, Place, Released, Renewal, Result, Store,
+    Chaos, Client, Faults, Finding, Guard, LockName, LockState, MemoryStore, Options, Result,
 };
 
 /// Adds everything up by name; a gauge also remembers its peak.
@@ -149,10 +151,10 @@ impl Store for Frozen {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.0.claim(claim, patience).await
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        self.0.claim(claim, policy).await
     }
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.0.wait(claim, place).await
     }
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -171,8 +173,8 @@ impl Store for Frozen {
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.0.evict(eviction).await
     }
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.examine().await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        self.0.diagnose().await
     }
 }
 

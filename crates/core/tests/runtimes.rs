@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Client, ErrorKind, Guard, LossReason, MemoryStore, Options, Store};
+use tenure_core::store::Store;
+use tenure_core::{Client, ErrorKind, Guard, LossReason, MemoryStore, Options};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_millis(400);
@@ -67,7 +68,7 @@ fn a_lock_is_renewed_and_its_loss_is_told_after_the_runtime_that_took_it_has_end
     std::thread::sleep(TTL * 3);
     assert!(guard.is_valid());
 
-    let eviction = tenure_core::Eviction::new(guard.name().clone(), guard.owner(), "test");
+    let eviction = tenure_core::store::Eviction::new(guard.name().clone(), guard.owner(), "test");
     let other = runtime();
     other.block_on(store.evict(&eviction)).unwrap();
     let lost = async { tokio::time::timeout(Duration::from_secs(20), guard.lost()).await };

@@ -7,10 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, Grant, Moment, QueueTicket, Released, Renewal,
+    Store, WaitPolicy,
+};
 use tenure_core::{
-    Answer, Capabilities, Chaos, Claim, Client, Effect, Error, ErrorKind, Eviction, Faults,
-    Finding, Grant, Guard, LockName, LockState, LossReason, MemoryStore, Moment, Options, Patience,
-    Place, Released, Renewal, Result, Store,
+    Chaos, Client, Effect, Error, ErrorKind, Faults, Finding, Guard, LockName, LockState,
+    LossReason, MemoryStore, Options, Result,
 };
 use tokio::task::JoinHandle;
 
@@ -166,7 +169,7 @@ struct Scripted {
     /// The calls that were refused.
     refused: parking_lot::Mutex<Vec<&'static str>>,
     /// What each claim asked for.
-    claims: parking_lot::Mutex<Vec<Patience>>,
+    claims: parking_lot::Mutex<Vec<WaitPolicy>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -196,21 +199,21 @@ impl Store for Scripted {
     fn capabilities(&self) -> Capabilities {
         MemoryStore::new().capabilities()
     }
-    async fn claim(&self, _: &Claim, patience: Patience) -> Result<Answer> {
-        self.claims.lock().push(patience);
+    async fn claim(&self, _: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        self.claims.lock().push(policy);
         let script = *self.script.lock();
         match script {
             Script::Refuse => self.refuse("claim"),
             Script::Hang => std::future::pending().await,
-            Script::Queue { .. } => Ok(Answer::Queued(Place::default())),
+            Script::Queue { .. } => Ok(ClaimOutcome::Queued(QueueTicket::default())),
         }
     }
-    async fn wait(&self, _: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, _: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         let script = *self.script.lock();
         if let Script::Queue { news_after } = script {
             tokio::time::sleep(news_after).await;
         }
-        Ok(Answer::Queued(*place))
+        Ok(ClaimOutcome::Queued(*place))
     }
     async fn renew(&self, _: &Claim) -> Result<Renewal> {
         self.refuse("renew")
@@ -227,8 +230,8 @@ impl Store for Scripted {
     async fn evict(&self, _: &Eviction) -> Result<Released> {
         self.refuse("evict")
     }
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.refuse("examine")
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        self.refuse("diagnose")
     }
 }
 
@@ -316,8 +319,8 @@ async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
     assert!(mutex.acquire_within(Duration::from_secs(9)).await.is_err());
     assert!(mutex.try_acquire().await.is_err());
     let (lease, poll) = (Duration::from_secs(17), Duration::from_secs(5));
-    let place = Patience::Queue { lease, poll };
-    assert_eq!(*store.claims.lock(), [place, place, Patience::None]);
+    let place = WaitPolicy::Queue { lease, poll };
+    assert_eq!(*store.claims.lock(), [place, place, WaitPolicy::NoWait]);
 }
 
 #[tokio::test]
@@ -330,7 +333,7 @@ async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_
             let client = client.with_call_timeout(call_timeout).unwrap();
             let options = Options::new().ttl(ttl).poll_cap(hour);
             client.mutex("a").unwrap().with(options).acquire().await.unwrap_err();
-            let Patience::Queue { lease, poll } = store.claims.lock()[0] else {
+            let WaitPolicy::Queue { lease, poll } = store.claims.lock()[0] else {
                 panic!("no place")
             };
             assert!(lease <= longest, "{lease:?} for a TTL of {ttl:?}");
@@ -355,14 +358,14 @@ impl Store for Limited {
     fn longest_ttl(&self) -> Option<Duration> {
         Some(Self::LONGEST)
     }
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         if claim.ttl > Self::LONGEST {
             let why = format!("ask for at most {:?}", Self::LONGEST);
             return Err(Error::new(ErrorKind::Invalid, "acquire", why));
         }
-        self.0.claim(claim, patience).await
+        self.0.claim(claim, policy).await
     }
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.0.wait(claim, place).await
     }
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -380,8 +383,8 @@ impl Store for Limited {
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.0.evict(eviction).await
     }
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.examine().await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        self.0.diagnose().await
     }
 }
 
@@ -455,17 +458,17 @@ impl Store for Forgetful {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        let answer = self.0.claim(claim, patience).await?;
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        let answer = self.0.claim(claim, policy).await?;
         let late = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         match answer {
-            Answer::Granted(grant) if late => {
-                Ok(Answer::Granted(Grant { since: Some(Moment::default()), ..grant }))
+            ClaimOutcome::Granted(grant) if late => {
+                Ok(ClaimOutcome::Granted(Grant { since: Some(Moment::default()), ..grant }))
             }
             answer => Ok(answer),
         }
     }
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.0.wait(claim, place).await
     }
     async fn renew(&self, _: &Claim) -> Result<Renewal> {
@@ -483,8 +486,8 @@ impl Store for Forgetful {
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.0.evict(eviction).await
     }
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.examine().await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        self.0.diagnose().await
     }
 }
 

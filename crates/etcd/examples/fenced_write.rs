@@ -9,7 +9,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tenure_core::{Client, Eviction, Fence};
+use tenure_core::store::Eviction;
+use tenure_core::{Client, Fence};
 use tenure_etcd::{EtcdConfig, EtcdStore, etcdctl};
 
 #[tokio::main]

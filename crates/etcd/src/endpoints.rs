@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Background, Error, ErrorKind, Moment, Result, now};
+use tenure_core::store::{Background, Moment, now};
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Password, Tls};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Mutex as Turn, Notify};

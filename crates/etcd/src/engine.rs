@@ -8,10 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use tenure_core::{
-    Background, Claim, Error, ErrorKind, Eviction, Fence, Fencing, Finding, LockName, Moment,
-    Result, Store, Token, now,
-};
+use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store, now};
+use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Result, Token};
 use tenure_ordered::{
     Change, Details, Engine, Entered, Entry, Listing, OrderedStore, Session, Watching, with_loss,
 };

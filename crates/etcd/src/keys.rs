@@ -1,6 +1,7 @@
 //! The names of keys, such that no lock's keys are among another's.
 
-use tenure_core::{Claim, LockName, Mode, OwnerId};
+use tenure_core::store::Claim;
+use tenure_core::{LockName, Mode, OwnerId};
 
 /// How keys are named on one store.
 #[derive(Clone, Debug)]
@@ -126,7 +127,7 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 mod tests {
     use std::time::Duration;
 
-    use tenure_core::Origin;
+    use tenure_core::store::Origin;
 
     use super::*;
 

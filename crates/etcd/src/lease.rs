@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tenure_core::{Background, Moment, Result, now};
+use tenure_core::Result;
+use tenure_core::store::{Background, Moment, now};
 use tenure_ordered::Session;
 use tokio::sync::{Mutex as Turn, watch};
 use tonic::{Code, Status};

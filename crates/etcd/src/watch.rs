@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures_util::stream::poll_fn;
 use parking_lot::Mutex;
-use tenure_core::{Background, Error, ErrorKind, Result};
+use tenure_core::store::Background;
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::{Change, Watching};
 use tokio::sync::{Notify, mpsc, watch};
 

@@ -7,7 +7,8 @@ mod common;
 use std::time::Duration;
 
 use common::{client, config_of};
-use tenure_core::{Client, Error, ErrorKind, Eviction, Options};
+use tenure_core::store::Eviction;
+use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
 use tenure_testkit::{Certificates, EtcdServer, GENEROUS, eventually};
 use tenure_trials::until_waiting;

@@ -1,16 +1,17 @@
-//! What a store finds when it examines real clusters.
+//! What a store finds when it diagnoses real clusters.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
 
 use common::{config, config_of, store};
-use tenure_core::{Finding, Severity, Store};
+use tenure_core::store::Store;
+use tenure_core::{Finding, Severity};
 use tenure_etcd::{EtcdConfig, EtcdStore};
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, eventually};
 
 async fn findings(config: &EtcdConfig) -> Vec<Finding> {
-    store(config).await.examine().await.unwrap()
+    store(config).await.diagnose().await.unwrap()
 }
 
 fn has(findings: &[Finding], severity: Severity, word: &str) -> bool {

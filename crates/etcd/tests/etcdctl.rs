@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{client, config_of, write_if};
-use tenure_core::{Client, ErrorKind, Eviction, Mode, Options, Origin, Released};
+use tenure_core::store::{Eviction, Origin, Released};
+use tenure_core::{Client, ErrorKind, Mode, Options};
 use tenure_etcd::{EtcdStore, etcdctl};
 use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
 use tenure_trials::until_waiting;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{client, config, config_of, connect};
-use tenure_core::{Answer, ErrorKind, Guard, LossReason, Options, Patience, Store, now};
+use tenure_core::store::{ClaimOutcome, Store, WaitPolicy, now};
+use tenure_core::{ErrorKind, Guard, LossReason, Options};
 use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::{ELECTION, claim, members, until_waiting, ways};
@@ -56,19 +57,19 @@ on_servers! {
             config.timeout = Duration::from_secs(4);
             let store = Arc::new(EtcdStore::connect(config).await.unwrap());
             let before = claim("a", ttl);
-            store.claim(&before, Patience::None).await.unwrap();
+            store.claim(&before, WaitPolicy::NoWait).await.unwrap();
             store.release(&before).await.unwrap();
             cluster.members()[leader].stop().unwrap();
             tokio::time::sleep(Duration::from_secs(7)).await;
             let claimed = claim("a", ttl);
             let claiming = tokio::spawn({
                 let (store, claimed) = (Arc::clone(&store), claimed.clone());
-                async move { store.claim(&claimed, Patience::None).await }
+                async move { store.claim(&claimed, WaitPolicy::NoWait).await }
             });
             tokio::time::sleep(Duration::from_millis(300)).await;
             cluster.members()[leader].cont().unwrap();
             let answer = claiming.await.unwrap().unwrap();
-            let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+            let ClaimOutcome::Granted(grant) = answer else { panic!("{answer:?}") };
             let other = &cluster.members()[(leader + 1) % 3];
             let key = format!("tenure/a/{}", claimed.owner);
             let fields = other.control(&["get", &key, "--write-out=fields"]).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{config, config_of, store, write_if};
 use futures_util::FutureExt;
-use tenure_core::{Answer, Eviction, Patience, Released, Renewal, Store, now};
+use tenure_core::store::{ClaimOutcome, Eviction, Released, Renewal, Store, WaitPolicy, now};
 use tenure_testkit::{EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::claim;
 
@@ -32,8 +32,8 @@ on_servers! {
         let (forgotten, kept) = (claim("forgotten", TTL), claim("kept", TTL));
         let began = now();
         for claim in [&forgotten, &kept] {
-            let answer = store.claim(claim, Patience::None).await.unwrap();
-            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            let answer = store.claim(claim, WaitPolicy::NoWait).await.unwrap();
+            assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
         }
         assert_eq!(leases(&server).len(), 1, "both hang on one lease");
         let ended = || async {
@@ -54,19 +54,19 @@ on_servers! {
         let store = store(&config_of(&server)).await;
         let long = Duration::from_secs(60);
         let [holder, dead, alive] = [(); 3].map(|()| claim("a", long));
-        let patience = Patience::queue(TTL);
-        store.claim(&holder, patience).await.unwrap();
-        store.claim(&dead, patience).await.unwrap();
+        let policy = WaitPolicy::queue(TTL);
+        store.claim(&holder, policy).await.unwrap();
+        store.claim(&dead, policy).await.unwrap();
         let alone = || async {
-            let answer = store.claim(&alive, patience).await.unwrap();
-            assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+            let answer = store.claim(&alive, policy).await.unwrap();
+            assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}");
             store.inspect(&holder.name).await.unwrap().waiters.len() == 1
         };
         assert!(!alone().await, "both wait");
         assert!(eventually(GENEROUS, alone).await, "a dead waiter stays in line");
         assert_eq!(store.release(&holder).await.unwrap(), Released::Released);
         let granted = || async {
-            matches!(store.claim(&alive, patience).await.unwrap(), Answer::Granted(_))
+            matches!(store.claim(&alive, policy).await.unwrap(), ClaimOutcome::Granted(_))
         };
         assert!(eventually(GENEROUS, granted).await);
     }
@@ -83,11 +83,11 @@ on_servers! {
         let store = store(&config).await;
         let ttl = Duration::from_secs(20);
         let kept = claim("kept", ttl);
-        store.claim(&kept, Patience::None).await.unwrap();
+        store.claim(&kept, WaitPolicy::NoWait).await.unwrap();
         for round in 0..5 {
             let late = claim("late", ttl);
             server.stop().unwrap();
-            let error = store.claim(&late, Patience::None).await.unwrap_err();
+            let error = store.claim(&late, WaitPolicy::NoWait).await.unwrap_err();
             assert!(error.is_transient(), "{error}");
             let released = store.release(&late);
             server.cont().unwrap();
@@ -124,10 +124,10 @@ on_servers! {
         let store = store(&config).await;
         let ttl = Duration::from_secs(60);
         let (kept, late) = (claim("kept", ttl), claim("late", ttl));
-        store.claim(&kept, Patience::None).await.unwrap();
+        store.claim(&kept, WaitPolicy::NoWait).await.unwrap();
         let (fence, revision) = last_written(&server, "tenure/%fence/");
         server.stop().unwrap();
-        let unanswered = store.claim(&late, Patience::queue(TTL)).await;
+        let unanswered = store.claim(&late, WaitPolicy::queue(TTL)).await;
         server.cont().unwrap();
         assert!(unanswered.is_err());
         let released = || async { store.release(&late).await.is_ok() };
@@ -142,8 +142,8 @@ on_servers! {
         let (_, moved) = last_written(&server, "tenure/%fence/");
         assert!(arrive(&moved), "the comparison is not what kept it out");
         let next = claim("next", ttl);
-        let answer = store.claim(&next, Patience::None).await.unwrap();
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        let answer = store.claim(&next, WaitPolicy::NoWait).await.unwrap();
+        assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     }
 }
 
@@ -152,7 +152,7 @@ on_servers! {
         let server = EtcdServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         let short = claim("short", Duration::from_millis(400));
-        let Answer::Granted(grant) = store.claim(&short, Patience::None).await.unwrap() else {
+        let ClaimOutcome::Granted(grant) = store.claim(&short, WaitPolicy::NoWait).await.unwrap() else {
             panic!("it is free")
         };
         assert!(grant.since.unwrap() <= now());
@@ -171,7 +171,7 @@ on_servers! {
         let (short, long) = (Duration::from_millis(2_100), Duration::from_millis(2_900));
         let (late, kept) = (claim("late", short), claim("kept", long));
         for claim in [&late, &kept] {
-            store.claim(claim, Patience::None).await.unwrap();
+            store.claim(claim, WaitPolicy::NoWait).await.unwrap();
         }
         assert_eq!(leases(&server).len(), 1, "both hang on one lease");
         tokio::time::sleep(short / 2).await;
@@ -192,19 +192,19 @@ on_servers! {
         let store = Arc::new(store(&config).await);
         let ttl = Duration::from_secs(8);
         let (first, second) = (claim("first", ttl), claim("second", ttl));
-        store.claim(&first, Patience::None).await.unwrap();
+        store.claim(&first, WaitPolicy::NoWait).await.unwrap();
         store.release(&first).await.unwrap();
         // Old enough that it is asked for a sign of life.
         tokio::time::sleep(ttl / 3).await;
         proxy.set(Way::Shut);
         let claiming = tokio::spawn({
             let (store, second) = (Arc::clone(&store), second.clone());
-            async move { store.claim(&second, Patience::None).await }
+            async move { store.claim(&second, WaitPolicy::NoWait).await }
         });
         tokio::time::sleep(config.timeout / 4).await;
-        store.tidy().await;
+        store.close_idle().await;
         let answer = claiming.await.unwrap().unwrap();
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
         assert_eq!(store.renew(&second).await.unwrap(), Renewal::Renewed, "it went with the lease");
         assert_eq!(leases(&server).len(), 1);
     }
@@ -216,11 +216,11 @@ on_servers! {
         let server = EtcdServer::start(&[]).unwrap();
         let [store, other] = [store(&config_of(&server)).await, store(&config_of(&server)).await];
         let taken = claim("taken", TTL);
-        store.claim(&taken, Patience::None).await.unwrap();
+        store.claim(&taken, WaitPolicy::NoWait).await.unwrap();
         let order = Eviction::new(taken.name.clone(), taken.owner, "test");
         assert_eq!(other.evict(&order).await.unwrap(), Released::Released);
         assert_eq!(store.release(&taken).await.unwrap(), Released::NotHeld);
-        store.tidy().await;
+        store.close_idle().await;
         assert_eq!(leases(&server).len(), 0);
     }
 }
@@ -233,15 +233,15 @@ on_servers! {
         let store = Arc::new(store(&config_of(&server)).await);
         let ttl = Duration::from_secs(24);
         let [held, left_alone, next] = ["held", "left alone", "next"].map(|name| claim(name, ttl));
-        store.claim(&held, Patience::None).await.unwrap();
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap();
         tokio::time::sleep(ttl.mul_f64(0.26)).await;
-        let mut idle = pin!(store.claim(&left_alone, Patience::None));
+        let mut idle = pin!(store.claim(&left_alone, WaitPolicy::NoWait));
         assert!(idle.as_mut().now_or_never().is_none());
         let renewed = tokio::time::timeout(GENEROUS, store.renew(&held)).await;
         assert_eq!(renewed.expect("the renewal waits for it").unwrap(), Renewal::Renewed);
-        let answer = tokio::time::timeout(GENEROUS, store.claim(&next, Patience::None)).await;
+        let answer = tokio::time::timeout(GENEROUS, store.claim(&next, WaitPolicy::NoWait)).await;
         let answer = answer.expect("the next claim waits for it").unwrap();
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
-        assert!(matches!(idle.await.unwrap(), Answer::Granted(_)));
+        assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
+        assert!(matches!(idle.await.unwrap(), ClaimOutcome::Granted(_)));
     }
 }

@@ -7,7 +7,8 @@ mod common;
 use std::time::Duration;
 
 use common::{client, config_of, store};
-use tenure_core::{Eviction, Options};
+use tenure_core::Options;
+use tenure_core::store::Eviction;
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
 use tenure_trials::{news, until_waiting};
 

@@ -8,9 +8,8 @@ mod common;
 use std::time::Duration;
 
 use common::{client, config, config_of, store};
-use tenure_core::{
-    Answer, Client, ErrorKind, Guard, Moment, Options, Patience, Renewal, Result, Store, now,
-};
+use tenure_core::store::{ClaimOutcome, Moment, Renewal, Store, WaitPolicy, now};
+use tenure_core::{Client, ErrorKind, Guard, Options, Result};
 use tenure_testkit::{Ensemble, EtcdServer, GENEROUS, Proxy, eventually};
 use tenure_trials::outages::{self, CALL_TIMEOUT};
 use tenure_trials::{ELECTION, claim, until_waiting};
@@ -177,8 +176,8 @@ on_servers! {
         config.timeout = GENEROUS;
         let store = store(&config).await;
         let held = claim("a", Duration::from_secs(60));
-        let answer = store.claim(&held, Patience::None).await.unwrap();
-        let Answer::Granted(first) = answer else { panic!("{answer:?}") };
+        let answer = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
+        let ClaimOutcome::Granted(first) = answer else { panic!("{answer:?}") };
         proxy.keep();
         // Sent, and no answer comes.
         let late = tokio::time::timeout(2 * CALL_TIMEOUT, store.release(&held)).await;
@@ -186,8 +185,8 @@ on_servers! {
         proxy.cut();
         let released = || async { store.release(&held).await.is_ok() };
         assert!(eventually(GENEROUS, released).await);
-        let answer = store.claim(&held, Patience::None).await.unwrap();
-        let Answer::Granted(second) = answer else { panic!("{answer:?}") };
+        let answer = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
+        let ClaimOutcome::Granted(second) = answer else { panic!("{answer:?}") };
         assert!(second.token > first.token, "it is a new hold");
         assert!(eventually(GENEROUS, || async { proxy.deliver() }).await, "nothing was late");
         assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);

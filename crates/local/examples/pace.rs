@@ -7,7 +7,8 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Answer, Claim, Clock, LockName, Mode, Origin, OwnerId, Patience, Store};
+use tenure_core::store::{Claim, ClaimOutcome, Clock, Origin, Store, WaitPolicy};
+use tenure_core::{LockName, Mode, OwnerId};
 use tenure_local::LocalStore;
 
 const TURNS: usize = 500;
@@ -34,7 +35,7 @@ async fn alone(store: &LocalStore) -> Result<(), Box<dyn std::error::Error>> {
     let rounds = 1_000_000;
     let started = Instant::now();
     for _ in 0..rounds {
-        std::hint::black_box(tenure_core::now());
+        std::hint::black_box(tenure_core::store::now());
     }
     let each = started.elapsed().as_nanos() / rounds;
     println!("reading the clock: {each} ns");
@@ -44,7 +45,7 @@ async fn alone(store: &LocalStore) -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..rounds / 1_000 {
             let started = Instant::now();
             for _ in 0..1_000 {
-                store.claim(&claim, Patience::None).await?;
+                store.claim(&claim, WaitPolicy::NoWait).await?;
                 store.release(&claim).await?;
             }
             batches.push(started.elapsed().as_nanos() / 1_000);
@@ -66,7 +67,7 @@ async fn beside_another(store: &LocalStore) -> Result<(), Box<dyn std::error::Er
     let mut times = Vec::new();
     for _ in 0..500_000 {
         let started = Instant::now();
-        store.claim(&claim, Patience::None).await?;
+        store.claim(&claim, WaitPolicy::NoWait).await?;
         store.release(&claim).await?;
         times.push(started.elapsed());
     }
@@ -89,7 +90,7 @@ async fn deaths(
         while store.list("mortal").await?.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let Answer::Queued(place) = store.claim(&claim, queue()).await? else {
+        let ClaimOutcome::Queued(place) = store.claim(&claim, queue()).await? else {
             continue;
         };
         let waiting = tokio::spawn({
@@ -100,7 +101,7 @@ async fn deaths(
         let killed = Instant::now();
         holder.kill()?;
         let (answer, went_on) = waiting.await?;
-        if matches!(answer?, Answer::Granted(_)) {
+        if matches!(answer?, ClaimOutcome::Granted(_)) {
             delays.push(went_on - killed);
         }
         store.release(&claim).await?;
@@ -115,16 +116,16 @@ async fn peer(part: &str, store: &LocalStore) -> Result<(), Box<dyn std::error::
     match part {
         "rally" => rally(store).await.map(drop),
         "hold" => {
-            store.claim(&claim("mortal")?, Patience::None).await?;
+            store.claim(&claim("mortal")?, WaitPolicy::NoWait).await?;
             tokio::time::sleep(Duration::from_secs(20)).await;
             Ok(())
         }
         _ => {
-            store.claim(&claim("theirs too")?, Patience::None).await?;
+            store.claim(&claim("theirs too")?, WaitPolicy::NoWait).await?;
             let claim = claim("theirs")?;
             let end = Instant::now() + Duration::from_secs(20);
             while Instant::now() < end {
-                store.claim(&claim, Patience::None).await?;
+                store.claim(&claim, WaitPolicy::NoWait).await?;
                 store.release(&claim).await?;
             }
             Ok(())
@@ -149,14 +150,14 @@ async fn rally(store: &LocalStore) -> Result<Vec<Duration>, Box<dyn std::error::
     for _ in 0..TURNS {
         let claim = claim("rally")?;
         let mut answer = store.claim(&claim, queue()).await?;
-        while let Answer::Queued(place) = answer {
+        while let ClaimOutcome::Queued(place) = answer {
             let again = Duration::from_millis(100);
             answer = match tokio::time::timeout(again, store.wait(&claim, &place)).await {
-                Ok(Ok(Answer::Granted(grant))) => {
+                Ok(Ok(ClaimOutcome::Granted(grant))) => {
                     // The grant is dated by whoever handed the lock over, on the same clock.
                     let since = grant.since.unwrap_or_default();
                     delays.push(Clock::Monotonic.now().since(since));
-                    Answer::Granted(grant)
+                    ClaimOutcome::Granted(grant)
                 }
                 _ => store.claim(&claim, queue()).await?,
             };
@@ -180,6 +181,6 @@ fn claim(name: &str) -> Result<Claim, tenure_core::Error> {
     })
 }
 
-const fn queue() -> Patience {
-    Patience::queue(Duration::from_secs(5))
+const fn queue() -> WaitPolicy {
+    WaitPolicy::queue(Duration::from_secs(5))
 }

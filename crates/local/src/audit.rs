@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use tenure_core::Eviction;
+use tenure_core::store::Eviction;
 
 use crate::access::Access;
 use crate::fault::{Fault, Result};

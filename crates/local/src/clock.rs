@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use tenure_core::{Clock, ErrorKind};
+use tenure_core::ErrorKind;
+use tenure_core::store::Clock;
 
 use crate::fault::{Fault, Result};
 

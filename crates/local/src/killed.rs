@@ -13,7 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Answer, Claim, LockName, Mode, Origin, OwnerId, Patience, Released, Store};
+use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Store, WaitPolicy};
+use tenure_core::{LockName, Mode, OwnerId};
 use tenure_proto::Occupancy;
 
 use crate::check::check;
@@ -82,9 +83,9 @@ impl Kill {
 }
 
 const LONG: Duration = Duration::from_secs(600);
-const QUEUE: Patience = Patience::queue(LONG);
+const QUEUE: WaitPolicy = WaitPolicy::queue(LONG);
 /// A place in line that has ended as soon as it is taken: a waiter that stands still.
-const LAPSED: Patience = Patience::queue(Duration::ZERO);
+const LAPSED: WaitPolicy = WaitPolicy::queue(Duration::ZERO);
 
 struct Scene {
     victim: LocalStore,
@@ -231,7 +232,7 @@ impl Scene {
         while !waiting.is_empty() {
             let mut served = Vec::new();
             for claim in &waiting {
-                if let Answer::Granted(grant) = store.claim(claim, QUEUE).await.unwrap() {
+                if let ClaimOutcome::Granted(grant) = store.claim(claim, QUEUE).await.unwrap() {
                     tokens.push(grant.token.unwrap());
                     served.push(claim.owner);
                 }
@@ -248,7 +249,9 @@ impl Scene {
         }
         for name in self.locks() {
             let next = claim_on(&name, Mode::Exclusive);
-            let Answer::Granted(grant) = store.claim(&next, Patience::None).await.unwrap() else {
+            let ClaimOutcome::Granted(grant) =
+                store.claim(&next, WaitPolicy::NoWait).await.unwrap()
+            else {
                 panic!("{step}: {name} is not free in the end");
             };
             assert!(tokens.iter().all(|token| Some(*token) < grant.token), "{step}");

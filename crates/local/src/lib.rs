@@ -59,7 +59,7 @@ mod audit;
 mod check;
 mod clock;
 mod death;
-mod examine;
+mod diagnose;
 mod fault;
 mod files;
 mod gate;

@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Claim, ErrorKind, LockName, Mode, Origin, OwnerId, Patience, Released, Store,
-};
+use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Store, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode, OwnerId};
 
 use crate::layout::*;
 use crate::line::bucket_of;
@@ -26,8 +25,8 @@ fn exclusive(lock: &str) -> Claim {
 
 async fn hold(store: &LocalStore, lock: &str) -> Claim {
     let claim = exclusive(lock);
-    let answer = store.claim(&claim, Patience::None).await.unwrap();
-    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    let answer = store.claim(&claim, WaitPolicy::NoWait).await.unwrap();
+    assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     claim
 }
 
@@ -68,18 +67,22 @@ impl Scene {
         assert_eq!(fault.kind(), ErrorKind::Damaged, "it does not even wait at the gate");
         drop(inside);
         for n in 0..200 {
-            let refused = self.broken.claim(&exclusive(&format!("many/{n}")), Patience::None).await;
+            let refused =
+                self.broken.claim(&exclusive(&format!("many/{n}")), WaitPolicy::NoWait).await;
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::Damaged);
         }
         self.healthy.check().unwrap();
         let store = &self.broken;
         let results = [
-            store.claim(&exclusive("held by the healthy store"), Patience::None).await.map(drop),
+            store
+                .claim(&exclusive("held by the healthy store"), WaitPolicy::NoWait)
+                .await
+                .map(drop),
             store.release(&self.held_by_broken).await.map(drop),
             store.renew(&self.held_by_broken).await.map(drop),
             store.list("").await.map(drop),
             store.check().map(drop),
-            store.examine().await.map(drop),
+            store.diagnose().await.map(drop),
         ];
         for result in results {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::Damaged);
@@ -110,7 +113,7 @@ impl Scene {
 async fn a_store_that_lost_a_page_of_buckets_leaves_the_table_alone() {
     let scene = Scene::new().await;
     scene.lose(bucket_page("first"));
-    let refused = scene.broken.claim(&exclusive("first"), Patience::None).await;
+    let refused = scene.broken.claim(&exclusive("first"), WaitPolicy::NoWait).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Damaged);
     scene.use_broken().await;
     scene.verify().await;
@@ -130,7 +133,7 @@ async fn a_lock_on_a_lost_page_is_not_reported_as_free() {
 async fn a_store_that_lost_the_page_of_the_gate_leaves_the_table_alone() {
     let scene = Scene::new().await;
     scene.lose(GATE);
-    let refused = scene.broken.claim(&exclusive("first"), Patience::None).await;
+    let refused = scene.broken.claim(&exclusive("first"), WaitPolicy::NoWait).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Damaged);
     scene.use_broken().await;
     scene.verify().await;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Claim, ErrorKind, Grant, Moment, OwnerId, Patience, Place, Released, Renewal, Token,
+use tenure_core::store::{
+    Claim, ClaimOutcome, Grant, Moment, QueueTicket, Released, Renewal, WaitPolicy,
 };
+use tenure_core::{ErrorKind, OwnerId, Token};
 
 use crate::fault::{Fault, Result};
 use crate::line::{GLANCE, Wake};
@@ -20,37 +21,37 @@ const SEARCHED: u32 = 4;
 pub(crate) type Outcome<T> = std::result::Result<T, (Fault, bool)>;
 
 impl Inner {
-    pub(crate) fn claim(&self, claim: &Claim, patience: Patience) -> Outcome<Answer> {
+    pub(crate) fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Outcome<ClaimOutcome> {
         if !claim.mode.is_sound() {
             let why = "a claim takes at least one permit, and at most as many as there are";
             return Err((Fault::new(ErrorKind::Invalid, why), false));
         }
         let name = Name::new(claim.name.as_str());
-        let asked = self.ask(claim, &name, patience)?;
+        let asked = self.ask(claim, &name, policy)?;
         if !asked.unseen {
             return Ok(asked.answer);
         }
-        let is_queued = matches!(asked.answer, Answer::Queued(_));
+        let is_queued = matches!(asked.answer, ClaimOutcome::Queued(_));
         let swept = self.sweep_all(&name, claim.mode).map_err(|(fault, _)| (fault, is_queued))?;
         if swept.removed {
-            return Ok(self.ask(claim, &name, patience)?.answer);
+            return Ok(self.ask(claim, &name, policy)?.answer);
         }
         Ok(match asked.answer {
-            Answer::Queued(mut place) => {
+            ClaimOutcome::Queued(mut place) => {
                 let until = |end: u64| Duration::from_nanos(end.saturating_sub(now()));
                 place.ask_again_in = swept.first_end.map(until).or(place.ask_again_in);
-                Answer::Queued(place)
+                ClaimOutcome::Queued(place)
             }
             other => other,
         })
     }
 
-    fn ask(&self, claim: &Claim, name: &Name<'_>, patience: Patience) -> Outcome<Asked> {
-        self.with_tokens(|| self.ask_once(claim, name, patience))
+    fn ask(&self, claim: &Claim, name: &Name<'_>, policy: WaitPolicy) -> Outcome<Asked> {
+        self.with_tokens(|| self.ask_once(claim, name, policy))
     }
 
     /// One change: admits the claim, queues it, or leaves it.
-    fn ask_once(&self, claim: &Claim, name: &Name<'_>, patience: Patience) -> Outcome<Asked> {
+    fn ask_once(&self, claim: &Claim, name: &Name<'_>, policy: WaitPolicy) -> Outcome<Asked> {
         let owner = owner_words(claim.owner);
         self.change(|txn, wakes| {
             let now = now();
@@ -62,7 +63,7 @@ impl Inner {
             };
             if let Some(known) = self.find_own(txn, &lock, owner)? {
                 if known.ends > now {
-                    return self.claim_again(txn, lock, known, claim, patience, wakes);
+                    return self.claim_again(txn, lock, known, claim, policy, wakes);
                 }
                 // What has ended is gone: the claim is a new one.
                 wakes.extend(txn.successor(&lock, &known)?);
@@ -80,7 +81,7 @@ impl Inner {
                 }
                 return Ok(Asked::of(granted(&holder)));
             }
-            let Patience::Queue { lease, .. } = patience else {
+            let WaitPolicy::Queue { lease, .. } = policy else {
                 txn.settle(&lock)?;
                 return Ok(Asked::busy(&lock));
             };
@@ -100,7 +101,7 @@ impl Inner {
         mut lock: Lock,
         mut known: Entry,
         claim: &Claim,
-        patience: Patience,
+        policy: WaitPolicy,
         wakes: &mut Vec<Wake>,
     ) -> Result<Asked> {
         let now = now();
@@ -114,7 +115,7 @@ impl Inner {
             txn.save_claim(&known)?;
             return Ok(Asked::of(granted(&known)));
         }
-        if let Patience::Queue { lease, .. } = patience {
+        if let WaitPolicy::Queue { lease, .. } = policy {
             known.ends = now.saturating_add(nanos(lease));
             txn.save_claim(&known)?;
         }
@@ -130,7 +131,7 @@ impl Inner {
         if known.before == 0 && txn.lacks_token() {
             return Err(Fault::no_token());
         }
-        if patience == Patience::None {
+        if policy == WaitPolicy::NoWait {
             wakes.extend(txn.successor(&lock, &known)?);
             txn.remove(&mut lock, &known)?;
             txn.admit(&mut lock, now, wakes)?;
@@ -285,18 +286,18 @@ impl Inner {
 /// ended.
 #[derive(Debug)]
 struct Asked {
-    answer: Answer,
+    answer: ClaimOutcome,
     unseen: bool,
 }
 
 impl Asked {
-    const fn of(answer: Answer) -> Self {
+    const fn of(answer: ClaimOutcome) -> Self {
         Self { answer, unseen: false }
     }
 
     const fn busy(lock: &Lock) -> Self {
         let unseen = lock.first_waiter == 0 && lock.holders > GLANCE;
-        Self { answer: Answer::Busy, unseen }
+        Self { answer: ClaimOutcome::Busy, unseen }
     }
 
     fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<Self> {
@@ -324,8 +325,8 @@ impl Txn<'_> {
     }
 }
 
-pub(crate) fn granted(holder: &Entry) -> Answer {
-    Answer::Granted(Grant {
+pub(crate) fn granted(holder: &Entry) -> ClaimOutcome {
+    ClaimOutcome::Granted(Grant {
         token: Some(Token::new(holder.token)),
         since: Some(Moment::from_nanos(holder.ends.saturating_sub(holder.ttl))),
     })
@@ -333,7 +334,7 @@ pub(crate) fn granted(holder: &Entry) -> Answer {
 
 /// The place of a waiter; for the head of the line, when the first of the holders' terms ends, as
 /// far as they are looked at.
-pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<Answer> {
+pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<ClaimOutcome> {
     let mut first_end: Option<u64> = None;
     let mut seen = 0;
     if lock.first_waiter == waiter.index {
@@ -343,7 +344,7 @@ pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Re
             Ok(seen < GLANCE)
         })?;
     }
-    Ok(Answer::Queued(Place {
+    Ok(ClaimOutcome::Queued(QueueTicket {
         ask_again_in: first_end.map(|end| Duration::from_nanos(end.saturating_sub(now))),
         tended: false,
         mark: crate::layout::pair(waiter.index, waiter.generation),

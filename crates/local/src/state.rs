@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{
-    Eviction, Holder, LockName, LockState, Origin, OwnerId, Released, Token, Waiter,
-};
+use tenure_core::store::{Eviction, Origin, Released};
+use tenure_core::{Holder, LockName, LockState, OwnerId, Token, Waiter};
 
 use crate::audit;
 use crate::fault::{Fault, Result};

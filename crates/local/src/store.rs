@@ -7,10 +7,11 @@ use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tenure_core::{
-    Answer, Capabilities, Claim, Eviction, Fencing, Finding, LockName, LockState, Patience, Place,
-    Released, Renewal, Result, Store,
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal, Store,
+    WaitPolicy,
 };
+use tenure_core::{Finding, LockName, LockState, Result};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
@@ -18,7 +19,7 @@ use tokio::task::AbortHandle;
 use crate::access::Access;
 use crate::clock::CLOCK;
 use crate::death::Watches;
-use crate::examine;
+use crate::diagnose;
 use crate::fault::{self, Fault};
 use crate::line::Wake;
 use crate::members::{IN_USE, OVERFLOW};
@@ -265,18 +266,18 @@ impl Store for LocalStore {
         capabilities
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
-        self.run("claim", &claim.name, |inner| inner.claim(claim, patience))
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        self.run("claim", &claim.name, |inner| inner.claim(claim, policy))
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.inner.listen_here();
         let subscription = self.inner.seats.subscribe(place.mark as u32);
         let mut _watching = Vec::new();
         loop {
             let look = self.run("wait for", &claim.name, |inner| inner.look(claim, place))?;
             match look {
-                Look::Answer(answer) => return Ok(answer),
+                Look::ClaimOutcome(answer) => return Ok(answer),
                 Look::Watch(members) => {
                     let watch = |member| Inner::watch(&self.inner, member);
                     _watching = members.into_iter().filter_map(watch).collect();
@@ -307,9 +308,9 @@ impl Store for LocalStore {
         self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(&self.inner)
-            .map_err(|fault| fault.during("examine the local store", self.dir()))
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        diagnose::diagnose(&self.inner)
+            .map_err(|fault| fault.during("diagnose the local store", self.dir()))
     }
 }
 

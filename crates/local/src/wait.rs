@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Answer, Claim, Place};
+use tenure_core::store::{Claim, ClaimOutcome, QueueTicket};
 
 use crate::fault::Fault;
 use crate::layout::{high, low};
@@ -16,35 +16,35 @@ const WATCHED: usize = 64;
 
 #[derive(Debug)]
 pub(crate) enum Look {
-    Answer(Answer),
+    ClaimOutcome(ClaimOutcome),
     /// Nothing yet: these members' deaths would be news.
     Watch(Vec<Member>),
 }
 
 impl Inner {
-    pub(crate) fn look(&self, claim: &Claim, place: &Place) -> Result<Look, (Fault, bool)> {
+    pub(crate) fn look(&self, claim: &Claim, place: &QueueTicket) -> Result<Look, (Fault, bool)> {
         let owner = owner_words(claim.owner);
         let mut is_head = false;
         let mut look = self.change(|txn, _| {
             let now = now();
             let known = txn.claim_at(low(place.mark), high(place.mark))?;
             let Some(known) = known.filter(|known| known.owner == owner && known.ends > now) else {
-                return Ok(Look::Answer(Answer::Queued(Place::default())));
+                return Ok(Look::ClaimOutcome(ClaimOutcome::Queued(QueueTicket::default())));
             };
             if known.holds {
-                return Ok(Look::Answer(granted(&known)));
+                return Ok(Look::ClaimOutcome(granted(&known)));
             }
             let lock = txn.lock(known.lock)?;
             let mut watched = Vec::new();
             if known.before == 0 {
                 if lock.room().admits(known.mode) {
                     // There was no token for it. Asking waits for one.
-                    let place = Place { ask_again_in: Some(Duration::ZERO), ..*place };
-                    return Ok(Look::Answer(Answer::Queued(place)));
+                    let place = QueueTicket { ask_again_in: Some(Duration::ZERO), ..*place };
+                    return Ok(Look::ClaimOutcome(ClaimOutcome::Queued(place)));
                 }
                 if place.ask_again_in.is_none() {
                     // It has become the head, and must know when to ask again.
-                    return queued(txn, &lock, &known, now).map(Look::Answer);
+                    return queued(txn, &lock, &known, now).map(Look::ClaimOutcome);
                 }
                 is_head = true;
             } else {

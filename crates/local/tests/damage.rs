@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use tenure_core::{Answer, ErrorKind, Mode, Patience, Store};
+use tenure_core::store::{ClaimOutcome, Store, WaitPolicy};
+use tenure_core::{ErrorKind, Mode};
 use tenure_local::{LocalStore, Setup};
 
 const BOOT: Setup = Setup { boot_id: Some([7; 16]), max_records: None, token_block: None };
@@ -35,8 +36,8 @@ async fn fill(store: &LocalStore) {
     let error = loop {
         assert!(claims.len() < 20_000, "it is never full");
         let claim = claim(&format!("many/{}", claims.len()), Mode::Shared);
-        match store.claim(&claim, Patience::None).await {
-            Ok(answer) => assert!(matches!(answer, Answer::Granted(_))),
+        match store.claim(&claim, WaitPolicy::NoWait).await {
+            Ok(answer) => assert!(matches!(answer, ClaimOutcome::Granted(_))),
             Err(error) => break error,
         }
         claims.push(claim);
@@ -44,7 +45,7 @@ async fn fill(store: &LocalStore) {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert_eq!(store.check().unwrap().holders, claims.len());
     store.release(&claims[0]).await.unwrap();
-    grant(store.claim(&exclusive("b"), Patience::None).await.unwrap());
+    grant(store.claim(&exclusive("b"), WaitPolicy::NoWait).await.unwrap());
     say(&format!("full {error}"));
 }
 
@@ -170,7 +171,7 @@ async fn use_everything(dir: &Path) -> tenure_core::Result<()> {
     let store = LocalStore::open_with(dir, BOOT)?;
     let claim = exclusive("b");
     let queued = store.claim(&claim, QUEUE).await;
-    let mut result = queued.map(|answer| assert!(matches!(answer, Answer::Queued(_))));
+    let mut result = queued.map(|answer| assert!(matches!(answer, ClaimOutcome::Queued(_))));
     let mut note = |outcome: tenure_core::Result<()>| {
         if outcome.is_err() {
             result = outcome;
@@ -181,10 +182,10 @@ async fn use_everything(dir: &Path) -> tenure_core::Result<()> {
     note(store.list("").await.map(drop));
     for lock in ["a", "b", "c"] {
         note(store.inspect(&name(lock)).await.map(drop));
-        let beside = store.claim(&exclusive(lock), Patience::None).await;
-        note(beside.map(|answer| assert_eq!(answer, Answer::Busy)));
+        let beside = store.claim(&exclusive(lock), WaitPolicy::NoWait).await;
+        note(beside.map(|answer| assert_eq!(answer, ClaimOutcome::Busy)));
     }
-    note(store.claim(&exclusive("d"), Patience::None).await.map(drop));
+    note(store.claim(&exclusive("d"), WaitPolicy::NoWait).await.map(drop));
     note(store.release(&claim).await.map(drop));
     note(store.check().map(drop));
     result

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::*;
-use tenure_core::{Answer, ErrorKind, Patience, Store};
+use tenure_core::ErrorKind;
+use tenure_core::store::{ClaimOutcome, Store, WaitPolicy};
 use tenure_local::LocalStore;
 use tenure_testkit::{GENEROUS, eventually};
 
@@ -50,12 +51,12 @@ fn child_entry() {
 /// Uses a table that was truncated, and says how that went.
 async fn go_on(store: &LocalStore) {
     let held = exclusive("a");
-    grant(store.claim(&held, Patience::None).await.unwrap());
+    grant(store.claim(&held, WaitPolicy::NoWait).await.unwrap());
     say("held");
     listen();
     let kind = |result: tenure_core::Result<()>| result.map_err(|error| error.kind());
     let outcomes = [
-        kind(store.claim(&exclusive("a"), Patience::None).await.map(drop)),
+        kind(store.claim(&exclusive("a"), WaitPolicy::NoWait).await.map(drop)),
         kind(store.claim(&exclusive("b"), QUEUE).await.map(drop)),
         kind(store.renew(&held).await.map(drop)),
         kind(store.inspect(&name("a")).await.map(drop)),
@@ -72,7 +73,7 @@ async fn churn(store: &LocalStore) {
     while listen() {
         let claims: Vec<_> = (0..200).map(|n| exclusive(&format!("many/{n}"))).collect();
         for claim in &claims {
-            grant(store.claim(claim, Patience::None).await.unwrap());
+            grant(store.claim(claim, WaitPolicy::NoWait).await.unwrap());
         }
         for claim in &claims {
             store.release(claim).await.unwrap();
@@ -120,13 +121,13 @@ const RECORDS: u64 = 8 * 25_600;
 fn others_find(idle: &LocalStore, length: u64) {
     let claim = |store: &LocalStore| {
         runtime()
-            .block_on(store.claim(&exclusive("a"), Patience::None))
+            .block_on(store.claim(&exclusive("a"), WaitPolicy::NoWait))
             .map_err(|error| error.kind())
     };
     let late = LocalStore::open(idle.dir()).map_err(|error| error.kind());
     assert_eq!(late.and_then(|late| claim(&late)), Err(ErrorKind::Damaged), "{length}");
     // The records that are left are still shared by those who had the table open.
-    let left = if length > RECORDS { Ok(Answer::Busy) } else { Err(ErrorKind::Damaged) };
+    let left = if length > RECORDS { Ok(ClaimOutcome::Busy) } else { Err(ErrorKind::Damaged) };
     assert_eq!(claim(idle), left, "{length}");
 }
 
@@ -279,7 +280,7 @@ async fn a_wake_up_for_a_process_that_died_does_not_kill_its_sender() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     for lock in ["x", "y"] {
-        grant(store.claim(&exclusive(lock), Patience::None).await.unwrap());
+        grant(store.claim(&exclusive(lock), WaitPolicy::NoWait).await.unwrap());
     }
     let mut sender = Peer::start("leave", dir.path());
     assert_eq!(sender.hear(), "queued");
@@ -313,7 +314,7 @@ async fn wake_ups_for_many_processes_keep_few_descriptors_open() {
     let before = open_files(&fifos);
     for (n, other) in others.iter().enumerate() {
         let (ours, theirs) = (exclusive(&n.to_string()), exclusive(&n.to_string()));
-        grant(store.claim(&ours, Patience::None).await.unwrap());
+        grant(store.claim(&ours, WaitPolicy::NoWait).await.unwrap());
         place(other.claim(&theirs, QUEUE).await.unwrap());
         store.release(&ours).await.unwrap();
         acquire(other, &theirs).await;
@@ -330,7 +331,7 @@ async fn the_processes_watched_at_a_time_are_limited_and_let_go_afterwards() {
     let mut waiting = Vec::new();
     for (n, other) in others.iter().enumerate() {
         let (ours, theirs) = (exclusive(&n.to_string()), exclusive(&n.to_string()));
-        grant(other.claim(&theirs, Patience::None).await.unwrap());
+        grant(other.claim(&theirs, WaitPolicy::NoWait).await.unwrap());
         let store = store.clone();
         waiting.push(tokio::spawn(async move { acquire(&store, &ours).await }));
     }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use tenure_core::{Answer, Client, Clock, ErrorKind, Options, Patience, Store};
+use tenure_core::store::{ClaimOutcome, Clock, Store, WaitPolicy};
+use tenure_core::{Client, ErrorKind, Options};
 use tenure_local::{LocalStore, Setup};
 use tenure_testkit::{GENEROUS, eventually};
 
@@ -34,8 +35,8 @@ fn child_entry() {
             Ok(store) => store,
             Err(error) => return say(&format!("refused {:?} {error}", error.kind())),
         };
-        match store.claim(&exclusive("a"), Patience::None).await.unwrap() {
-            Answer::Granted(grant) => say(&format!("held {}", grant.token.unwrap())),
+        match store.claim(&exclusive("a"), WaitPolicy::NoWait).await.unwrap() {
+            ClaimOutcome::Granted(grant) => say(&format!("held {}", grant.token.unwrap())),
             _ => say("busy"),
         }
         listen();
@@ -151,7 +152,7 @@ async fn a_table_of_another_version_is_replaced_as_soon_as_no_process_uses_it() 
         assert!(error.to_string().contains("same version"), "{error}");
         holder.kill();
         let store = LocalStore::open_with(dir.path(), boot(next)).unwrap();
-        let second = token(store.claim(&exclusive("a"), Patience::None).await.unwrap());
+        let second = token(store.claim(&exclusive("a"), WaitPolicy::NoWait).await.unwrap());
         assert!(first < second.get(), "tokens go on");
     }
 }
@@ -187,7 +188,7 @@ async fn renew(dir: &Path) {
     let store = LocalStore::open(dir).unwrap();
     let raw = exclusive("raw");
     let before = Clock::Monotonic.now();
-    let since = grant(store.claim(&raw, Patience::None).await.unwrap()).since.unwrap();
+    let since = grant(store.claim(&raw, WaitPolicy::NoWait).await.unwrap()).since.unwrap();
     let by_clock = since >= before && since <= Clock::Monotonic.now();
     let client = Client::new(Arc::new(store.clone())).unwrap();
     let ttl = Duration::from_secs(6);
@@ -226,6 +227,9 @@ async fn a_symbolic_link_leads_to_the_same_locks() {
     std::os::unix::fs::symlink(&real, &link).unwrap();
     let linked = LocalStore::open(&link).unwrap();
     let held = exclusive("a");
-    token(store.claim(&held, Patience::None).await.unwrap());
-    assert_eq!(linked.claim(&exclusive("a"), Patience::None).await.unwrap(), Answer::Busy);
+    token(store.claim(&held, WaitPolicy::NoWait).await.unwrap());
+    assert_eq!(
+        linked.claim(&exclusive("a"), WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Busy
+    );
 }

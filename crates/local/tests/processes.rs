@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use common::*;
 use rustix::process::Signal;
-use tenure_core::{Answer, Mode, Patience, Released, Store};
+use tenure_core::Mode;
+use tenure_core::store::{ClaimOutcome, Released, Store, WaitPolicy};
 use tenure_local::LocalStore;
 
 /// Not a test of its own: what the processes started by the tests below do.
@@ -42,7 +43,7 @@ fn child_entry() {
 async fn hold(store: &LocalStore, lock: &str, ttl: Duration) {
     let mut claim = exclusive(lock);
     claim.ttl = ttl;
-    grant(store.claim(&claim, Patience::None).await.unwrap());
+    grant(store.claim(&claim, WaitPolicy::NoWait).await.unwrap());
     say("held");
     while listen() {
         store.release(&claim).await.unwrap();
@@ -53,7 +54,7 @@ async fn hold(store: &LocalStore, lock: &str, ttl: Duration) {
 async fn hold_permit(store: &LocalStore) {
     let of = std::env::var("TENURE_TEST_PERMITS").unwrap().parse().unwrap();
     let claim = claim("pool", Mode::Permits { take: 1, of });
-    grant(store.claim(&claim, Patience::None).await.unwrap());
+    grant(store.claim(&claim, WaitPolicy::NoWait).await.unwrap());
     say("held");
     listen();
 }
@@ -71,7 +72,7 @@ async fn wait(store: &LocalStore) {
 async fn hold_many(store: &LocalStore) {
     for n in 0..5_000 {
         let claim = claim(&format!("many/{n}"), Mode::Shared);
-        grant(store.claim(&claim, Patience::None).await.unwrap());
+        grant(store.claim(&claim, WaitPolicy::NoWait).await.unwrap());
     }
     for _ in 0..5_000 {
         place(store.claim(&exclusive("a"), QUEUE).await.unwrap());
@@ -110,7 +111,7 @@ async fn churn(store: &LocalStore, dir: &Path) {
         let shared = claim("readers", Mode::Shared);
         let permit = claim("permits", Mode::Permits { take: 1 + turn % 2, of: 3 });
         let lone = exclusive(&format!("lone/{}/{}", std::process::id(), turn % 7));
-        grant(store.claim(&lone, Patience::None).await.unwrap());
+        grant(store.claim(&lone, WaitPolicy::NoWait).await.unwrap());
         for pooled in [&shared, &permit] {
             let _ = store.claim(pooled, QUEUE).await.unwrap();
         }
@@ -162,12 +163,12 @@ async fn a_dead_holder_does_not_keep_out_one_who_does_not_wait() {
     let store = LocalStore::open(dir.path()).unwrap();
     let mut holder = Peer::start("hold", dir.path());
     assert_eq!(holder.hear(), "held");
-    let busy = store.claim(&exclusive("a"), Patience::None).await.unwrap();
-    assert_eq!(busy, Answer::Busy);
+    let busy = store.claim(&exclusive("a"), WaitPolicy::NoWait).await.unwrap();
+    assert_eq!(busy, ClaimOutcome::Busy);
     holder.kill();
     assert!(store.inspect(&name("a")).await.unwrap().is_free());
     assert!(store.list("").await.unwrap().is_empty());
-    grant(store.claim(&exclusive("a"), Patience::None).await.unwrap());
+    grant(store.claim(&exclusive("a"), WaitPolicy::NoWait).await.unwrap());
 }
 
 #[tokio::test]
@@ -177,11 +178,11 @@ async fn a_dead_holders_permit_is_free_for_one_who_does_not_wait_wherever_it_was
         let store = LocalStore::open(dir.path()).unwrap();
         let mut holders: Vec<_> = (0..10).map(|_| Peer::holding_permit(dir.path(), 10)).collect();
         let permit = |take| claim("pool", Mode::Permits { take, of: 10 });
-        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+        assert_eq!(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
         holders[victim].kill();
-        assert_eq!(store.claim(&permit(2), Patience::None).await.unwrap(), Answer::Busy);
-        grant(store.claim(&permit(1), Patience::None).await.unwrap());
-        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+        assert_eq!(store.claim(&permit(2), WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
+        grant(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap());
+        assert_eq!(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
         store.check().unwrap();
     }
 }
@@ -194,16 +195,16 @@ async fn a_dead_holder_among_ten_thousand_is_found_by_one_who_does_not_wait() {
     let permit = |take| claim("pool", Mode::Permits { take, of: PERMITS });
     let hold = async |count| {
         for _ in 0..count {
-            grant(store.claim(&permit(1), Patience::None).await.unwrap());
+            grant(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap());
         }
     };
     hold(4_999).await;
     let mut middle = Peer::holding_permit(dir.path(), PERMITS);
     hold(4_999).await;
     let mut last = Peer::holding_permit(dir.path(), PERMITS);
-    assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+    assert_eq!(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     last.kill();
-    grant(store.claim(&permit(1), Patience::None).await.unwrap());
+    grant(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap());
     middle.kill();
     // Whoever waits at the head of the line finds it, too, without anybody's death being told.
     let waiter = permit(1);
@@ -216,7 +217,7 @@ async fn a_release_wakes_a_waiter_in_another_process() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let claim = exclusive("a");
-    grant(store.claim(&claim, Patience::None).await.unwrap());
+    grant(store.claim(&claim, WaitPolicy::NoWait).await.unwrap());
     let mut waiter = Peer::start("wait", dir.path());
     assert_eq!(waiter.hear(), "queued");
     store.release(&claim).await.unwrap();
@@ -280,13 +281,13 @@ async fn a_stopped_holder_loses_the_lock_when_its_term_ends() {
     let claim = exclusive("a");
     let mut answer = store.claim(&claim, QUEUE).await.unwrap();
     for _ in 0..100 {
-        let Answer::Queued(place) = answer else {
+        let ClaimOutcome::Queued(place) = answer else {
             break;
         };
         let again = place.ask_again_in.unwrap();
         assert!(again <= Duration::from_millis(300));
         answer = match tokio::time::timeout(again, store.wait(&claim, &place)).await {
-            Ok(Ok(Answer::Granted(grant))) => Answer::Granted(grant),
+            Ok(Ok(ClaimOutcome::Granted(grant))) => ClaimOutcome::Granted(grant),
             _ => store.claim(&claim, QUEUE).await.unwrap(),
         };
     }

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use tenure_core::{Answer, Store};
+use tenure_core::store::{ClaimOutcome, Store};
 use tenure_local::LocalStore;
 use tenure_testkit::{GENEROUS, eventually};
 
@@ -42,7 +42,7 @@ fn a_waiter_is_woken_after_the_runtime_of_an_earlier_wait_has_ended() {
     let waiting = exclusive("a");
     for release in [false, true] {
         current_thread().block_on(async {
-            let Answer::Queued(place) = ours.claim(&waiting, QUEUE).await.unwrap() else {
+            let ClaimOutcome::Queued(place) = ours.claim(&waiting, QUEUE).await.unwrap() else {
                 panic!("it must wait");
             };
             let wait = ours.wait(&waiting, &place);
@@ -65,7 +65,7 @@ fn a_waiter_is_woken_after_the_runtime_of_an_earlier_wait_has_ended() {
 /// A runtime of one thread with a waiter on it, which makes no progress until it is polled again.
 struct Paused {
     runtime: tokio::runtime::Runtime,
-    waiting: tokio::task::JoinHandle<tenure_core::Grant>,
+    waiting: tokio::task::JoinHandle<tenure_core::store::Grant>,
 }
 
 impl Paused {
@@ -83,7 +83,7 @@ impl Paused {
         Self { runtime, waiting }
     }
 
-    fn finish(self) -> tenure_core::Grant {
+    fn finish(self) -> tenure_core::store::Grant {
         let finish = async { tokio::time::timeout(GENEROUS, self.waiting).await };
         self.runtime.block_on(finish).expect("it is woken").unwrap()
     }

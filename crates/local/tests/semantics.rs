@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use tenure_core::{Answer, Eviction, Fencing, Mode, OwnerId, Patience, Released, Renewal, Store};
+use tenure_core::store::{ClaimOutcome, Eviction, Fencing, Released, Renewal, Store, WaitPolicy};
+use tenure_core::{Mode, OwnerId};
 use tenure_local::LocalStore;
 
 fn open() -> (tempfile::TempDir, LocalStore) {
@@ -24,7 +25,7 @@ async fn a_free_lock_is_granted_with_rising_tokens_and_nothing_stays_behind() {
     let mut last = None;
     for _ in 0..100 {
         let claim = exclusive("orders");
-        let got = token(store.claim(&claim, Patience::None).await.unwrap());
+        let got = token(store.claim(&claim, WaitPolicy::NoWait).await.unwrap());
         assert!(last < Some(got));
         last = Some(got);
         assert_eq!(store.release(&claim).await.unwrap(), Released::Released);
@@ -63,7 +64,7 @@ async fn waiters_are_served_in_order_and_directly() {
         assert_eq!(place.ask_again_in.is_some(), n == 0, "only the head asks");
     }
     let impatient = exclusive("a");
-    assert_eq!(store.claim(&impatient, Patience::None).await.unwrap(), Answer::Busy);
+    assert_eq!(store.claim(&impatient, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     let state = other.inspect(&name("a")).await.unwrap();
     let order: Vec<_> = state.waiters.iter().map(|w| w.owner.clone()).collect();
     let expected: Vec<_> = claims.iter().map(|c| c.owner.to_string()).collect();
@@ -115,7 +116,7 @@ async fn a_dropped_wait_loses_nothing_and_a_release_leaves_the_line() {
     assert!(waiting.await.is_err());
     assert_eq!(store.release(&quitter).await.unwrap(), Released::NotHeld);
     let gone = store.wait(&quitter, &place_of).await.unwrap();
-    assert!(matches!(gone, Answer::Queued(_)), "{gone:?}");
+    assert!(matches!(gone, ClaimOutcome::Queued(_)), "{gone:?}");
     store.release(&holder).await.unwrap();
     grant(store.claim(&last, QUEUE).await.unwrap());
 }
@@ -183,7 +184,7 @@ async fn a_term_that_ended_gives_way_and_comes_back_as_a_new_claim() {
     let second = token(store.claim(&holder, QUEUE).await.unwrap());
     assert!(first < second);
     let next = exclusive("a");
-    let third = token(store.claim(&next, Patience::None).await.unwrap());
+    let third = token(store.claim(&next, WaitPolicy::NoWait).await.unwrap());
     assert!(second < third);
     assert_eq!(store.release(&holder).await.unwrap(), Released::NotHeld);
     let mut unseen = exclusive("b");
@@ -204,8 +205,8 @@ async fn an_expired_permit_is_free_for_one_who_does_not_wait_wherever_it_was() {
         let mut brief = holders[expired].clone();
         brief.ttl = Duration::ZERO;
         grant(store.claim(&brief, QUEUE).await.unwrap());
-        grant(store.claim(&permit(1), Patience::None).await.unwrap());
-        assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+        grant(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap());
+        assert_eq!(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     }
     assert_eq!(store.check().unwrap().holders, 600);
 }
@@ -235,7 +236,7 @@ async fn an_expired_place_is_skipped() {
     let (_dir, store) = open();
     let (holder, lapsed, next) = (exclusive("a"), exclusive("a"), exclusive("a"));
     store.claim(&holder, QUEUE).await.unwrap();
-    place(store.claim(&lapsed, Patience::queue(Duration::ZERO)).await.unwrap());
+    place(store.claim(&lapsed, WaitPolicy::queue(Duration::ZERO)).await.unwrap());
     place(store.claim(&next, QUEUE).await.unwrap());
     store.release(&holder).await.unwrap();
     grant(store.claim(&next, QUEUE).await.unwrap());

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::*;
-use tenure_core::{Answer, ErrorKind, Eviction, Finding, Severity, Store};
+use tenure_core::store::{ClaimOutcome, Eviction, Store};
+use tenure_core::{ErrorKind, Finding, Severity};
 use tenure_local::{LocalOptions, LocalStore, Setup};
 
 /// Not a test of its own: what the processes started by the tests below do. The role is a boot id
@@ -33,7 +34,7 @@ fn child_entry() {
             Err(error) => return say(&format!("refused {:?} {error}", error.kind())),
         };
         let claim = exclusive("a");
-        if let Answer::Queued(_) = store.claim(&claim, QUEUE).await.unwrap() {
+        if let ClaimOutcome::Queued(_) = store.claim(&claim, QUEUE).await.unwrap() {
             say("queued");
             acquire(&store, &claim).await;
         }
@@ -185,11 +186,11 @@ async fn a_shared_directory_is_no_finding_and_its_log_can_be_written_by_all() {
     grant(store.claim(&claim, QUEUE).await.unwrap());
     store.evict(&Eviction::new(name("a"), claim.owner, "a test")).await.unwrap();
     assert_eq!(mode_and_group(&dir.join("audit.log")), (0o660, 4242));
-    let findings = store.examine().await.unwrap();
+    let findings = store.diagnose().await.unwrap();
     let is_unsafe = |finding: &&Finding| finding.severity == Severity::Unsafe;
     assert_eq!(findings.iter().find(is_unsafe), None);
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o2777)).unwrap();
-    let findings = store.examine().await.unwrap();
+    let findings = store.diagnose().await.unwrap();
     assert!(findings.iter().find(is_unsafe).unwrap().remedy.starts_with("chmod o-w"));
 }
 
@@ -257,6 +258,6 @@ async fn a_fuse_file_system_is_refused_unless_asked_for() {
     open_fails(&dir, ErrorKind::Unsupported, &["FUSE", "filesystem=any", dir.to_str().unwrap()]);
     let store = LocalOptions::new().any_file_system(true).open(&dir).unwrap();
     grant(store.claim(&exclusive("a"), QUEUE).await.unwrap());
-    let findings = store.examine().await.unwrap();
+    let findings = store.diagnose().await.unwrap();
     assert!(findings.iter().any(|finding| finding.what.contains("FUSE")), "{findings:?}");
 }

@@ -9,7 +9,8 @@ use std::io::Write;
 use std::path::Path;
 
 use common::*;
-use tenure_core::{ErrorKind, Patience, Released, Result, Store, Token};
+use tenure_core::store::{Released, Store, WaitPolicy};
+use tenure_core::{ErrorKind, Result, Token};
 use tenure_local::{LocalStore, Setup};
 use tenure_testkit::{FalseSync, GENEROUS, eventually};
 
@@ -50,14 +51,14 @@ async fn use_tokens(store: &LocalStore) {
 
 async fn run_out_of_tokens(store: &LocalStore) {
     let (holder, next) = (exclusive("held"), exclusive("held"));
-    grant(store.claim(&holder, Patience::None).await.unwrap());
+    grant(store.claim(&holder, WaitPolicy::NoWait).await.unwrap());
     place(store.claim(&next, QUEUE).await.unwrap());
     say("queued");
     listen();
     let (last, error) = use_up(store).await;
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("make room"), "{error}");
-    assert_eq!(store.renew(&holder).await.unwrap(), tenure_core::Renewal::Renewed);
+    assert_eq!(store.renew(&holder).await.unwrap(), tenure_core::store::Renewal::Renewed);
     assert_eq!(store.release(&holder).await.unwrap(), Released::Released);
     let error = store.claim(&next, QUEUE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
@@ -72,7 +73,7 @@ async fn run_out_of_tokens(store: &LocalStore) {
 async fn take_one(store: &LocalStore) -> Result<Token> {
     // Each process has a lock of its own: two that meet on one would find it busy.
     let claim = exclusive(&format!("free-{}", std::process::id()));
-    let answer = store.claim(&claim, Patience::None).await?;
+    let answer = store.claim(&claim, WaitPolicy::NoWait).await?;
     assert_eq!(store.release(&claim).await.unwrap(), Released::Released);
     Ok(token(answer))
 }

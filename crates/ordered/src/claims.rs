@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, Error, Grant, Hold, Moment, OwnerId, Token, now};
+use tenure_core::store::{Claim, Grant, Hold, Moment, now};
+use tenure_core::{Error, OwnerId, Token};
 use tenure_proto::Order;
 use tokio::sync::Notify;
 
@@ -94,7 +95,7 @@ struct Row<E: Engine> {
     ends: Moment,
     /// How many calls of `wait` keep its place, and for how long it stays after the last.
     waits: u32,
-    patience: Duration,
+    policy: Duration,
     /// It is being removed: nothing can save it.
     overdue: bool,
 }
@@ -124,8 +125,8 @@ impl<E: Engine> Claims<E> {
         table.last += 1;
         tracked.stay = table.last;
         table.take(owner);
-        let patience = Duration::ZERO;
-        let row = Row { tracked: tracked.clone(), ends, waits: 0, patience, overdue };
+        let policy = Duration::ZERO;
+        let row = Row { tracked: tracked.clone(), ends, waits: 0, policy, overdue };
         table.by_owner.insert(owner, row);
         table.by_end.insert((ends, owner));
         self.ring(&mut table, ends);
@@ -164,12 +165,12 @@ impl<E: Engine> Claims<E> {
         .is_some()
     }
 
-    /// Notes that a claim waits with this entry, and stays for `patience` unless it is asked for
+    /// Notes that a claim waits with this entry, and stays for `policy` unless it is asked for
     /// again, or waited for.
     pub(crate) fn wait(
         &self,
         owner: OwnerId,
-        patience: Duration,
+        policy: Duration,
         entered: Option<(Entry<E::Key>, Token)>,
     ) -> bool {
         let changed = self.change(owner, |row| {
@@ -180,8 +181,8 @@ impl<E: Engine> Claims<E> {
             if let State::Holds(..) = row.tracked.state {
                 return None;
             }
-            row.patience = patience;
-            (row.waits == 0).then(|| now() + patience)
+            row.policy = policy;
+            (row.waits == 0).then(|| now() + policy)
         });
         changed.is_some()
     }
@@ -386,7 +387,7 @@ impl<E: Engine> Drop for Kept<'_, E> {
         self.claims.change(self.owner, |row| {
             row.waits = row.waits.saturating_sub(1);
             let waits = matches!(row.tracked.state, State::Waits(..));
-            (waits && row.waits == 0).then(|| now() + row.patience)
+            (waits && row.waits == 0).then(|| now() + row.policy)
         });
     }
 }

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use tenure_core::{
-    Background, Claim, Eviction, Fence, Fencing, Finding, LockName, Mode, Moment, OwnerId, Result,
-    Store, Token,
-};
+use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store};
+use tenure_core::{Fence, Finding, LockName, Mode, OwnerId, Result, Token};
 use tenure_proto::Order;
 
 /// An engine that keeps, for each lock, a queue of entries: each has a place in a total order that
@@ -197,7 +195,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// What is true in the engine as long as this entry is there.
     fn fence(&self, name: &LockName, entry: &Entry<Self::Key>) -> Option<Fence>;
 
-    /// See [`Store::examine`]. `store` is the store that uses this engine, to try a lock with.
+    /// See [`Store::diagnose`]. `store` is the store that uses this engine, to try a lock with.
     ///
     /// # Errors
     /// If the engine could not be looked at at all.

@@ -9,10 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tenure_core::{
-    Background, Claim, Error, ErrorKind, Eviction, Fence, Fencing, Finding, LockName, Moment,
-    OwnerId, Result, Store, Token, now,
-};
+use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store, now};
+use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, OwnerId, Result, Token};
 use tenure_proto::Order;
 use tokio::sync::{oneshot, watch};
 

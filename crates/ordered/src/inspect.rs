@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{
-    Error, ErrorKind, Eviction, Holder, LockName, LockState, Released, Result, Waiter,
-};
+use tenure_core::store::{Eviction, Released};
+use tenure_core::{Error, ErrorKind, Holder, LockName, LockState, Result, Waiter};
 use tenure_proto::admitted;
 
 use crate::engine::{Details, Engine, Entry};

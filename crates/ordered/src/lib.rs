@@ -3,7 +3,7 @@
 //! sequential nodes).
 //!
 //! [`Engine`] is what such an engine must be able to do; [`OrderedStore`] makes a
-//! [`Store`](tenure_core::Store) of it. What is here may not know which engine it is.
+//! [`Store`](tenure_core::store::Store) of it. What is here may not know which engine it is.
 //!
 //! | file | what |
 //! |---|---|

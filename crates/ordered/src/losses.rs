@@ -1,6 +1,7 @@
 //! What a session's loss channel says: the entries that were taken from the session by force.
 
-use tenure_core::{Hold, OwnerId, Token};
+use tenure_core::store::Hold;
+use tenure_core::{OwnerId, Token};
 
 /// How many losses a channel keeps: more than anybody takes by force between two looks.
 const LINES: usize = 100;

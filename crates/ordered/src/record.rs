@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tenure_core::Claim;
+use tenure_core::store::Claim;
 
 /// The data of one of our entries, as text:
 /// `tenure1 <asked|held> <ttl ms> <since, Unix ms> <pid> <host> <label>`.
@@ -75,7 +75,8 @@ fn wall_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::{LockName, Mode, Origin, OwnerId};
+    use tenure_core::store::Origin;
+    use tenure_core::{LockName, Mode, OwnerId};
 
     #[test]
     fn a_record_is_read_as_it_was_written() {

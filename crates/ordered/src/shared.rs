@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{
-    Background, Claim, Hold, HoldListeners, LockName, Mode, OwnerId, Result, Token, now,
-};
+use tenure_core::store::{Background, Claim, Hold, LossListeners, now};
+use tenure_core::{LockName, Mode, OwnerId, Result, Token};
 use tenure_proto::Order;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -44,7 +43,7 @@ pub(crate) struct Shared<E: Engine> {
     callers_arrivals: Semaphore,
     arrivals: Semaphore,
     removals: Semaphore,
-    pub(crate) listeners: HoldListeners,
+    pub(crate) listeners: LossListeners,
     pub(crate) background: Background,
     /// The tasks that attend to sessions, by session.
     attended: Mutex<HashMap<i64, Attended<E>>>,
@@ -66,7 +65,7 @@ impl<E: Engine> Shared<E> {
             callers_arrivals: Semaphore::new(CALLERS_ARRIVALS),
             arrivals: Semaphore::new(ARRIVALS),
             removals: Semaphore::new(REMOVALS),
-            listeners: HoldListeners::default(),
+            listeners: LossListeners::default(),
             background,
             attended: Mutex::default(),
             tasks: Mutex::new(Some(JoinSet::new())),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::{
-    Answer, Background, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fence, Finding,
-    Grant, Hold, HoldListener, LockName, LockState, Mode, Patience, Place, Released, Renewal,
-    Result, Store, now,
+use tenure_core::store::{
+    Background, Capabilities, Claim, ClaimOutcome, Eviction, Grant, Hold, LossListener,
+    QueueTicket, Released, Renewal, Store, WaitPolicy, now,
 };
+use tenure_core::{Effect, Error, ErrorKind, Fence, Finding, LockName, LockState, Mode, Result};
 use tenure_proto::{Order, admitted};
 
 use crate::claims::{State, Tracked};
@@ -60,13 +60,13 @@ impl<E: Engine> Store for OrderedStore<E> {
         self.shared.engine.longest_ttl()
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         let (shared, asked) = (Arc::clone(&self.shared), claim.clone());
-        let call = async move { shared.claim(&asked, patience).await };
+        let call = async move { shared.claim(&asked, policy).await };
         self.shared.calls.queue(claim.owner, call).await.map_err(|error| error.about(&claim.name))
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.shared.wait(claim, place).await.map_err(|error| error.about(&claim.name))
     }
 
@@ -80,7 +80,7 @@ impl<E: Engine> Store for OrderedStore<E> {
         self.shared.calls.queue(claim.owner, call).await.map_err(|error| error.about(&claim.name))
     }
 
-    async fn tidy(&self) {
+    async fn close_idle(&self) {
         self.shared.let_go_of_unused_sessions().await;
         self.shared.engine.end_unused_sessions().await;
     }
@@ -91,7 +91,7 @@ impl<E: Engine> Store for OrderedStore<E> {
         (Some(token) == hold.token).then(|| self.shared.engine.fence(name, &entry))?
     }
 
-    fn tell_holders(&self, listener: HoldListener) {
+    fn subscribe_losses(&self, listener: LossListener) {
         self.shared.listeners.add(listener);
     }
 
@@ -107,7 +107,7 @@ impl<E: Engine> Store for OrderedStore<E> {
         self.shared.evict(eviction).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
         self.shared.engine.diagnose(self).await
     }
 }
@@ -125,7 +125,7 @@ impl<E: Engine> fmt::Debug for OrderedStore<E> {
 }
 
 impl<E: Engine> Shared<E> {
-    async fn claim(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Answer> {
+    async fn claim(self: &Arc<Self>, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         if !claim.mode.is_sound() {
             let why = "take at least one permit, and no more than there are";
             return Err(Error::new(ErrorKind::Invalid, ACQUIRE, why));
@@ -133,10 +133,10 @@ impl<E: Engine> Shared<E> {
         for _ in 0..ROUNDS {
             let answer = match self.claims.find(claim.owner) {
                 Some((tracked, overdue)) => {
-                    let resumed = self.resume(tracked, overdue, patience).await;
+                    let resumed = self.resume(tracked, overdue, policy).await;
                     resumed.map_err(Error::with_unknown_effect)?
                 }
-                None => self.arrive(claim, patience).await?,
+                None => self.arrive(claim, policy).await?,
             };
             if let Some(answer) = answer {
                 return Ok(answer);
@@ -151,8 +151,8 @@ impl<E: Engine> Shared<E> {
         self: &Arc<Self>,
         tracked: Tracked<E>,
         overdue: bool,
-        patience: Patience,
-    ) -> Result<Option<Answer>> {
+        policy: WaitPolicy,
+    ) -> Result<Option<ClaimOutcome>> {
         if tracked.session.is_over() {
             self.left(&tracked);
             return Ok(None);
@@ -163,33 +163,33 @@ impl<E: Engine> Shared<E> {
             return Ok(None);
         }
         let owner = tracked.claim.owner;
-        match (&tracked.state, patience) {
+        match (&tracked.state, policy) {
             (State::Holds(..), _) => self.confirm(&tracked).await,
-            (State::Waits(..), Patience::Queue { lease, .. }) => {
+            (State::Waits(..), WaitPolicy::Queue { lease, .. }) => {
                 Ok(self.claims.wait(owner, lease, None).then(queued))
             }
-            (State::Waits(entry, token), Patience::None) => {
+            (State::Waits(entry, token), WaitPolicy::NoWait) => {
                 let listing = self.engine.list(&tracked.claim.name).await?;
                 let entered =
                     Entered { entry: entry.clone(), token: *token, listing: Some(listing) };
-                self.settle(&tracked, entered, patience).await
+                self.settle(&tracked, entered, policy).await
             }
             (State::Unsure, _) => {
                 let Some((entry, token)) = self.find(&tracked).await? else {
                     self.left(&tracked);
                     return Ok(None);
                 };
-                self.settle(&tracked, Entered { entry, token, listing: None }, patience).await
+                self.settle(&tracked, Entered { entry, token, listing: None }, policy).await
             }
         }
     }
 
     /// A hold that is asked for again: the same token, and its term starts anew.
-    async fn confirm(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<Option<Answer>> {
+    async fn confirm(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<Option<ClaimOutcome>> {
         let State::Holds(_, token) = tracked.state else { return Ok(None) };
         let sent = now();
         let grant = Grant { token: Some(token), since: Some(sent) };
-        Ok(self.is_held(tracked).await?.then_some(Answer::Granted(grant)))
+        Ok(self.is_held(tracked).await?.then_some(ClaimOutcome::Granted(grant)))
     }
 
     /// Whether a hold's entry is there; then its term starts anew.
@@ -212,12 +212,16 @@ impl<E: Engine> Shared<E> {
     }
 
     /// Adds an entry at the end of the queue. `None`: what was seen has changed.
-    async fn arrive(self: &Arc<Self>, claim: &Claim, patience: Patience) -> Result<Option<Answer>> {
+    async fn arrive(
+        self: &Arc<Self>,
+        claim: &Claim,
+        policy: WaitPolicy,
+    ) -> Result<Option<ClaimOutcome>> {
         let session = self.engine.session(claim.ttl).await?;
-        if patience == Patience::None && self.is_busy(claim).await? {
-            return Ok(Some(Answer::Busy));
+        if policy == WaitPolicy::NoWait && self.is_busy(claim).await? {
+            return Ok(Some(ClaimOutcome::Busy));
         }
-        let ends = now() + life(claim, patience);
+        let ends = now() + life(claim, policy);
         let tracked = self.claims.insert(Tracked::new(claim, &session), ends);
         self.attend(&session);
         // With others of this process in line, the line is looked at for all of them together.
@@ -231,7 +235,7 @@ impl<E: Engine> Shared<E> {
         }
         match entered {
             Ok(entered) => {
-                let settled = self.settle(&tracked, entered, patience).await;
+                let settled = self.settle(&tracked, entered, policy).await;
                 settled.map_err(Error::with_unknown_effect)
             }
             Err(error) if unsent => {
@@ -260,22 +264,22 @@ impl<E: Engine> Shared<E> {
         self: &Arc<Self>,
         tracked: &Tracked<E>,
         entered: Entered<E::Key>,
-        patience: Patience,
-    ) -> Result<Option<Answer>> {
+        policy: WaitPolicy,
+    ) -> Result<Option<ClaimOutcome>> {
         let Entered { entry, token, mut listing } = entered;
         let Claim { name, owner, .. } = &tracked.claim;
-        if listing.is_none() && patience == Patience::None {
+        if listing.is_none() && policy == WaitPolicy::NoWait {
             listing = Some(self.engine.list(name).await?);
         }
         if listing.as_ref().is_some_and(|listing| is_admitted(listing, entry.order)) {
             let holds = self.claims.hold(*owner, entry, token);
             let grant = holds.then(|| self.claims.grant(*owner)).flatten();
-            return Ok(grant.map(Answer::Granted));
+            return Ok(grant.map(ClaimOutcome::Granted));
         }
-        let Patience::Queue { lease, .. } = patience else {
+        let WaitPolicy::Queue { lease, .. } = policy else {
             self.engine.remove(name, &entry).await?;
             self.left(&Tracked { state: State::Waits(entry, token), ..tracked.clone() });
-            return Ok(Some(Answer::Busy));
+            return Ok(Some(ClaimOutcome::Busy));
         };
         if !self.claims.wait(*owner, lease, Some((entry.clone(), token))) {
             return Ok(None);
@@ -284,9 +288,9 @@ impl<E: Engine> Shared<E> {
         Ok(Some(queued()))
     }
 
-    async fn wait(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(self: &Arc<Self>, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         let Some(changed) = self.claims.changed(claim.owner) else {
-            return Ok(Answer::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*place));
         };
         let _kept = self.claims.keep(claim.owner);
         loop {
@@ -299,9 +303,9 @@ impl<E: Engine> Shared<E> {
                 Some((Tracked { state: State::Waits(..), .. }, false)) => news.await,
                 Some((Tracked { state: State::Holds(..), .. }, false)) => {
                     let grant = self.claims.grant(claim.owner);
-                    return Ok(grant.map_or(Answer::Queued(*place), Answer::Granted));
+                    return Ok(grant.map_or(ClaimOutcome::Queued(*place), ClaimOutcome::Granted));
                 }
-                _ => return Ok(Answer::Queued(*place)),
+                _ => return Ok(ClaimOutcome::Queued(*place)),
             }
         }
     }
@@ -359,15 +363,15 @@ impl<E: Engine> Shared<E> {
 }
 
 /// How long a claim's entry stays if it is not asked for again.
-fn life(claim: &Claim, patience: Patience) -> Duration {
-    match patience {
-        Patience::None => claim.ttl,
-        Patience::Queue { lease, .. } => lease.max(claim.ttl),
+fn life(claim: &Claim, policy: WaitPolicy) -> Duration {
+    match policy {
+        WaitPolicy::NoWait => claim.ttl,
+        WaitPolicy::Queue { lease, .. } => lease.max(claim.ttl),
     }
 }
 
-fn queued() -> Answer {
-    Answer::Queued(Place { tended: true, ..Place::default() })
+fn queued() -> ClaimOutcome {
+    ClaimOutcome::Queued(QueueTicket { tended: true, ..QueueTicket::default() })
 }
 
 /// Whether the entry of this order is there, and holds the lock.

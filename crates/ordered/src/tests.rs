@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tenure_core::{
-    Answer, Claim, Eviction, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Released,
-    Renewal, Store, now,
+use tenure_core::store::{
+    Claim, ClaimOutcome, Eviction, Grant, Origin, QueueTicket, Released, Renewal, Store,
+    WaitPolicy, now,
 };
+use tenure_core::{LockName, Mode, OwnerId};
 use tenure_proto::admitted;
 
 use crate::claims::{State, Tracked};
@@ -44,24 +45,24 @@ fn alone() -> Claim {
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
-const QUEUE: Patience = Patience::queue(LONG);
+const QUEUE: WaitPolicy = WaitPolicy::queue(LONG);
 
-fn granted(answer: Answer) -> Grant {
+fn granted(answer: ClaimOutcome) -> Grant {
     match answer {
-        Answer::Granted(grant) => grant,
+        ClaimOutcome::Granted(grant) => grant,
         answer => panic!("{answer:?}"),
     }
 }
 
 /// Polls until it is so.
 async fn until(mut holds: impl FnMut() -> bool) {
-    let patience = LONG;
+    let policy = LONG;
     let looks = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(patience, looks).await.expect("it never came to be");
+    tokio::time::timeout(policy, looks).await.expect("it never came to be");
 }
 
 #[tokio::test]
@@ -73,11 +74,11 @@ async fn a_lock_is_handed_over_in_order_within_and_between_clients() {
     let mut last = granted(of(0).claim(&claims[0], QUEUE).await.unwrap()).token;
     for (at, claim) in claims.iter().enumerate().skip(1) {
         let answer = of(at).claim(claim, QUEUE).await.unwrap();
-        assert!(matches!(answer, Answer::Queued(_)));
+        assert!(matches!(answer, ClaimOutcome::Queued(_)));
     }
     for (at, pair) in claims.windows(2).enumerate() {
         assert_eq!(of(at).release(&pair[0]).await.unwrap(), Released::Released);
-        let grant = granted(of(at + 1).wait(&pair[1], &Place::default()).await.unwrap());
+        let grant = granted(of(at + 1).wait(&pair[1], &QueueTicket::default()).await.unwrap());
         assert!(grant.token > last);
         last = grant.token;
     }
@@ -92,10 +93,10 @@ async fn a_claim_that_is_made_again_while_it_expires_keeps_its_new_entry() {
     world.lose(Point::EnterSent);
     // The expiry task moves the fence, and its look for the entry is slow.
     let mut expiry = world.pause(Point::Fenced);
-    let patience = Patience::queue(SHORT);
-    assert!(store.claim(&lost, patience).await.is_err());
+    let policy = WaitPolicy::queue(SHORT);
+    assert!(store.claim(&lost, policy).await.is_err());
     expiry.arrived().await;
-    let grant = granted(store.claim(&lost, patience).await.unwrap());
+    let grant = granted(store.claim(&lost, policy).await.unwrap());
     expiry.go_on();
     // Nothing tells when the task has ended: give it time to do harm.
     tokio::time::sleep(SHORT / 3).await;
@@ -116,7 +117,7 @@ async fn an_entry_that_is_added_after_its_claim_expired_does_not_stay() {
         }
         let asked = {
             let (store, late) = (Arc::clone(&store), late.clone());
-            tokio::spawn(async move { store.claim(&late, Patience::queue(SHORT)).await })
+            tokio::spawn(async move { store.claim(&late, WaitPolicy::queue(SHORT)).await })
         };
         entering.arrived().await;
         until(|| store.shared.claims.find(late.owner).is_none()).await;
@@ -147,7 +148,7 @@ async fn a_waiter_of_an_ended_session_does_not_take_its_successor_along() {
     assert!(shared.claims.wait(waiter.owner, LONG, Some((old.clone(), entered.token))));
     world.end_session(session.id());
     shared.claims.remove_all_on(&session);
-    assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), Answer::Queued(_)));
+    assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
     shared.stand_in_line(&waiter, &old, entered.listing);
     let line = shared.line(&waiter.name).unwrap();
     until(|| line.waiting() == 1).await;
@@ -164,10 +165,10 @@ async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_a
     let mut looking = world.pause(Point::IsFree);
     let asked = {
         let (one, holder) = (Arc::clone(&one), holder.clone());
-        tokio::spawn(async move { one.claim(&holder, Patience::None).await })
+        tokio::spawn(async move { one.claim(&holder, WaitPolicy::NoWait).await })
     };
     looking.arrived().await;
-    one.tidy().await;
+    one.close_idle().await;
     looking.go_on();
     granted(asked.await.unwrap().unwrap());
     let eviction = Eviction::new(holder.name.clone(), holder.owner, "a test");
@@ -210,7 +211,7 @@ async fn a_store_that_is_dropped_with_a_waiter_leaves_no_task_behind() {
     let world: Arc<World> = Arc::default();
     let (one, other) = (store(&world).await, store(&world).await);
     granted(other.claim(&alone(), QUEUE).await.unwrap());
-    assert!(matches!(one.claim(&alone(), QUEUE).await.unwrap(), Answer::Queued(_)));
+    assert!(matches!(one.claim(&alone(), QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
     let shared = Arc::downgrade(&one.shared);
     drop(one);
     until(|| shared.upgrade().is_none()).await;
@@ -223,13 +224,13 @@ async fn a_claim_that_ends_after_its_store_was_dropped_leaves_no_task_behind() {
         let world: Arc<World> = Arc::default();
         let (one, other) = (store(&world).await, store(&world).await);
         let mut asking = world.pause(point);
-        let (late, patience) = match point {
-            Point::IsFree => (named("free", LONG), Patience::None),
+        let (late, policy) = match point {
+            Point::IsFree => (named("free", LONG), WaitPolicy::NoWait),
             _ => (alone(), QUEUE),
         };
         let asked = {
             let one = Arc::clone(&one);
-            tokio::spawn(async move { one.claim(&late, patience).await })
+            tokio::spawn(async move { one.claim(&late, policy).await })
         };
         asking.arrived().await;
         asked.abort();
@@ -294,9 +295,9 @@ async fn cost_of_waiters(holders: u32) -> Duration {
     // The last ones, so that all are watched before they leave.
     for holder in holders.iter().rev().take(10) {
         let waiter = permit();
-        assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), Answer::Queued(_)));
+        assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
         other.release(holder).await.unwrap();
-        granted(one.wait(&waiter, &Place::default()).await.unwrap());
+        granted(one.wait(&waiter, &QueueTicket::default()).await.unwrap());
     }
     now().since(began)
 }
@@ -388,10 +389,10 @@ async fn come_and_go(
     loop {
         let Ok(answer) = store.claim(claim, QUEUE).await else { continue };
         let answer = match answer {
-            Answer::Queued(place) => {
+            ClaimOutcome::Queued(place) => {
                 let gives_up = chance.is_multiple_of(4);
-                let patience = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
-                match tokio::time::timeout(patience, store.wait(claim, &place)).await {
+                let policy = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
+                match tokio::time::timeout(policy, store.wait(claim, &place)).await {
                     Ok(answer) => answer.unwrap(),
                     Err(_) => {
                         assert!(gives_up, "a waiter hangs");
@@ -402,7 +403,7 @@ async fn come_and_go(
             answer => answer,
         };
         match answer {
-            Answer::Granted(_) => break,
+            ClaimOutcome::Granted(_) => break,
             _ => continue,
         }
     }

@@ -99,18 +99,18 @@ impl<K: Clone + Eq + Hash> Line<K> {
 
     /// Joins the line at its end, or refreshes the place already there. Call
     /// [`poll_admitted`](Self::poll_admitted) next: an empty lock admits at once.
-    pub fn handle_join(&mut self, entry: Entry<K>, now: Moment, patience: Duration) {
+    pub fn handle_join(&mut self, entry: Entry<K>, now: Moment, policy: Duration) {
         if let Some(Seat::Waiter(place)) = self.seats.get(&entry.key)
             && let Some(member) = self.waiters.get_mut(place)
             && member.ends > now
         {
-            member.ends = now + patience;
+            member.ends = now + policy;
             return;
         }
         self.handle_leave(&entry.key);
         self.arrivals += 1;
         self.seats.insert(entry.key.clone(), Seat::Waiter(self.arrivals));
-        self.waiters.insert(self.arrivals, Member { entry, ends: now + patience });
+        self.waiters.insert(self.arrivals, Member { entry, ends: now + policy });
     }
 
     /// Starts the term of a holder anew. False if it does not hold.

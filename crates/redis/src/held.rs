@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use tenure_core::{Moment, OwnerId, Token};
+use tenure_core::store::Moment;
+use tenure_core::{OwnerId, Token};
 
 #[derive(Default)]
 pub(crate) struct Held(Mutex<Book>);

@@ -12,7 +12,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Claim, LockName, Moment, OwnerId, Result, now};
+use tenure_core::store::{Claim, Moment, now};
+use tenure_core::{LockName, OwnerId, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;

@@ -1,9 +1,9 @@
 //! Locks on Redis: one server, Sentinel, Cluster, or a quorum of servers.
 //!
-//! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::Store) contract
+//! Code here may speak to Redis: it turns each call of the [`Store`](tenure_core::store::Store) contract
 //! into one script or command (an inspection into one a page), and each reply into an answer. It may
 //! not retry, wait for a lock but in `wait`, or keep anything alive but the places of those who do; and
-//! it never reads this machine's wall clock, but in `examine`, to compare: all time is the server's.
+//! it never reads this machine's wall clock, but in `diagnose`, to compare: all time is the server's.
 //!
 //! # What is in Redis
 //!
@@ -50,7 +50,7 @@
 //!
 //! # Rights
 //!
-//! This user can do everything but examine the servers (`tenure doctor`), which asks for more and
+//! This user can do everything but diagnose the servers (`tenure doctor`), which asks for more and
 //! says so:
 //!
 //! ```text
@@ -79,9 +79,9 @@
 mod cluster;
 mod config;
 mod credentials;
+mod diagnose;
 mod dialect;
 mod errand;
-mod examine;
 mod fault;
 mod held;
 mod inbox;

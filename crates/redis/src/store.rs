@@ -8,14 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
-use tenure_core::{
-    Answer, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding, Grant,
-    LockName, LockState, Mode, Patience, Place, Released, Renewal, Result, Store, Token, now,
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released, Renewal,
+    Store, WaitPolicy, now,
 };
+use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token};
 
 use crate::config::{RedisConfig, Topology};
+use crate::diagnose;
 use crate::dialect::set_again;
-use crate::examine;
 use crate::fault::{fault, silent};
 use crate::held::{Held, Hold};
 use crate::inbox::{Desk, Inbox, Sent};
@@ -73,7 +74,7 @@ impl RedisStore {
 
     /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
     /// for this to say.
-    async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
+    async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
         // One that has a place in line can give it up only in the step in which it is granted.
         let alone = claim.mode == Mode::Exclusive
             && !self.inbox.knows(claim.owner)
@@ -83,7 +84,7 @@ impl RedisStore {
             (true, false) => self.set_if_absent(claim, keys).await?,
             (false, _) => None,
         };
-        if let Some(Answer::Granted(grant)) = &taken
+        if let Some(ClaimOutcome::Granted(grant)) = &taken
             && self.servers.link(keys.slot).is_some_and(|link| link.dialect().delete().is_some())
         {
             let (token, at) = (grant.token.unwrap_or(Token::new(0)), now());
@@ -150,7 +151,7 @@ impl RedisStore {
         }
     }
 
-    async fn ask(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Answer> {
+    async fn ask(&self, claim: &Claim, keys: &Keys, policy: Duration) -> Result<ClaimOutcome> {
         let kind: Cow<'_, str> = match claim.mode {
             Mode::Exclusive => "x 0 0".into(),
             Mode::Shared => "s 1 0".into(),
@@ -162,14 +163,14 @@ impl RedisStore {
             (&*kind).into(),
             millis(claim.ttl).into(),
             (&who).into(),
-            millis(patience).into(),
+            millis(policy).into(),
             (&*inbox).into(),
         ];
         let call = Call {
             operation: "acquire",
             slot: keys.slot,
             keys: &keys.all(),
-            arguments: if patience.is_zero() { &arguments[..4] } else { &arguments },
+            arguments: if policy.is_zero() { &arguments[..4] } else { &arguments },
         };
         // Each call removes some of the holders whose terms have ended; another follows if it must.
         for _ in 0..ENOUGH {
@@ -179,10 +180,10 @@ impl RedisStore {
                 return self.confirm(claim, answer, acknowledged).await;
             }
         }
-        Ok(Answer::Busy)
+        Ok(ClaimOutcome::Busy)
     }
 
-    async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
+    async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
         let who = who(claim);
         let [holder, queue, .., token] = keys.all();
         let call = Call {
@@ -210,7 +211,7 @@ impl RedisStore {
     }
 
     /// The cheapest lock there is: one `SET NX PX`, which any other client would send.
-    async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<Option<Answer>> {
+    async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
         if self.config.replicas > 0 {
             return Ok(None);
         }
@@ -219,12 +220,17 @@ impl RedisStore {
         let set = set.number(millis(claim.ttl));
         match self.servers.send("acquire", keys.slot, &set).await? {
             Value::Null => Ok(None),
-            _ => Ok(Some(Answer::Granted(Grant { token: None, since: None }))),
+            _ => Ok(Some(ClaimOutcome::Granted(Grant { token: None, since: None }))),
         }
     }
 
     /// What a script says to a claim. `None`: another script has to be asked.
-    fn answer(&self, claim: &Claim, sent: Option<Sent>, reply: &Value) -> Result<Option<Answer>> {
+    fn answer(
+        &self,
+        claim: &Claim,
+        sent: Option<Sent>,
+        reply: &Value,
+    ) -> Result<Option<ClaimOutcome>> {
         let Value::Text(words) = reply else { return Err(nonsense("acquire")) };
         let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
         let mut words = words.split(' ');
@@ -233,19 +239,19 @@ impl RedisStore {
             (["granted", token, _], _) => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
-                Some(Answer::Granted(Grant { token, since: None }))
+                Some(ClaimOutcome::Granted(Grant { token, since: None }))
             }
             (["queued", again, server_us], Some(sent)) => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
                 self.inbox.queued(claim.owner, sent, server_us, ask_again_in);
-                Some(Answer::Queued(Place { ask_again_in, tended: true, mark: 0 }))
+                Some(ClaimOutcome::Queued(QueueTicket { ask_again_in, tended: true, mark: 0 }))
             }
             (["busy", ..], _) => {
                 self.inbox.forget(claim.owner);
-                Some(Answer::Busy)
+                Some(ClaimOutcome::Busy)
             }
-            (["held", ..], _) => Some(Answer::Busy),
+            (["held", ..], _) => Some(ClaimOutcome::Busy),
             (["ask" | "more", ..], _) => None,
             _ => return Err(nonsense("acquire")),
         })
@@ -255,11 +261,11 @@ impl RedisStore {
     async fn confirm(
         &self,
         claim: &Claim,
-        answer: Answer,
+        answer: ClaimOutcome,
         acknowledged: Option<Value>,
-    ) -> Result<Answer> {
+    ) -> Result<ClaimOutcome> {
         let wanted = self.config.replicas;
-        let (Answer::Granted(_), Some(acknowledged)) = (&answer, acknowledged) else {
+        let (ClaimOutcome::Granted(_), Some(acknowledged)) = (&answer, acknowledged) else {
             return Ok(answer);
         };
         let acknowledged = match acknowledged {
@@ -302,13 +308,13 @@ impl Store for RedisStore {
         capabilities
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         let keys = self.keyring.keys(&claim.name);
         let taken = self.take(claim, &keys).await?;
-        if let Some(answer @ Answer::Granted(_)) = taken {
+        if let Some(answer @ ClaimOutcome::Granted(_)) = taken {
             return Ok(answer);
         }
-        let Patience::Queue { lease, poll } = patience else {
+        let WaitPolicy::Queue { lease, poll } = policy else {
             return match taken {
                 Some(answer) => Ok(answer),
                 None => self.ask(claim, &keys, Duration::ZERO).await,
@@ -317,7 +323,7 @@ impl Store for RedisStore {
         // Nobody queues before it can hear; nobody subscribes before it must wait.
         if taken.is_none() && !self.inbox.hears(&keys) && !self.inbox.expects(claim.owner) {
             match self.ask(claim, &keys, Duration::ZERO).await? {
-                Answer::Busy => {}
+                ClaimOutcome::Busy => {}
                 answer => return Ok(answer),
             }
         }
@@ -342,17 +348,17 @@ impl Store for RedisStore {
         answer
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         let Some((news, since)) = self.inbox.news(claim).await else {
-            return Ok(Answer::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*place));
         };
         if self.config.replicas > 0 {
             // Asking again confirms it with the replicas.
-            return Ok(Answer::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*place));
         }
         self.inbox.forget(claim.owner);
         let token = self.wanted(news.token);
-        Ok(Answer::Granted(Grant { token, since: Some(since) }))
+        Ok(ClaimOutcome::Granted(Grant { token, since: Some(since) }))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -440,8 +446,8 @@ impl Store for RedisStore {
         released("evict", &self.scripts.evict.run(&self.servers, call).await?)
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(self, &self.config, &self.servers.all().await?).await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        diagnose::diagnose(self, &self.config, &self.servers.all().await?).await
     }
 }
 

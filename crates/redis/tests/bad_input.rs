@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use servers::{client, refusal, said, single};
-use tenure_core::{Client, Error, ErrorKind, Eviction, Released, Store};
+use tenure_core::store::{Eviction, Released, Store};
+use tenure_core::{Client, Error, ErrorKind};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, RedisServer};
 use tenure_trials::until_waiting;

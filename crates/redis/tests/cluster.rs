@@ -7,10 +7,8 @@ mod servers;
 use std::time::Duration;
 
 use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, insist, refusal, said};
-use tenure_core::{
-    Answer, Claim, ErrorKind, LockName, Mode, Options, Origin, OwnerId, Patience, Released,
-    Renewal, Store,
-};
+use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Renewal, Store, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode, Options, OwnerId};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, eventually};
 use tenure_trials::until_waiting;
@@ -211,15 +209,15 @@ on_servers! {
         let moving = Moving::start(&cluster, "tenure:moving");
         // One key, not there: the node that gives the slot away says ASK.
         let claim = claim("moving");
-        let answer = early.claim(&claim, Patience::None).await.unwrap();
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        let answer = early.claim(&claim, WaitPolicy::NoWait).await.unwrap();
+        assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
         assert_eq!(moving.left_behind(), 0);
         // Several keys, not all there: that must be tried again.
-        let halfway = late.claim(&claim, Patience::None).await.unwrap_err();
+        let halfway = late.claim(&claim, WaitPolicy::NoWait).await.unwrap_err();
         assert!(halfway.is_transient(), "{halfway}");
         moving.finish().await;
-        let answer = late.claim(&self::claim("moving"), Patience::None).await.unwrap();
-        assert_eq!(answer, Answer::Busy);
+        let answer = late.claim(&self::claim("moving"), WaitPolicy::NoWait).await.unwrap();
+        assert_eq!(answer, ClaimOutcome::Busy);
     }
 }
 
@@ -229,8 +227,8 @@ on_servers! {
         let store = RedisStore::connect(config(&cluster)).await.unwrap();
         for moved in [false, true] {
             let (held, other) = (claim("moving"), claim("moving"));
-            let answer = store.claim(&held, Patience::None).await.unwrap();
-            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            let answer = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
+            assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
             let moving = Moving::start(&cluster, "tenure:moving");
             assert_eq!(moved, moved && moving.left_behind() > 0);
             assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);

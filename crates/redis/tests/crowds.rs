@@ -8,9 +8,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use servers::{client, said, single};
-use tenure_core::{
-    Answer, Claim, Client, Guard, LockName, Mode, Options, Origin, OwnerId, Patience, Store,
-};
+use tenure_core::store::{Claim, ClaimOutcome, Origin, Store, WaitPolicy};
+use tenure_core::{Client, Guard, LockName, Mode, Options, OwnerId};
 use tenure_redis::{RedisStore, RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 use tokio::task::JoinSet;
@@ -93,8 +92,8 @@ on_servers! {
             origin: Origin::here(),
             label: "".into(),
         };
-        let lease = Patience::Queue { lease: 4 * GENEROUS, poll: Duration::from_secs(3600) };
-        assert!(matches!(gone.claim(&last, lease).await.unwrap(), Answer::Queued(_)));
+        let lease = WaitPolicy::Queue { lease: 4 * GENEROUS, poll: Duration::from_secs(3600) };
+        assert!(matches!(gone.claim(&last, lease).await.unwrap(), ClaimOutcome::Queued(_)));
         // It still counts as one that listens.
         proxy.strand();
         writer.release().await.unwrap();

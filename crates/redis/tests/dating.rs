@@ -9,24 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use servers::single;
-use tenure_core::{Answer, Claim, Patience, Place, Store, now};
+use tenure_core::store::{Claim, ClaimOutcome, QueueTicket, Store, WaitPolicy, now};
 use tenure_redis::RedisStore;
 use tenure_testkit::{FalseClock, GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(600);
-const PATIENT: Patience = Patience::Queue { lease: TTL, poll: Duration::from_millis(100) };
+const PATIENT: WaitPolicy = WaitPolicy::Queue { lease: TTL, poll: Duration::from_millis(100) };
 const WAITERS: &str = "tenure:{tenure:a}:w";
 
 async fn held(store: &RedisStore) -> Claim {
     let holder = claim("a", TTL);
-    assert!(matches!(store.claim(&holder, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&holder, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     holder
 }
 
-async fn queued(store: &RedisStore, claim: &Claim) -> Place {
+async fn queued(store: &RedisStore, claim: &Claim) -> QueueTicket {
     match store.claim(claim, PATIENT).await.unwrap() {
-        Answer::Queued(place) => place,
+        ClaimOutcome::Queued(place) => place,
         answer => panic!("it should wait: {answer:?}"),
     }
 }
@@ -70,7 +73,7 @@ async fn each_refresh_of_a_waiter_compares_the_clocks_anew() {
     store.release(&holder).await.unwrap();
     let granted_by = now();
     let news = tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap();
-    let Answer::Granted(grant) = news.unwrap() else { panic!("it was released") };
+    let ClaimOutcome::Granted(grant) = news.unwrap() else { panic!("it was released") };
     assert!(grant.since.unwrap() <= granted_by, "the grant was dated after it was made");
 }
 
@@ -127,13 +130,13 @@ async fn a_clock_that_is_set_back_delays_no_hand_off() {
     if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
         return;
     }
-    const RARELY: Patience = Patience::Queue { lease: TTL, poll: Duration::from_secs(150) };
+    const RARELY: WaitPolicy = WaitPolicy::Queue { lease: TTL, poll: Duration::from_secs(150) };
     let clock = FalseClock::new().unwrap();
     let server = RedisServer::start_on_clock(&[], &clock).unwrap();
     clock.set_ahead(Duration::from_secs(60)).unwrap();
     let store = Arc::new(RedisStore::connect(single(server.port())).await.unwrap());
     let (holder, waiter) = (held(&store).await, claim("a", TTL));
-    let Answer::Queued(place) = store.claim(&waiter, RARELY).await.unwrap() else {
+    let ClaimOutcome::Queued(place) = store.claim(&waiter, RARELY).await.unwrap() else {
         panic!("it should wait")
     };
     let waiting = tokio::spawn({
@@ -147,7 +150,7 @@ async fn a_clock_that_is_set_back_delays_no_hand_off() {
     clock.set_ahead(Duration::ZERO).unwrap();
     store.release(&holder).await.unwrap();
     let granted = tokio::time::timeout(GENEROUS, waiting).await.expect("it did not hear");
-    assert!(matches!(granted.unwrap().unwrap(), Answer::Granted(_)));
+    assert!(matches!(granted.unwrap().unwrap(), ClaimOutcome::Granted(_)));
 }
 
 /// The clock was set forward since the client saw it: the server's time then dates nothing, and what
@@ -169,10 +172,12 @@ async fn a_grant_is_not_dated_by_its_arrival_when_the_clock_was_set_forward() {
     // This process stands still for a while.
     tokio::time::sleep(Duration::from_millis(50)).await;
     match tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap().unwrap() {
-        Answer::Granted(grant) => assert!(grant.since.unwrap() <= granted_by, "dated too late"),
-        answer => assert!(matches!(answer, Answer::Queued(_)), "{answer:?}"),
+        ClaimOutcome::Granted(grant) => {
+            assert!(grant.since.unwrap() <= granted_by, "dated too late")
+        }
+        answer => assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}"),
     }
     // Asked for again, it is dated by that.
     let answer = store.claim(&waiter, PATIENT).await.unwrap();
-    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
 }

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{ErrorKind, Finding, Severity, Store};
+use tenure_core::store::Store;
+use tenure_core::{ErrorKind, Finding, Severity};
 use tenure_redis::{ACL, ACL_CLUSTER, RedisConfig, RedisStore, Topology};
 use tenure_testkit::{
     GENEROUS, RedisCluster, RedisSentinel, RedisServer, VALKEY_9, eventually, is_installed,
@@ -24,9 +25,9 @@ fn config(server: &RedisServer) -> RedisConfig {
     config
 }
 
-async fn examined(config: RedisConfig) -> Vec<Finding> {
+async fn diagnosed(config: RedisConfig) -> Vec<Finding> {
     let store = RedisStore::connect(config).await.unwrap();
-    store.examine().await.unwrap()
+    store.diagnose().await.unwrap()
 }
 
 /// The severity of the one finding that has this in its text.
@@ -46,7 +47,7 @@ fn unsafe_ones(findings: &[Finding]) -> Vec<&str> {
 #[tokio::test]
 async fn a_server_that_keeps_its_data_and_evicts_nothing_is_fit_and_left_as_it_was() {
     let Some(server) = start(&FIT) else { return };
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     for text in [
         "evicts nothing",
@@ -65,10 +66,10 @@ async fn a_server_that_keeps_its_data_and_evicts_nothing_is_fit_and_left_as_it_w
 async fn eviction_is_unsafe_with_a_limit_and_advice_without() {
     let evicting = [&FIT[..], &["--maxmemory-policy", "volatile-lru"]].concat();
     let Some(server) = start(&[&evicting[..], &["--maxmemory", "100mb"]].concat()) else { return };
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(severity(&findings, "maxmemory-policy volatile-lru"), Some(Severity::Unsafe));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(severity(&findings, "maxmemory-policy volatile-lru"), Some(Severity::Advice));
     assert_eq!(unsafe_ones(&findings), [""; 0]);
 }
@@ -79,14 +80,14 @@ async fn persistence_is_judged_by_what_a_restart_forgets() {
     let set = |name, value| {
         assert_eq!(server.command(&["CONFIG", "SET", name, value]).unwrap(), "OK");
     };
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(severity(&findings, "forgets every lock"), Some(Severity::Unsafe), "{findings:?}");
     assert_eq!(unsafe_ones(&findings).len(), 1);
     set("save", "3600 1");
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(severity(&findings, "only snapshots"), Some(Severity::Advice), "{findings:?}");
     set("appendonly", "yes");
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(severity(&findings, "appendfsync everysec"), Some(Severity::Advice));
     assert_eq!(unsafe_ones(&findings), [""; 0]);
 }
@@ -99,13 +100,13 @@ async fn a_master_with_replicas_is_asked_for_a_minimum_and_a_replica_is_refused(
     let follows =
         || async { master.command(&["INFO", "replication"]).unwrap().contains("state=online") };
     assert!(eventually(GENEROUS, follows).await, "the replica never comes");
-    let findings = examined(config(&master)).await;
+    let findings = diagnosed(config(&master)).await;
     assert_eq!(severity(&findings, "min-replicas-to-write 0"), Some(Severity::Advice));
     master.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
-    let findings = examined(config(&master)).await;
+    let findings = diagnosed(config(&master)).await;
     assert_eq!(severity(&findings, "min-replicas-to-write 0"), None);
     assert_eq!(severity(&findings, "min-replicas-to-write 1"), Some(Severity::Fine));
-    let findings = examined(config(&replica)).await;
+    let findings = diagnosed(config(&replica)).await;
     assert_eq!(severity(&findings, "it takes no locks"), Some(Severity::Unsafe));
 }
 
@@ -121,12 +122,12 @@ fn limited(server: &RedisServer, rights: &str) -> RedisConfig {
 #[tokio::test]
 async fn with_the_documented_rights_nothing_is_missing_but_a_look_at_the_settings() {
     let Some(server) = start(&FIT) else { return };
-    let findings = examined(limited(&server, ACL)).await;
+    let findings = diagnosed(limited(&server, ACL)).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "all rights that locks need"), Some(Severity::Fine));
     assert_eq!(severity(&findings, "handed over, renewed"), Some(Severity::Fine));
     assert_eq!(severity(&findings, "may not run INFO and CONFIG GET"), Some(Severity::Advice));
-    let findings = examined(limited(&server, &format!("{ACL} +info"))).await;
+    let findings = diagnosed(limited(&server, &format!("{ACL} +info"))).await;
     assert_eq!(severity(&findings, "may not run CONFIG GET"), Some(Severity::Advice));
     assert_eq!(severity(&findings, "evicts nothing"), Some(Severity::Fine), "INFO tells it");
 }
@@ -143,7 +144,7 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
         ("resetkeys ~other:*", "ACL SETUSER joe ~tenure:*"),
         ("resetchannels &other:*", "ACL SETUSER joe &tenure:*"),
     ] {
-        let findings = examined(limited(&server, &format!("{ACL} {change}"))).await;
+        let findings = diagnosed(limited(&server, &format!("{ACL} {change}"))).await;
         let bad: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Unsafe).collect();
         assert_eq!(bad.len(), 1, "{change}: {findings:?}");
         assert_eq!(bad[0].remedy, remedy);
@@ -151,9 +152,9 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
     }
     let mut replicated = limited(&server, ACL);
     replicated.replicas = 1;
-    let findings = examined(replicated).await;
+    let findings = diagnosed(replicated).await;
     assert!(findings.iter().any(|finding| finding.remedy == "ACL SETUSER joe +wait"));
-    let findings = examined(limited(&server, &format!("{ACL} -scan -ltrim"))).await;
+    let findings = diagnosed(limited(&server, &format!("{ACL} -scan -ltrim"))).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "may not run SCAN"), Some(Severity::Advice));
     assert_eq!(severity(&findings, "may not run LTRIM"), Some(Severity::Advice));
@@ -164,7 +165,7 @@ async fn a_known_flaw_is_told_of_by_the_servers_own_version() {
     let Some(server) = start(&FIT) else { return };
     let info = server.command(&["INFO", "server"]).unwrap();
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     let about = findings.iter().find(|finding| finding.what.contains("script engine")).unwrap();
     assert!(about.what.contains(version.trim()), "{about:?}");
 }
@@ -176,7 +177,7 @@ async fn valkey_is_judged_by_its_own_version_and_must_have_its_lua_engine() {
     }
     let arguments = [&FIT[..], &["--enable-module-command", "yes"]].concat();
     let server = RedisServer::start_other(&VALKEY_9, &arguments).unwrap();
-    let findings = examined(config(&server)).await;
+    let findings = diagnosed(config(&server)).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "new enough (Valkey 9."), Some(Severity::Fine));
     assert_eq!(severity(&findings, "7.2.4"), None, "the Redis that it is compatible with");
@@ -195,7 +196,7 @@ async fn a_server_that_is_gone_is_an_error_and_not_a_finding() {
     config.timeout = Duration::from_millis(500);
     let store = RedisStore::connect(config).await.unwrap();
     server.kill9().unwrap();
-    assert_eq!(store.examine().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    assert_eq!(store.diagnose().await.unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
 fn addresses(text: &str) -> Vec<(String, u16)> {
@@ -217,7 +218,7 @@ async fn a_cluster_is_looked_at_node_by_node_and_told_of_when_a_replica_is_missi
         timeout: GENEROUS,
         ..RedisConfig::new(Topology::Cluster { nodes: nodes.clone() })
     };
-    let findings = examined(config()).await;
+    let findings = diagnosed(config()).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "masters are up and have replicas"), Some(Severity::Fine));
     assert_eq!(severity(&findings, "taken, handed over"), Some(Severity::Fine));
@@ -234,7 +235,7 @@ async fn a_cluster_is_looked_at_node_by_node_and_told_of_when_a_replica_is_missi
     limited(miser, &format!("{rights} -asking"));
     let mut joe = config();
     (joe.username, joe.password) = (Some("joe".into()), Some("secret".into()));
-    let findings = examined(joe).await;
+    let findings = diagnosed(joe).await;
     let bad: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Unsafe).collect();
     assert_eq!(bad.len(), 1, "{findings:?}");
     assert_eq!(bad[0].remedy, "ACL SETUSER joe +asking");
@@ -245,7 +246,7 @@ async fn a_cluster_is_looked_at_node_by_node_and_told_of_when_a_replica_is_missi
     for server in &cluster.nodes()[..replica] {
         assert_eq!(server.command(&["CLUSTER", "FORGET", &id]).unwrap(), "OK");
     }
-    let findings = examined(config()).await;
+    let findings = diagnosed(config()).await;
     assert_eq!(severity(&findings, "without a replica"), Some(Severity::Advice));
 }
 
@@ -258,7 +259,7 @@ async fn a_master_that_sentinels_name_is_looked_at_together_with_its_replicas() 
     let sentinels = addresses(&sentinel.addresses());
     let mut config = RedisConfig::new(Topology::Sentinel { sentinels, service: "main".into() });
     config.timeout = GENEROUS;
-    let findings = examined(config).await;
+    let findings = diagnosed(config).await;
     // Nobody keeps anything on disk here.
     assert_eq!(unsafe_ones(&findings).len(), 1, "{findings:?}");
     let forgets = findings.iter().find(|f| f.what.contains("forgets every lock")).unwrap();

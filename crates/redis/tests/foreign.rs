@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Client, ErrorKind, Eviction, Guard, LockName, Options, Origin, Released};
+use tenure_core::store::{Eviction, Origin, Released};
+use tenure_core::{Client, ErrorKind, Guard, LockName, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::RedisServer;
 

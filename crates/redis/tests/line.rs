@@ -7,15 +7,15 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{
-    Answer, Claim, Client, Effect, ErrorKind, Eviction, LockName, Mode, Origin, OwnerId, Patience,
-    Place, Released, Renewal, Store,
+use tenure_core::store::{
+    Claim, ClaimOutcome, Eviction, Origin, QueueTicket, Released, Renewal, Store, WaitPolicy,
 };
+use tenure_core::{Client, Effect, ErrorKind, LockName, Mode, OwnerId};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
 const TTL: Duration = Duration::from_secs(60);
-const PATIENT: Patience = Patience::Queue { lease: GENEROUS, poll: Duration::from_millis(200) };
+const PATIENT: WaitPolicy = WaitPolicy::Queue { lease: GENEROUS, poll: Duration::from_millis(200) };
 
 async fn connect(server: &RedisServer) -> RedisStore {
     let server = ("127.0.0.1".into(), server.port());
@@ -38,9 +38,9 @@ fn claim(mode: Mode) -> Claim {
     }
 }
 
-async fn queued(store: &RedisStore, claim: &Claim, patience: Patience) -> Place {
-    match store.claim(claim, patience).await.unwrap() {
-        Answer::Queued(place) => place,
+async fn queued(store: &RedisStore, claim: &Claim, policy: WaitPolicy) -> QueueTicket {
+    match store.claim(claim, policy).await.unwrap() {
+        ClaimOutcome::Queued(place) => place,
         answer => panic!("it should wait: {answer:?}"),
     }
 }
@@ -53,9 +53,12 @@ async fn a_waiter_that_is_gone_holds_no_longer_than_it_would_have_waited() {
     for mode in [Mode::Exclusive, Mode::Permits { take: 1, of: 1 }] {
         let store = connect(&server).await;
         let first = claim(mode);
-        assert!(matches!(store.claim(&first, Patience::None).await.unwrap(), Answer::Granted(_)));
+        assert!(matches!(
+            store.claim(&first, WaitPolicy::NoWait).await.unwrap(),
+            ClaimOutcome::Granted(_)
+        ));
         let gone = connect(&server).await;
-        queued(&gone, &claim(mode), Patience::queue(place)).await;
+        queued(&gone, &claim(mode), WaitPolicy::queue(place)).await;
         drop(gone);
         // The server has to have noticed.
         let alone = || async { channels(&server) == 0 };
@@ -67,10 +70,10 @@ async fn a_waiter_that_is_gone_holds_no_longer_than_it_would_have_waited() {
         let granted = async {
             loop {
                 match store.wait(&last, &place).await.unwrap() {
-                    Answer::Granted(_) => break,
+                    ClaimOutcome::Granted(_) => break,
                     _ => {
                         let asked = store.claim(&last, PATIENT).await.unwrap();
-                        if matches!(asked, Answer::Granted(_)) {
+                        if matches!(asked, ClaimOutcome::Granted(_)) {
                             break;
                         }
                     }
@@ -94,9 +97,12 @@ async fn a_claim_whose_place_has_ended_goes_to_the_end_of_the_line() {
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let [holder, late, next] = [(); 3].map(|()| claim(Mode::Exclusive));
-    assert!(matches!(store.claim(&holder, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&holder, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     let short = Duration::from_millis(50);
-    queued(&store, &late, Patience::queue(short)).await;
+    queued(&store, &late, WaitPolicy::queue(short)).await;
     queued(&store, &next, PATIENT).await;
     tokio::time::sleep(short * 2).await;
     queued(&store, &late, PATIENT).await;
@@ -119,7 +125,10 @@ async fn a_connection_that_goes_silent_is_replaced_by_one_that_answers() {
     config.timeout = Duration::from_secs(2);
     let store = RedisStore::connect(config).await.unwrap();
     let held = claim(Mode::Exclusive);
-    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     renew_over_its_own(&server, &store, &held).await;
     proxy.strand();
     let lost = store.renew(&held).await.unwrap_err();
@@ -133,7 +142,10 @@ async fn a_server_that_takes_no_more_connections_renews_over_the_one_there_is() 
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let held = claim(Mode::Exclusive);
-    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     // Over a connection of the test's own: the store has the other.
     let mut operator = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let mut allow = |clients: u32| {
@@ -170,7 +182,10 @@ async fn a_server_that_paused_is_used_again_when_it_goes_on() {
     config.timeout = Duration::from_millis(500);
     let store = RedisStore::connect(config).await.unwrap();
     let held = claim(Mode::Exclusive);
-    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     server.stop().unwrap();
     assert_eq!(store.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
     assert_eq!(store.renew(&held).await.unwrap_err().kind(), ErrorKind::Unreachable);
@@ -186,7 +201,10 @@ async fn a_line_that_was_lost_starves_nobody() {
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let holder = claim(Mode::Exclusive);
-    assert!(matches!(store.claim(&holder, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&holder, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     let client = Client::new(Arc::new(connect(&server).await)).unwrap();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -212,16 +230,19 @@ async fn a_pool_that_was_lost_is_held_by_nobody() {
     let store = connect(&server).await;
     let [reader, other, writer] = [Mode::Shared, Mode::Shared, Mode::Exclusive].map(claim);
     for reader in [&reader, &other] {
-        assert!(matches!(store.claim(reader, Patience::None).await.unwrap(), Answer::Granted(_)));
+        assert!(matches!(
+            store.claim(reader, WaitPolicy::NoWait).await.unwrap(),
+            ClaimOutcome::Granted(_)
+        ));
     }
     assert_eq!(server.command(&["DEL", "tenure:{tenure:a}:p"]).unwrap(), "1");
     assert_eq!(store.renew(&reader).await.unwrap(), Renewal::Lost);
     assert_eq!(store.release(&other).await.unwrap(), Released::NotHeld);
-    assert_eq!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Busy);
+    assert_eq!(store.claim(&writer, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     // Its term ends: nobody renews it.
     assert_eq!(server.command(&["PEXPIRE", "tenure:a", "1"]).unwrap(), "1");
     let free = || async {
-        matches!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Granted(_))
+        matches!(store.claim(&writer, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Granted(_))
     };
     assert!(eventually(GENEROUS, free).await);
 }
@@ -232,14 +253,23 @@ async fn permits_whose_record_was_lost_come_back() {
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let [lost, kept, next] = [(); 3].map(|()| claim(Mode::Permits { take: 1, of: 2 }));
-    assert!(matches!(store.claim(&lost, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&lost, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     assert_eq!(server.command(&["DEL", "tenure:{tenure:a}:p"]).unwrap(), "1");
-    assert!(matches!(store.claim(&kept, Patience::None).await.unwrap(), Answer::Granted(_)));
-    assert_eq!(store.claim(&next, Patience::None).await.unwrap(), Answer::Busy);
+    assert!(matches!(
+        store.claim(&kept, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
+    assert_eq!(store.claim(&next, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     // Its term ends.
     let owner = lost.owner.to_string();
     assert_eq!(server.command(&["ZADD", "tenure:{tenure:a}:e", "1", &owner]).unwrap(), "0");
-    assert!(matches!(store.claim(&next, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&next, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
 }
 
@@ -252,8 +282,8 @@ async fn every_value_that_keeps_others_out_is_shown_and_can_be_evicted() {
     for value in ["", "pool foo", "pool s 2", "somebody"] {
         assert_eq!(server.command(&["SET", "tenure:a", value]).unwrap(), "OK");
         assert_eq!(
-            store.claim(&claim(Mode::Exclusive), Patience::None).await.unwrap(),
-            Answer::Busy
+            store.claim(&claim(Mode::Exclusive), WaitPolicy::NoWait).await.unwrap(),
+            ClaimOutcome::Busy
         );
         let holders = store.inspect(&name).await.unwrap().holders;
         assert_eq!(holders.len(), 1, "{value:?}");
@@ -268,9 +298,15 @@ async fn every_value_that_keeps_others_out_is_shown_and_can_be_evicted() {
     }
     // A pool that lost its key is none: only who holds now is shown.
     let [reader, writer] = [Mode::Shared, Mode::Exclusive].map(claim);
-    assert!(matches!(store.claim(&reader, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&reader, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     assert_eq!(server.command(&["DEL", "tenure:a"]).unwrap(), "1");
-    assert!(matches!(store.claim(&writer, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&writer, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     let holders = store.inspect(&name).await.unwrap().holders;
     assert_eq!(holders.len(), 1);
     assert_eq!(holders[0].owner, writer.owner.to_string());
@@ -288,7 +324,10 @@ async fn a_grant_that_is_cut_short_is_not_published() {
     assert!(eventually(GENEROUS, follows).await);
     let store = connect(&server).await;
     let first = claim(Mode::Exclusive);
-    assert!(matches!(store.claim(&first, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&first, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     let gone = connect(&server).await;
     queued(&gone, &claim(Mode::Exclusive), PATIENT).await;
     let listed = server.command(&["PUBSUB", "CHANNELS", "*inbox*"]).unwrap();
@@ -347,7 +386,7 @@ async fn without_fencing_a_claim_whose_reply_was_lost_leaves_no_place_behind() {
         if !done && in_line {
             caught += 1;
             let again = store.claim(&late, PATIENT).await.unwrap();
-            assert!(matches!(again, Answer::Granted(_)), "{again:?}");
+            assert!(matches!(again, ClaimOutcome::Granted(_)), "{again:?}");
             assert_eq!(store.release(&late).await.unwrap(), Released::Released);
             assert_eq!(server.command(&["HEXISTS", waiters, &owner]).unwrap(), "0");
         }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use servers::{client, hand_over_by_push, said, single};
-use tenure_core::{Answer, Claim, Client, Patience, Released, Renewal, Store};
+use tenure_core::Client;
+use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, Store, WaitPolicy};
 use tenure_redis::{ACL, ACL_DELIFEQ, RedisConfig, RedisStore};
 use tenure_testkit::{GENEROUS, RedisServer, VALKEY_9, eventually};
 use tenure_trials::claim;
@@ -34,7 +35,10 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
 
 async fn hold(store: &RedisStore) -> Claim {
     let held = claim("a", TTL);
-    assert!(matches!(store.claim(&held, Patience::None).await.unwrap(), Answer::Granted(_)));
+    assert!(matches!(
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap(),
+        ClaimOutcome::Granted(_)
+    ));
     held
 }
 
@@ -95,13 +99,13 @@ async fn on_valkey_9_a_waiter_gets_the_lock_that_is_released() {
     // The claim's script has set it, too.
     let before = calls(&server, "set");
     renewed(&store, &held, || calls(&server, "set") > before).await;
-    let queued = other.claim(&waiting, Patience::queue(TTL)).await.unwrap();
-    let Answer::Queued(place) = queued else { panic!("{queued:?}") };
+    let queued = other.claim(&waiting, WaitPolicy::queue(TTL)).await.unwrap();
+    let ClaimOutcome::Queued(place) = queued else { panic!("{queued:?}") };
     // A renewal must not wipe out the mark.
     assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
     assert_eq!(store.release(&held).await.unwrap(), Released::Released);
     let news = tokio::time::timeout(GENEROUS, other.wait(&waiting, &place)).await.unwrap();
-    assert!(matches!(news.unwrap(), Answer::Granted(_)));
+    assert!(matches!(news.unwrap(), ClaimOutcome::Granted(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

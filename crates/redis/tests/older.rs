@@ -7,7 +7,8 @@ mod servers;
 use std::time::Duration;
 
 use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, said, single};
-use tenure_core::{Client, ErrorKind, Options, Severity, Store};
+use tenure_core::store::Store;
+use tenure_core::{Client, ErrorKind, Options, Severity};
 use tenure_redis::{ACL, RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, REDIS_6_2, RedisCluster, RedisServer, eventually};
 use tenure_trials::until_waiting;
@@ -116,7 +117,7 @@ on_servers! {
     async fn a_server_in_resp2_is_examined() {
         let server = without_hello();
         let store = RedisStore::connect(single(server.port())).await.unwrap();
-        let findings = store.examine().await.unwrap();
+        let findings = store.diagnose().await.unwrap();
         let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
         assert_eq!(trial.severity, Severity::Fine, "{findings:?}");
     }
@@ -175,7 +176,7 @@ async fn a_cluster_before_7_0_hands_over_by_push_and_survives_a_master() {
     hand_over_by_push(&confirmed, &confirmed, "confirmed").await;
     let findings = {
         let store = RedisStore::connect(config.clone()).await.unwrap();
-        store.examine().await.unwrap()
+        store.diagnose().await.unwrap()
     };
     let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
     assert_eq!(trial.severity, Severity::Fine, "{findings:?}");

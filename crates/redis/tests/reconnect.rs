@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use servers::{FAILOVER, client, said, single};
 use stubs::{bulk, shards, stub};
-use tenure_core::{Client, Options, Patience, Store};
+use tenure_core::store::{Store, WaitPolicy};
+use tenure_core::{Client, Options};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, RedisStub, eventually};
 use tenure_trials::claim;
@@ -253,7 +254,7 @@ fn a_dial_on_a_runtime_that_stands_still_holds_up_no_other_runtime() {
     std::thread::sleep(Duration::from_millis(100));
     let one = claim("a", Duration::from_secs(30));
     still.block_on(async {
-        let mut call = store.claim(&one, Patience::None);
+        let mut call = store.claim(&one, WaitPolicy::NoWait);
         std::future::poll_fn(|context| {
             assert!(call.as_mut().poll(context).is_pending());
             std::task::Poll::Ready(())
@@ -261,7 +262,7 @@ fn a_dial_on_a_runtime_that_stands_still_holds_up_no_other_runtime() {
         .await;
     });
     let asked = || async {
-        let call = store.claim(&one, Patience::None);
+        let call = store.claim(&one, WaitPolicy::NoWait);
         tokio::time::timeout(Duration::from_secs(1), call).await.is_ok_and(|it| it.is_ok())
     };
     assert!(program.block_on(eventually(GENEROUS, asked)), "no runtime dials any more");

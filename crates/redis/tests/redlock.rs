@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quorum::{Load, block, client, config, has, of, ports, start, store, unblock};
-use tenure_core::{
-    Answer, ErrorKind, Mode, Options, Patience, Released, Renewal, Severity, Store, now,
-};
+use tenure_core::store::{ClaimOutcome, Released, Renewal, Store, WaitPolicy, now};
+use tenure_core::{ErrorKind, Mode, Options, Severity};
 use tenure_redis::{ACL, ACL_QUORUM, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
@@ -123,7 +122,8 @@ async fn restart_in_the_middle_of_a_hold(fresh: bool) {
     }
     let (ttl, sent) = (config.max_ttl, now());
     let held = claim("a", ttl);
-    let Answer::Granted(grant) = holder.claim(&held, Patience::None).await.unwrap() else {
+    let ClaimOutcome::Granted(grant) = holder.claim(&held, WaitPolicy::NoWait).await.unwrap()
+    else {
         panic!("it has three of five");
     };
     for server in &servers[3..] {
@@ -167,7 +167,7 @@ on_servers! {
         tokio::time::sleep(Duration::from_millis(500)).await;
         servers[2].cont().unwrap();
         let store = connecting.await.unwrap().unwrap();
-        let answer = store.claim(&claim("a", Duration::from_secs(1)), Patience::None).await;
+        let answer = store.claim(&claim("a", Duration::from_secs(1)), WaitPolicy::NoWait).await;
         let error = answer.expect_err("two of three may have forgotten a lock");
         assert!(error.to_string().contains("restarted, and does not count"), "{error}");
     }
@@ -185,7 +185,7 @@ on_servers! {
             server.stop().unwrap();
         }
         let late = claim("late", Duration::from_secs(60));
-        let error = store.claim(&late, Patience::None).await.unwrap_err();
+        let error = store.claim(&late, WaitPolicy::NoWait).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
         assert!(error.to_string().contains("3 did not answer in time"), "{error}");
         for server in &mut servers[..3] {
@@ -206,14 +206,14 @@ on_servers! {
             server.stop().unwrap();
         }
         let slow = claim("slow", Duration::from_millis(600));
-        let error = store.claim(&slow, Patience::None).await.unwrap_err();
+        let error = store.claim(&slow, WaitPolicy::NoWait).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LeaseTooShort, "{error}");
         assert!(error.to_string().contains("ask for a longer TTL"), "{error}");
         for server in &mut servers[..2] {
             server.cont().unwrap();
         }
         let again = || async {
-            matches!(store.claim(&slow, Patience::None).await, Ok(Answer::Granted(_)))
+            matches!(store.claim(&slow, WaitPolicy::NoWait).await, Ok(ClaimOutcome::Granted(_)))
         };
         assert!(eventually(GENEROUS, again).await);
     }
@@ -224,7 +224,7 @@ on_servers! {
         let servers = start(3);
         let store = store(&of(&servers)).await;
         let held = claim("repair", Duration::from_secs(60));
-        let Answer::Granted(grant) = store.claim(&held, Patience::None).await.unwrap() else {
+        let ClaimOutcome::Granted(grant) = store.claim(&held, WaitPolicy::NoWait).await.unwrap() else {
             panic!("it is free");
         };
         for server in &servers {
@@ -235,7 +235,7 @@ on_servers! {
         // What was repaired knows the token: whoever comes next gets a higher one.
         assert_eq!(store.release(&held).await.unwrap(), Released::Released);
         let next = claim("repair", Duration::from_secs(60));
-        let Answer::Granted(after) = store.claim(&next, Patience::None).await.unwrap() else {
+        let ClaimOutcome::Granted(after) = store.claim(&next, WaitPolicy::NoWait).await.unwrap() else {
             panic!("it is free");
         };
         assert!(grant.token < after.token);
@@ -252,7 +252,7 @@ on_servers! {
         servers[0].command(&["SET", "tenure:{token}", &ahead]).unwrap();
         block(&servers[2], "raise");
         let [first, second] = [(); 2].map(|()| claim("raise", Duration::from_secs(60)));
-        let Answer::Granted(before) = store.claim(&first, Patience::None).await.unwrap() else {
+        let ClaimOutcome::Granted(before) = store.claim(&first, WaitPolicy::NoWait).await.unwrap() else {
             panic!("two of three are free");
         };
         assert!(before.token.unwrap().get() > 1 << 52);
@@ -261,7 +261,7 @@ on_servers! {
         store.release(&first).await.unwrap();
         unblock(&servers[2], "raise");
         servers[0].kill9().unwrap();
-        let Answer::Granted(after) = store.claim(&second, Patience::None).await.unwrap() else {
+        let ClaimOutcome::Granted(after) = store.claim(&second, WaitPolicy::NoWait).await.unwrap() else {
             panic!("two of three are there");
         };
         assert!(before.token < after.token, "{before:?} {after:?}");
@@ -273,7 +273,7 @@ on_servers! {
         let servers = start(3);
         let store = store(&of(&servers)).await;
         let held = claim("gone", Duration::from_secs(60));
-        store.claim(&held, Patience::None).await.unwrap();
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap();
         unblock(&servers[0], "gone");
         unblock(&servers[2], "gone");
         assert_eq!(store.renew(&held).await.unwrap(), Renewal::Lost);
@@ -341,10 +341,10 @@ on_servers! {
         assert!(error.to_string().contains("node-timeout="), "{error}");
         let mut long = claim("long", Duration::from_secs(3600));
         let store = store(&config([a, b, c])).await;
-        let error = store.claim(&long, Patience::None).await.unwrap_err();
+        let error = store.claim(&long, WaitPolicy::NoWait).await.unwrap_err();
         assert!(error.to_string().contains("max-ttl="), "{error}");
         long.mode = Mode::Permits { take: 1, of: 2 };
-        let error = store.claim(&long, Patience::None).await.unwrap_err();
+        let error = store.claim(&long, WaitPolicy::NoWait).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
 }
@@ -355,12 +355,12 @@ on_servers! {
         let servers = start(3);
         let store = store(&of(&servers)).await;
         servers[1..].iter().for_each(|server| block(server, "a"));
-        let queue = Patience::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
+        let queue = WaitPolicy::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
         let mut pauses = Vec::new();
         for _ in 0..1000 {
             let rival = claim("a", Duration::from_secs(60));
             let answer = store.claim(&rival, queue).await.unwrap();
-            let Answer::Queued(place) = answer else { panic!("{answer:?}") };
+            let ClaimOutcome::Queued(place) = answer else { panic!("{answer:?}") };
             // Without a pause, the others' votes were enough to know.
             pauses.extend(place.ask_again_in);
             store.release(&rival).await.unwrap();
@@ -403,7 +403,7 @@ on_servers! {
     async fn the_doctor_says_what_each_server_keeps() {
         let durable = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
         let servers = [durable.unwrap(), start(1).remove(0), start(1).remove(0)];
-        let findings = store(&of(&servers)).await.examine().await.unwrap();
+        let findings = store(&of(&servers)).await.diagnose().await.unwrap();
         let all: Vec<_> = findings.iter().map(|finding| finding.what.as_str()).collect();
         let all = all.join("\n");
         let forgets = findings.iter().find(|it| it.what.contains("forgets its locks")).unwrap();

@@ -8,7 +8,8 @@ mod quorum;
 use std::time::Duration;
 
 use quorum::{block, of, start, store, unblock};
-use tenure_core::{Answer, Claim, Patience, Store, Token};
+use tenure_core::Token;
+use tenure_core::store::{Claim, ClaimOutcome, Store, WaitPolicy};
 use tenure_redis::RedlockStore;
 use tenure_testkit::{FalseClock, GENEROUS, RedisServer, eventually};
 use tenure_trials::claim;
@@ -36,8 +37,8 @@ impl Register {
 }
 
 async fn hold(store: &RedlockStore, claim: &Claim) -> Option<Token> {
-    match store.claim(claim, Patience::None).await {
-        Ok(Answer::Granted(grant)) => grant.token,
+    match store.claim(claim, WaitPolicy::NoWait).await {
+        Ok(ClaimOutcome::Granted(grant)) => grant.token,
         _ => None,
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorum::{block, config, counter, has, hold, of, ports, start, store, unblock};
-use tenure_core::{Answer, Claim, Mode, Patience, Released, Renewal, Store};
+use tenure_core::Mode;
+use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, Store, WaitPolicy};
 use tenure_redis::{RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
@@ -43,7 +44,7 @@ on_servers! {
         let owner = claim("a", TTL);
         proxy.keep();
         let asking = { let (store, owner) = (Arc::clone(&store), owner.clone()); async move {
-            store.claim(&owner, Patience::None).await
+            store.claim(&owner, WaitPolicy::NoWait).await
         } };
         let asking = tokio::spawn(asking);
         assert!(eventually(GENEROUS, || async { has(&servers[1], "a") }).await);
@@ -69,14 +70,14 @@ on_servers! {
         block(&servers[2], "a");
         let owner = claim("a", TTL);
         proxy.keep();
-        let queue = Patience::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
+        let queue = WaitPolicy::Queue { lease: GENEROUS, poll: Duration::from_secs(1) };
         let asking = { let (store, owner) = (Arc::clone(&store), owner.clone()); async move {
             store.claim(&owner, queue).await
         } };
         let asking = tokio::spawn(asking);
         assert!(eventually(GENEROUS, || async { has(&servers[1], "a") }).await);
         proxy.cut();
-        assert!(matches!(asking.await.unwrap(), Ok(Answer::Queued(_) | Answer::Granted(_))));
+        assert!(matches!(asking.await.unwrap(), Ok(ClaimOutcome::Queued(_) | ClaimOutcome::Granted(_))));
         hold(&store, &owner).await;
         // Whatever there was to be sent has been by then.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -93,7 +94,7 @@ on_servers! {
         let store = store(&config).await;
         let owner = claim("a", TTL);
         servers[0].stop().unwrap();
-        assert_eq!(store.claim(&owner, Patience::None).await.unwrap(), Answer::Busy);
+        assert_eq!(store.claim(&owner, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
         tokio::time::sleep(config.nodes[0].timeout + Duration::from_millis(500)).await;
         servers[0].cont().unwrap();
         hold(&store, &owner).await;
@@ -112,12 +113,12 @@ on_servers! {
         let owner = claim("a", TTL);
         servers[0].stop().unwrap();
         let asking = { let (store, owner) = (Arc::clone(&store), owner.clone()); async move {
-            store.claim(&owner, Patience::None).await
+            store.claim(&owner, WaitPolicy::NoWait).await
         } };
         let asking = tokio::spawn(asking);
         assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await);
         proxy.cut();
-        assert_eq!(asking.await.unwrap().unwrap(), Answer::Busy);
+        assert_eq!(asking.await.unwrap().unwrap(), ClaimOutcome::Busy);
         servers[0].cont().unwrap();
         let gone = || async { !has(&servers[0], "a") && !has(&servers[2], "a") };
         assert!(eventually(GENEROUS, gone).await, "the claim is left behind");
@@ -150,9 +151,9 @@ on_servers! {
         servers[0].stop().unwrap();
         let [owner, rival] = [(); 2].map(|()| claim("a", TTL));
         let calls = async {
-            let won = store.claim(&owner, Patience::None).await;
-            assert!(matches!(won, Ok(Answer::Granted(_))), "{won:?}");
-            assert_eq!(store.claim(&rival, Patience::None).await.unwrap(), Answer::Busy);
+            let won = store.claim(&owner, WaitPolicy::NoWait).await;
+            assert!(matches!(won, Ok(ClaimOutcome::Granted(_))), "{won:?}");
+            assert_eq!(store.claim(&rival, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
             assert_eq!(store.renew(&owner).await.unwrap(), Renewal::Renewed);
             assert_eq!(store.release(&owner).await.unwrap(), Released::Released);
         };

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorum::{Load, client, config, hold, of, ports, start, store};
-use tenure_core::{Answer, ErrorKind, Finding, Patience, Severity, Store};
+use tenure_core::store::{ClaimOutcome, Store, WaitPolicy};
+use tenure_core::{ErrorKind, Finding, Severity};
 use tenure_redis::{ACL, ACL_QUORUM, RedlockConfig, RedlockStore, Tls};
 use tenure_testkit::{Certificates, GENEROUS, Proxy, REDIS_6_2, RedisServer, eventually};
 use tenure_trials::claim;
@@ -40,7 +41,7 @@ on_servers! {
         let config = of(&servers);
         carries_a_load(&config).await;
         let store = store(&config).await;
-        let findings = store.examine().await.unwrap();
+        let findings = store.diagnose().await.unwrap();
         let words = said(&findings);
         assert!(words.contains("versions differ (Redis 6.2."), "{words}");
         assert!(words.contains("every lock is on disk"), "{words}");
@@ -52,7 +53,7 @@ on_servers! {
         assert!(hold(&store, &next).await > first, "when the first one's term is over");
         // What the one keeps outlives its restart; the older one has never forgotten it.
         servers[0].restart().unwrap();
-        let renewed = || async { store.renew(&next).await.is_ok_and(|it| it == tenure_core::Renewal::Renewed) };
+        let renewed = || async { store.renew(&next).await.is_ok_and(|it| it == tenure_core::store::Renewal::Renewed) };
         assert!(eventually(GENEROUS, renewed).await, "a restart with all data loses no lock");
     }
 }
@@ -102,11 +103,11 @@ on_servers! {
         // By the end of this, a server that had just restarted would count again.
         let end = std::time::Instant::now() + Duration::from_secs(5);
         while std::time::Instant::now() < end {
-            let answer = store.claim(&lost, Patience::None).await;
-            assert!(!matches!(answer, Ok(Answer::Granted(_))), "one server is no majority of three");
+            let answer = store.claim(&lost, WaitPolicy::NoWait).await;
+            assert!(!matches!(answer, Ok(ClaimOutcome::Granted(_))), "one server is no majority of three");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let error = store.claim(&lost, Patience::None).await.unwrap_err();
+        let error = store.claim(&lost, WaitPolicy::NoWait).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
         assert!(error.to_string().contains("the same server as another"), "{error}");
     }
@@ -121,14 +122,14 @@ on_servers! {
         let held = claim("a", Duration::from_secs(60));
         hold(&store, &held).await;
         store.release(&held).await.unwrap();
-        let words = said(&store.examine().await.unwrap());
+        let words = said(&store.diagnose().await.unwrap());
         let name = format!("127.0.0.1:{}", servers[2].port());
         assert!(words.contains(&format!("Advice {name} could not be looked at")), "{words}");
         servers[0].kill9().unwrap();
         let mut told = None;
-        let lost = eventually(GENEROUS, || { let refused = store.claim(&held, Patience::None); async { refused.await.is_err() } }).await;
+        let lost = eventually(GENEROUS, || { let refused = store.claim(&held, WaitPolicy::NoWait); async { refused.await.is_err() } }).await;
         if lost {
-            told = store.claim(&held, Patience::None).await.err();
+            told = store.claim(&held, WaitPolicy::NoWait).await.err();
         }
         let error = told.expect("one of three is no majority");
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
@@ -148,7 +149,7 @@ on_servers! {
         let held = claim("a", Duration::from_secs(60));
         hold(&store, &held).await;
         store.release(&held).await.unwrap();
-        let findings = store.examine().await.unwrap();
+        let findings = store.diagnose().await.unwrap();
         let words = said(&findings);
         let name = format!("127.0.0.1:{}", servers[2].port());
         let named = findings.iter().find(|it| it.what.contains("replica") && it.what.contains(&name));
@@ -156,7 +157,7 @@ on_servers! {
         servers[1].kill9().unwrap();
         // Between two connections to the replica, all that is known is that there is none.
         let named = eventually(GENEROUS, || async {
-            let answer = store.claim(&claim("b", Duration::from_secs(60)), Patience::None).await;
+            let answer = store.claim(&claim("b", Duration::from_secs(60)), WaitPolicy::NoWait).await;
             let error = answer.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
             error.to_string().contains("replica")

@@ -9,22 +9,22 @@ use std::task::Poll;
 use std::time::Duration;
 
 use servers::single;
-use tenure_core::{Answer, Claim, Patience, Place, Store};
+use tenure_core::store::{Claim, ClaimOutcome, QueueTicket, Store, WaitPolicy};
 use tenure_redis::RedisStore;
 use tenure_testkit::{GENEROUS, RedisServer};
 use tenure_trials::claim;
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_secs(30);
-const PATIENT: Patience = Patience::Queue { lease: TTL, poll: Duration::from_millis(200) };
+const PATIENT: WaitPolicy = WaitPolicy::Queue { lease: TTL, poll: Duration::from_millis(200) };
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-async fn queued(store: &RedisStore, claim: &Claim) -> Place {
+async fn queued(store: &RedisStore, claim: &Claim) -> QueueTicket {
     match store.claim(claim, PATIENT).await.unwrap() {
-        Answer::Queued(place) => place,
+        ClaimOutcome::Queued(place) => place,
         answer => panic!("it should wait: {answer:?}"),
     }
 }
@@ -57,6 +57,6 @@ fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
         let news = tokio::time::timeout(GENEROUS / 4, store.wait(&second, &place)).await;
         assert!(news.is_ok(), "nobody looked after the line");
         let answer = store.claim(&second, PATIENT).await.unwrap();
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     });
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use servers::{addresses, client, said, single};
-use tenure_core::{Client, Store};
+use tenure_core::Client;
+use tenure_core::store::Store;
 use tenure_redis::{
     Credentials, CredentialsProvider, RedisConfig, RedisStore, RedlockConfig, RedlockStore,
     Topology,
@@ -236,7 +237,7 @@ async fn use_through_trouble(what: &str, store: Arc<dyn Store>, trouble: impl As
         if let Err(error) = client.list("").await {
             clean_error(what, &error);
         }
-        match store.examine().await {
+        match store.diagnose().await {
             Ok(findings) => clean(what, &format!("{findings:?}")),
             Err(error) => clean_error(what, &error),
         }

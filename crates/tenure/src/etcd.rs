@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Result, Store};
+use tenure_core::Result;
+use tenure_core::store::Store;
 use tenure_etcd::{EtcdConfig, EtcdStore, Srv};
 
 use crate::StoreUrl;

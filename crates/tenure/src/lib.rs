@@ -46,5 +46,9 @@ mod zookeeper;
 
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
-pub use tenure_core::*;
+pub use tenure_core::{
+    Chaos, Client, Effect, Error, ErrorKind, Faults, Fence, Finding, Guard, Holder, LockName,
+    LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId, Result, RwLock, Semaphore,
+    Severity, Token, Validity, Waiter, store,
+};
 pub use url::StoreUrl;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Error, ErrorKind, Result, Store};
+use tenure_core::store::Store;
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_local::LocalOptions;
 
 use crate::StoreUrl;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Client, MemoryStore, Result, Store};
+use tenure_core::store::Store;
+use tenure_core::{Client, MemoryStore, Result};
 
 use crate::StoreUrl;
 use crate::engine::Engine;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Result, Store};
+use tenure_core::Result;
+use tenure_core::store::Store;
 use tenure_redis::{Password, RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 
 use crate::engine::Engine;

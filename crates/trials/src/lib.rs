@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::{Claim, Client, LockName, Mode, Options, Origin, OwnerId};
+use tenure_core::store::{Claim, Origin};
+use tenure_core::{Client, LockName, Mode, Options, OwnerId};
 use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
 use tokio::task::JoinHandle;
 

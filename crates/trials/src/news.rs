@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Answer, Client, Options, Patience, Place, Store};
+use tenure_core::store::{ClaimOutcome, QueueTicket, Store, WaitPolicy};
+use tenure_core::{Client, Options};
 use tenure_testkit::GENEROUS;
 use tokio::task::JoinSet;
 
@@ -40,16 +41,16 @@ pub async fn a_release_while_a_waiter_joins_is_heard(client: &Client) {
 pub async fn a_waiter_that_gave_up_lets_nobody_in(store: &dyn Store) {
     let long = Duration::from_secs(60);
     let [holder, first, second] = [(); 3].map(|()| claim("a", long));
-    let patience = Patience::queue(long);
-    let granted = |answer: &Answer| matches!(answer, Answer::Granted(_));
-    assert!(granted(&store.claim(&holder, patience).await.unwrap()));
+    let policy = WaitPolicy::queue(long);
+    let granted = |answer: &ClaimOutcome| matches!(answer, ClaimOutcome::Granted(_));
+    assert!(granted(&store.claim(&holder, policy).await.unwrap()));
     for waiter in [&first, &second] {
-        assert!(!granted(&store.claim(waiter, patience).await.unwrap()));
+        assert!(!granted(&store.claim(waiter, policy).await.unwrap()));
     }
     // Time to make its watch, and then to hear.
     tokio::time::sleep(Duration::from_millis(300)).await;
     store.release(&first).await.unwrap();
-    let place = Place::default();
+    let place = QueueTicket::default();
     let early = tokio::time::timeout(Duration::from_millis(700), store.wait(&second, &place));
     assert!(early.await.is_err(), "it was let in beside the holder");
     store.release(&holder).await.unwrap();

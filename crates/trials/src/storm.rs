@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{Client, Eviction, Guard, Mode, Options, OwnerId, Result};
+use tenure_core::store::Eviction;
+use tenure_core::{Client, Guard, Mode, Options, OwnerId, Result};
 use tokio::task::JoinHandle;
 
 use crate::ELECTION;

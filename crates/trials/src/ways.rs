@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Client, LossReason, Options, now};
+use tenure_core::store::now;
+use tenure_core::{Client, LossReason, Options};
 use tenure_testkit::{GENEROUS, Proxy, Way};
 
 use crate::{ELECTION, until_waiting};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Error, ErrorKind, Mode, Result, Token, now};
+use tenure_core::store::{Claim, now};
+use tenure_core::{Error, ErrorKind, Mode, Result, Token};
 use tenure_ordered::{Entered, Entry};
 
 use crate::engine::{ACQUIRE, ZooKeeperEngine, delete};

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, Mode, OwnerId};
+use tenure_core::store::Claim;
+use tenure_core::{Mode, OwnerId};
 use tenure_ordered::{Entry, Listing};
 use tenure_proto::Order;
 
@@ -203,7 +204,8 @@ fn dashed(owner: OwnerId) -> String {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tenure_core::{LockName, Origin};
+    use tenure_core::LockName;
+    use tenure_core::store::Origin;
 
     const UUID: &str = "0123abcd-0123-4567-89ab-0123456789ab";
     const CREATED: i64 = 0x4_0000_0017;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tenure_core::{Moment, now};
+use tenure_core::store::{Moment, now};
 use tenure_ordered::Session;
 use tokio::sync::Mutex as Turn;
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
 use parking_lot::Mutex;
-use tenure_core::{Background, Error, ErrorKind, Result, now};
+use tenure_core::store::{Background, now};
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::Session;
 
 use crate::config::ZooKeeperConfig;

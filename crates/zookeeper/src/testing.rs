@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Background, Result};
+use tenure_core::Result;
+use tenure_core::store::Background;
 
 use crate::fault::fault;
 use crate::keys::with_ancestors;

@@ -5,10 +5,10 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Background, Claim, Effect, ErrorKind, LockName, Mode, Origin, OwnerId, Patience,
-    Released, Store, now,
+use tenure_core::store::{
+    Background, Claim, ClaimOutcome, Origin, Released, Store, WaitPolicy, now,
 };
+use tenure_core::{Effect, ErrorKind, LockName, Mode, OwnerId};
 use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
 use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
@@ -218,9 +218,9 @@ on_a_server! {
     async fn a_waiter_is_served_after_its_lock_node_was_deleted_and_made_anew(server) {
         let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
         let (held, waits) = (claim(), claim());
-        store.claim(&held, Patience::queue(TTL)).await.unwrap();
-        let answer = store.claim(&waits, Patience::queue(TTL)).await.unwrap();
-        assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+        store.claim(&held, WaitPolicy::queue(TTL)).await.unwrap();
+        let answer = store.claim(&waits, WaitPolicy::queue(TTL)).await.unwrap();
+        assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}");
         let bare = Bare::connect(server.port()).await.unwrap();
         for child in bare.children(LOCK).await.unwrap() {
             bare.delete(&format!("{LOCK}/{child}")).await.unwrap();
@@ -231,14 +231,14 @@ on_a_server! {
         let other = bare.create(&other, b"", Kind::EphemeralSequential, Rights::All);
         let other = other.await.unwrap();
         let again = || async {
-            let answer = store.claim(&waits, Patience::queue(TTL)).await;
-            assert!(!matches!(answer, Ok(Answer::Granted(_))), "another holds the lock");
+            let answer = store.claim(&waits, WaitPolicy::queue(TTL)).await;
+            assert!(!matches!(answer, Ok(ClaimOutcome::Granted(_))), "another holds the lock");
             store.inspect(&waits.name).await.unwrap().waiters.len() == 1
         };
         assert!(eventually(GENEROUS, again).await, "it is not in the queue again");
         bare.delete(&other).await.unwrap();
         let granted = || async {
-            matches!(store.claim(&waits, Patience::queue(TTL)).await, Ok(Answer::Granted(_)))
+            matches!(store.claim(&waits, WaitPolicy::queue(TTL)).await, Ok(ClaimOutcome::Granted(_)))
         };
         assert!(eventually(GENEROUS, granted).await, "nobody else is there");
     }
@@ -295,8 +295,8 @@ on_a_server! {
         for seconds in 1..=60 {
             let name = LockName::new(&format!("lock {seconds}")).unwrap();
             let claim = Claim { name, ttl: Duration::from_secs(seconds), ..claim() };
-            let answer = store.claim(&claim, Patience::queue(TTL)).await.unwrap();
-            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            let answer = store.claim(&claim, WaitPolicy::queue(TTL)).await.unwrap();
+            assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
             claims.push(claim);
         }
         let bare = Bare::connect(server.port()).await.unwrap();
@@ -326,8 +326,8 @@ on_a_server! {
         let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
         let (reads, waits) = (Claim { mode: Mode::Shared, ..claim() }, claim());
         for claim in [&reads, &waits] {
-            let answer = store.claim(claim, Patience::queue(TTL)).await.unwrap();
-            assert!(matches!(answer, Answer::Queued(_)), "{answer:?}");
+            let answer = store.claim(claim, WaitPolicy::queue(TTL)).await.unwrap();
+            assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}");
         }
         // Until the writer's node is watched, which no other client can see.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -336,7 +336,7 @@ on_a_server! {
         bare.create(&reader, b"", Kind::Persistent, Rights::All).await.unwrap();
         bare.delete(&writer).await.unwrap();
         let granted = async |claim: &Claim| {
-            matches!(store.claim(claim, Patience::queue(TTL)).await, Ok(Answer::Granted(_)))
+            matches!(store.claim(claim, WaitPolicy::queue(TTL)).await, Ok(ClaimOutcome::Granted(_)))
         };
         assert!(eventually(GENEROUS, || granted(&reads)).await, "readers share the lock");
         store.release(&reads).await.unwrap();

@@ -1,16 +1,17 @@
-//! What a store finds when it examines real servers.
+//! What a store finds when it diagnoses real servers.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
 
 use common::{config, config_of, store};
-use tenure_core::{Finding, Severity, Store};
+use tenure_core::store::Store;
+use tenure_core::{Finding, Severity};
 use tenure_testkit::{Certificates, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_zookeeper::{Access, Tls, ZooKeeperConfig, ZooKeeperStore};
 
 async fn findings(config: &ZooKeeperConfig) -> Vec<Finding> {
-    store(config).await.examine().await.unwrap()
+    store(config).await.diagnose().await.unwrap()
 }
 
 fn has(findings: &[Finding], severity: Severity, word: &str) -> bool {
@@ -95,7 +96,7 @@ on_servers! {
         // It may be turned to first, and the others may be slow.
         let told = eventually(GENEROUS, || async {
             let Ok(store) = ZooKeeperStore::connect(all.clone()).await else { return false };
-            store.examine().await.is_ok_and(|found| {
+            store.diagnose().await.is_ok_and(|found| {
                 has(&found, Severity::Advice, &hangs)
                     && !has(&found, Severity::Fine, "servers serve")
                     && !has(&found, Severity::Advice, "four-letter word")

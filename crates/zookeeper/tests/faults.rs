@@ -8,10 +8,8 @@ mod common;
 use std::time::Duration;
 
 use common::{client, config, config_of, connect, store};
-use tenure_core::{
-    Answer, ErrorKind, Eviction, Fence, LossReason, Options, Patience, Released, Renewal, Store,
-    now,
-};
+use tenure_core::store::{ClaimOutcome, Eviction, Released, Renewal, Store, WaitPolicy, now};
+use tenure_core::{ErrorKind, Fence, LossReason, Options};
 use tenure_testkit::{GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_trials::{ELECTION, claim, members, ways};
 use tenure_zookeeper::testing::{Bare, Kind, Rights};
@@ -114,15 +112,15 @@ on_servers! {
         short.timeout = Duration::from_millis(500);
         let (store, other) = (store(&short).await, store(&config_of(&server)).await);
         let long = Duration::from_secs(60);
-        let patience = Patience::queue(long);
+        let policy = WaitPolicy::queue(long);
         // What it needs is there before, so that one call is all there is to lose.
         let first = claim("a", long);
-        store.claim(&first, patience).await.unwrap();
+        store.claim(&first, policy).await.unwrap();
         store.release(&first).await.unwrap();
         for release in [false, true] {
             let asked = claim("a", long);
             proxy.set(Way::Deaf);
-            let error = store.claim(&asked, patience).await.unwrap_err();
+            let error = store.claim(&asked, policy).await.unwrap_err();
             assert_eq!(error.effect(), tenure_core::Effect::Unknown, "{error}");
             let seen = || async { other.inspect(&asked.name).await.unwrap().holders.len() == 1 };
             assert!(eventually(GENEROUS, seen).await, "the claim was carried out");
@@ -131,8 +129,8 @@ on_servers! {
                 if release {
                     return store.release(&asked).await.is_ok();
                 }
-                let answer = store.claim(&asked, patience).await;
-                matches!(answer, Ok(Answer::Granted(_)))
+                let answer = store.claim(&asked, policy).await;
+                matches!(answer, Ok(ClaimOutcome::Granted(_)))
             };
             assert!(eventually(GENEROUS, again).await);
             let state = other.inspect(&asked.name).await.unwrap();
@@ -174,7 +172,7 @@ on_servers! {
         let store = store(&config_of(&server)).await;
         let [kept, forgotten] = ["kept", "forgotten"].map(|name| claim(name, TTL));
         for claim in [&kept, &forgotten] {
-            store.claim(claim, Patience::queue(TTL)).await.unwrap();
+            store.claim(claim, WaitPolicy::queue(TTL)).await.unwrap();
         }
         let begun = now();
         let gone = || async {
@@ -197,13 +195,13 @@ on_servers! {
         let (store, other) =
             (store(&config(&proxy.address())).await, store(&config_of(&server)).await);
         let (held, ttl) = (claim("a", TTL), TTL);
-        let Answer::Granted(before) = store.claim(&held, Patience::queue(ttl)).await.unwrap() else {
+        let ClaimOutcome::Granted(before) = store.claim(&held, WaitPolicy::queue(ttl)).await.unwrap() else {
             panic!("it was free")
         };
         let waits = claim("b", TTL);
         let holder = claim("b", Duration::from_secs(60));
-        other.claim(&holder, Patience::queue(GENEROUS)).await.unwrap();
-        store.claim(&waits, Patience::queue(GENEROUS)).await.unwrap();
+        other.claim(&holder, WaitPolicy::queue(GENEROUS)).await.unwrap();
+        store.claim(&waits, WaitPolicy::queue(GENEROUS)).await.unwrap();
         proxy.set(Way::Shut);
         let ended = || async {
             let [a, b] = [other.inspect(&held.name).await, other.inspect(&waits.name).await];
@@ -215,12 +213,12 @@ on_servers! {
         assert!(eventually(GENEROUS, told).await);
         // Until it knows that its session is over, it answers with the place that it had.
         let again = || async {
-            let answer = store.claim(&waits, Patience::queue(GENEROUS)).await;
+            let answer = store.claim(&waits, WaitPolicy::queue(GENEROUS)).await;
             let state = other.inspect(&waits.name).await.unwrap();
-            matches!(answer, Ok(Answer::Queued(_))) && state.waiters.len() == 1
+            matches!(answer, Ok(ClaimOutcome::Queued(_))) && state.waiters.len() == 1
         };
         assert!(eventually(GENEROUS, again).await);
-        let Answer::Granted(after) = store.claim(&held, Patience::queue(ttl)).await.unwrap() else {
+        let ClaimOutcome::Granted(after) = store.claim(&held, WaitPolicy::queue(ttl)).await.unwrap() else {
             panic!("it was free")
         };
         assert!(before.token < after.token);
@@ -310,8 +308,8 @@ on_servers! {
         let leader = ensemble.leader().unwrap();
         let store = store(&config_of(&ensemble.members()[leader])).await;
         let held = claim("a", Duration::from_secs(20));
-        let answer = store.claim(&held, Patience::None).await.unwrap();
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        let answer = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
+        assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
         assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
         let others: Vec<usize> = (0..3).filter(|one| *one != leader).collect();
         for other in &others {
@@ -335,15 +333,15 @@ on_servers! {
         for (seconds, polls) in (10..16).zip(1..) {
             let ttl = Duration::from_secs(seconds);
             let [left_alone, next] = ["left alone", "next"].map(|name| claim(name, ttl));
-            let mut idle = store.claim(&left_alone, Patience::None);
+            let mut idle = store.claim(&left_alone, WaitPolicy::NoWait);
             for _ in 0..polls {
                 if tokio::time::timeout(Duration::from_millis(1), &mut idle).await.is_ok() {
                     break;
                 }
             }
-            let answer = tokio::time::timeout(GENEROUS, store.claim(&next, Patience::None)).await;
+            let answer = tokio::time::timeout(GENEROUS, store.claim(&next, WaitPolicy::NoWait)).await;
             let answer = answer.expect("the next claim waits for it").unwrap();
-            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
             let mut again = store.renew(&next);
             let _moved_on = tokio::time::timeout(Duration::ZERO, &mut again).await;
             let renewed = tokio::time::timeout(GENEROUS, store.renew(&next)).await;

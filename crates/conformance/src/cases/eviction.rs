@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Eviction, LossReason, Mode, Options, Released, Renewal};
+use tenure_core::store::{Eviction, Released, Renewal};
+use tenure_core::{LossReason, Mode, Options};
 use tenure_testkit::GENEROUS;
 
 use crate::Fixture;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tenure_core::{Guard, Moment, Mutex, Token, now};
+use tenure_core::store::{Moment, now};
+use tenure_core::{Guard, Mutex, Token};
 use tokio::task::JoinSet;
 
 use crate::Fixture;

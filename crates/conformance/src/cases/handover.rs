@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Answer, Mode};
+use tenure_core::Mode;
+use tenure_core::store::ClaimOutcome;
 use tenure_testkit::GENEROUS;
 
 use crate::Fixture;
@@ -22,7 +23,7 @@ pub async fn a_release_makes_the_first_in_line_the_holder(fixture: &dyn Fixture)
     raw.give_up(&holder).await;
     raw.assert_handed_to(&name, &[&first], &[&second, &third]).await;
     let shown = raw.inspect(&name).await.holders[0].token;
-    let Answer::Granted(grant) = raw.claim(&first, PATIENT).await else {
+    let ClaimOutcome::Granted(grant) = raw.claim(&first, PATIENT).await else {
         panic!("the first in line was handed the lock");
     };
     assert_eq!(raw.token(&grant), shown, "the token was minted at the hand-over");
@@ -69,7 +70,7 @@ pub async fn a_waiter_hears_of_its_grant(fixture: &dyn Fixture) {
     } else {
         theirs.give_up(&holder).await;
     }
-    assert!(matches!(ours.claim(&waiter, PATIENT).await, Answer::Granted(_)));
+    assert!(matches!(ours.claim(&waiter, PATIENT).await, ClaimOutcome::Granted(_)));
 }
 
 /// News that came while nobody listened is found by the next wait.
@@ -85,5 +86,5 @@ pub async fn news_that_came_between_two_waits_is_found_by_the_second(fixture: &d
     if ours.capabilities().push {
         ours.wait(&waiter, &place).await;
     }
-    assert!(matches!(ours.claim(&waiter, PATIENT).await, Answer::Granted(_)));
+    assert!(matches!(ours.claim(&waiter, PATIENT).await, ClaimOutcome::Granted(_)));
 }

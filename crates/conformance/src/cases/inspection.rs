@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Mode, Options, Origin, now};
+use tenure_core::store::{Origin, now};
+use tenure_core::{Mode, Options};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;

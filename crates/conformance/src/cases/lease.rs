@@ -1,6 +1,7 @@
 //! A hold lasts as long as it is renewed, and no longer.
 
-use tenure_core::{Answer, ErrorKind, Mode, Moment, Options, Patience, Released, Renewal, now};
+use tenure_core::store::{ClaimOutcome, Moment, Released, Renewal, WaitPolicy, now};
+use tenure_core::{ErrorKind, Mode, Options};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;
@@ -18,12 +19,12 @@ pub async fn a_hold_without_renewal_expires(fixture: &dyn Fixture) {
     let sent = now();
     let grant = theirs.hold(&forgotten).await;
     ours.queue(&next, PATIENT).await;
-    let granted = || async { matches!(ours.claim(&next, PATIENT).await, Answer::Granted(_)) };
+    let granted = || async { matches!(ours.claim(&next, PATIENT).await, ClaimOutcome::Granted(_)) };
     assert!(eventually(GENEROUS, granted).await, "the hold never expired");
     assert!(now() >= tenure_proto::deadline(sent, fixture.ttl()), "expired before its deadline");
     assert_eq!(theirs.renew(&forgotten).await, Renewal::Lost);
     assert_eq!(theirs.release(&forgotten).await, Released::NotHeld);
-    assert_eq!(theirs.claim(&forgotten, Patience::None).await, Answer::Busy);
+    assert_eq!(theirs.claim(&forgotten, WaitPolicy::NoWait).await, ClaimOutcome::Busy);
     ours.assert_owners(&name, &[&next], &[]).await;
     let token = ours.inspect(&name).await.holders[0].token;
     assert!(token.is_none() || grant.token < token);

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use tenure_core::{Answer, Mode, Patience};
+use tenure_core::Mode;
+use tenure_core::store::{ClaimOutcome, WaitPolicy};
 use tenure_testkit::{GENEROUS, eventually};
 use tokio::task::JoinSet;
 
@@ -72,19 +73,19 @@ pub async fn asking_again_keeps_the_place_in_line(fixture: &dyn Fixture) {
     raw.assert_owners(&name, &[&holder], &[&first, &second]).await;
 }
 
-/// A waiter that has not asked again within its patience is passed over.
+/// A waiter that has not asked again within its policy is passed over.
 pub async fn a_waiter_that_never_asks_again_is_skipped(fixture: &dyn Fixture) {
     let name = name("dead-waiter");
     let raw = raw(fixture).await;
     let [holder, dead, alive] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
     raw.hold(&holder).await;
-    raw.queue(&dead, Patience::queue(fixture.ttl())).await;
+    raw.queue(&dead, WaitPolicy::queue(fixture.ttl())).await;
     raw.queue(&alive, PATIENT).await;
     let only_one_waits = || async { raw.inspect(&name).await.waiters.len() == 1 };
     assert!(eventually(GENEROUS, only_one_waits).await, "a dead waiter stays in line");
     raw.give_up(&holder).await;
     raw.assert_handed_to(&name, &[&alive], &[]).await;
-    assert!(matches!(raw.claim(&alive, PATIENT).await, Answer::Granted(_)));
+    assert!(matches!(raw.claim(&alive, PATIENT).await, ClaimOutcome::Granted(_)));
 }
 
 /// A lock that was handed to a waiter that died in line is free again after that waiter's TTL.
@@ -94,7 +95,7 @@ pub async fn a_grant_that_nobody_picks_up_expires(fixture: &dyn Fixture) {
     let holder = claim(&name, Mode::Exclusive);
     let dead = claim_for(&name, Mode::Exclusive, fixture.ttl());
     raw.hold(&holder).await;
-    raw.queue(&dead, Patience::queue(LONG)).await;
+    raw.queue(&dead, WaitPolicy::queue(LONG)).await;
     let waiter = client(fixture).await.mutex(name.as_str()).unwrap().with(long());
     let waiter = tokio::spawn(async move { waiter.acquire_within(GENEROUS).await });
     raw.until_waiting(&name, 2).await;

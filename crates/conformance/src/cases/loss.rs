@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure_core::{
-    Chaos, Client, ErrorKind, Faults, Guard, LockName, LossReason, Moment, Options, now,
-};
+use tenure_core::store::{Moment, now};
+use tenure_core::{Chaos, Client, ErrorKind, Faults, Guard, LockName, LossReason, Options};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;

@@ -1,6 +1,7 @@
 //! Odd names are names.
 
-use tenure_core::{LockName, Mode, Released};
+use tenure_core::store::Released;
+use tenure_core::{LockName, Mode};
 
 use crate::Fixture;
 use crate::fixture::{claim, raw};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tenure_core::{Answer, ErrorKind, LockName, Mode, Patience, Semaphore};
+use tenure_core::store::{ClaimOutcome, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::Fixture;
@@ -87,8 +88,8 @@ pub async fn unsound_numbers_of_permits_are_refused(fixture: &dyn Fixture) {
 /// The client refuses an unsound claim before it leaves; a store that gets one all the same may
 /// call it invalid or never admit it.
 async fn assert_never_granted(raw: &Raw, name: &LockName, mode: Mode) {
-    match raw.try_claim(&claim(name, mode), Patience::None).await {
-        Ok(answer) => assert_eq!(answer, Answer::Busy, "{mode:?}"),
+    match raw.try_claim(&claim(name, mode), WaitPolicy::NoWait).await {
+        Ok(answer) => assert_eq!(answer, ClaimOutcome::Busy, "{mode:?}"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{LockName, Mode, now};
+use tenure_core::store::now;
+use tenure_core::{LockName, Mode};
 use tenure_testkit::{GENEROUS, temp_dir};
 
 use crate::Fixture;
@@ -86,8 +87,11 @@ pub async fn a_killed_waiter_is_skipped(fixture: &dyn Fixture) {
     let_go(guard).await;
 }
 
-fn with_owner(claim: &tenure_core::Claim, owner: tenure_core::OwnerId) -> tenure_core::Claim {
-    tenure_core::Claim { owner, ..claim.clone() }
+fn with_owner(
+    claim: &tenure_core::store::Claim,
+    owner: tenure_core::OwnerId,
+) -> tenure_core::store::Claim {
+    tenure_core::store::Claim { owner, ..claim.clone() }
 }
 
 /// Processes add their tokens to a file that only the lock protects: none is lost, and each is

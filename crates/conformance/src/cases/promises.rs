@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Answer, ErrorKind, Guard, Mode, Result, Severity, Token};
+use tenure_core::store::ClaimOutcome;
+use tenure_core::{ErrorKind, Guard, Mode, Result, Severity, Token};
 
 use crate::Fixture;
 use crate::fixture::{LONG, claim, claim_for, client, let_go, long, name, raw};
@@ -94,7 +95,7 @@ pub async fn tokens_increase_whichever_way_a_lock_changes_hands(fixture: &dyn Fi
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
-async fn released(raw: &Raw, holder: &tenure_core::Claim) -> Option<Token> {
+async fn released(raw: &Raw, holder: &tenure_core::store::Claim) -> Option<Token> {
     let grant = raw.hold(holder).await;
     raw.give_up(holder).await;
     raw.token(&grant)
@@ -112,14 +113,14 @@ pub async fn a_hold_is_shown_with_the_term_it_asked_for(fixture: &dyn Fixture) {
         assert!(left > LONG / 2 + Duration::from_secs(1), "{left:?} of {LONG:?}");
         raw.renew(&holder).await;
     }
-    let Answer::Granted(_) = raw.claim(&holder, PATIENT).await else { panic!("it holds") };
+    let ClaimOutcome::Granted(_) = raw.claim(&holder, PATIENT).await else { panic!("it holds") };
 }
 
 /// A store looks at itself without harm, and says about everything that is not fine what to do.
 /// Whether something is unsafe depends on where it runs: that is for the store's own tests.
 pub async fn a_store_examines_itself(fixture: &dyn Fixture) {
     let raw = raw(fixture).await;
-    let findings = raw.examine().await;
+    let findings = raw.diagnose().await;
     assert!(!findings.is_empty(), "nothing was looked at");
     for finding in findings {
         assert!(!finding.what.is_empty(), "{finding:?}");

@@ -1,6 +1,7 @@
 //! Giving a lock back: by its owner only, once, and always.
 
-use tenure_core::{Answer, Mode, Released, Renewal};
+use tenure_core::Mode;
+use tenure_core::store::{ClaimOutcome, Released, Renewal};
 
 use crate::Fixture;
 use crate::fixture::{claim, client, let_go, long, name, raw};
@@ -70,8 +71,8 @@ pub async fn claiming_again_is_the_same_hold(fixture: &dyn Fixture) {
     let first = raw.hold(&holder).await;
     let second = raw.hold(&holder).await;
     assert_eq!(raw.token(&first), raw.token(&second));
-    let again = raw.claim(&holder, tenure_core::Patience::None).await;
-    assert!(matches!(again, Answer::Granted(grant) if grant.token == first.token));
+    let again = raw.claim(&holder, tenure_core::store::WaitPolicy::NoWait).await;
+    assert!(matches!(again, ClaimOutcome::Granted(grant) if grant.token == first.token));
     raw.assert_owners(&name, &[&holder], &[]).await;
     raw.give_up(&holder).await;
     raw.assert_free(&name).await;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use tenure_core::{Claim, ErrorKind, LockName, Mode, RwLock};
+use tenure_core::store::Claim;
+use tenure_core::{ErrorKind, LockName, Mode, RwLock};
 use tokio::task::JoinSet;
 
 use crate::Fixture;

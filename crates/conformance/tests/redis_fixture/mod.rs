@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_conformance::Fixture;
-use tenure_core::Store;
+use tenure_core::store::Store;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 

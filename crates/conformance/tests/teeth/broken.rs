@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tenure_core::store::{
+    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, LossListener, QueueTicket,
+    Released, Renewal, Store, WaitPolicy,
+};
 use tenure_core::{
-    Answer, Capabilities, Claim, Error, ErrorKind, Eviction, Fencing, Finding, Grant, HoldListener,
-    LockName, LockState, MemoryStore, OwnerId, Patience, Place, Released, Renewal, Result, Store,
-    Token,
+    Error, ErrorKind, Finding, LockName, LockState, MemoryStore, OwnerId, Result, Token,
 };
 
 /// What is wrong with a store.
@@ -97,24 +99,24 @@ impl Broken {
     }
 
     /// The token as the faulty store gives it.
-    fn counterfeit(&self, answer: Answer) -> Answer {
+    fn counterfeit(&self, answer: ClaimOutcome) -> ClaimOutcome {
         let number = match self.fault {
             Fault::TokensRepeat => 7,
             Fault::TokenPerCall => 1 + self.calls.fetch_add(1, Ordering::Relaxed),
             _ => return answer,
         };
         match answer {
-            Answer::Granted(grant) => {
-                Answer::Granted(Grant { token: Some(Token::new(number)), ..grant })
+            ClaimOutcome::Granted(grant) => {
+                ClaimOutcome::Granted(Grant { token: Some(Token::new(number)), ..grant })
             }
             other => other,
         }
     }
 
     /// A grant out of nothing.
-    fn forged(&self) -> Answer {
+    fn forged(&self) -> ClaimOutcome {
         let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
-        Answer::Granted(Grant { token: Some(Token::new(token)), since: None })
+        ClaimOutcome::Granted(Grant { token: Some(Token::new(token)), since: None })
     }
 
     /// Anybody's claim that is shown as a holder, or waits, under this name.
@@ -154,7 +156,7 @@ impl Broken {
 
     async fn line_up(&self, waiters: &[Claim]) {
         for waiter in waiters {
-            self.store.claim(waiter, Patience::queue(AGES)).await.unwrap();
+            self.store.claim(waiter, WaitPolicy::queue(AGES)).await.unwrap();
         }
     }
 }
@@ -176,13 +178,13 @@ impl Store for Broken {
         self.store.longest_ttl()
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         let claim = &self.distort(claim);
         let asked_before = self.claims.lock().unwrap().insert(claim.owner, claim.clone()).is_some();
-        let patience = match (self.fault, patience) {
-            (Fault::WaitersStay, Patience::Queue { .. }) => Patience::queue(AGES),
-            (Fault::QueuesTheImpatient, Patience::None) => Patience::queue(AGES),
-            _ => patience,
+        let policy = match (self.fault, policy) {
+            (Fault::WaitersStay, WaitPolicy::Queue { .. }) => WaitPolicy::queue(AGES),
+            (Fault::QueuesTheImpatient, WaitPolicy::NoWait) => WaitPolicy::queue(AGES),
+            _ => policy,
         };
         match self.fault {
             Fault::LosesPlaces
@@ -192,32 +194,32 @@ impl Store for Broken {
             }
             Fault::LetsOvertake => {
                 let waiters = self.empty_the_line(&claim.name).await;
-                let answer = self.store.claim(claim, patience).await;
+                let answer = self.store.claim(claim, policy).await;
                 let others = waiters.into_iter().filter(|waiter| waiter.owner != claim.owner);
                 self.line_up(&others.collect::<Vec<_>>()).await;
                 return answer;
             }
             _ => {}
         }
-        let answer = self.store.claim(claim, patience).await?;
+        let answer = self.store.claim(claim, policy).await?;
         match (self.fault, answer) {
-            (Fault::GrantsAlways, Answer::Queued(_) | Answer::Busy) => {
+            (Fault::GrantsAlways, ClaimOutcome::Queued(_) | ClaimOutcome::Busy) => {
                 self.store.release(claim).await?;
                 Ok(self.forged())
             }
-            (Fault::GrantsWhoWaits, Answer::Queued(_)) if asked_before => Ok(self.forged()),
+            (Fault::GrantsWhoWaits, ClaimOutcome::Queued(_)) if asked_before => Ok(self.forged()),
             (Fault::AdmitsTheUnsound, _) if !claim.mode.is_sound() => Ok(self.forged()),
-            (Fault::QueuesTheImpatient, Answer::Queued(_)) => Ok(Answer::Busy),
+            (Fault::QueuesTheImpatient, ClaimOutcome::Queued(_)) => Ok(ClaimOutcome::Busy),
             (_, answer) => Ok(self.counterfeit(answer)),
         }
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         if self.is(Fault::NeverWakes) {
             std::future::pending::<()>().await;
         }
         if self.is(Fault::GrantsWhoWaits) {
-            return Ok(Answer::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*place));
         }
         if self.is(Fault::ForgetsWhoWaits) {
             self.store.release(claim).await?;
@@ -262,7 +264,7 @@ impl Store for Broken {
         }
     }
 
-    async fn tidy(&self) {
+    async fn close_idle(&self) {
         if self.is(Fault::TidiesTooMuch) {
             let claims: Vec<Claim> = self.claims.lock().unwrap().values().cloned().collect();
             for claim in claims {
@@ -271,9 +273,9 @@ impl Store for Broken {
         }
     }
 
-    fn tell_holders(&self, listener: HoldListener) {
+    fn subscribe_losses(&self, listener: LossListener) {
         if !self.is(Fault::TellsNobody) {
-            self.store.tell_holders(listener);
+            self.store.subscribe_losses(listener);
         }
     }
 
@@ -321,10 +323,10 @@ impl Store for Broken {
         }
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
         match self.fault {
             Fault::FindsFaultInSilence => Ok(vec![Finding::advice("something is wrong", "")]),
-            _ => self.store.examine().await,
+            _ => self.store.diagnose().await,
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Answer, Claim, ErrorKind, Eviction, LockName, Mode, Patience, Store};
+use tenure_core::store::{Claim, ClaimOutcome, Eviction, Store, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode};
 use tenure_testkit::{GENEROUS, eventually};
 
 use super::{FILLER, LAPSED, QUEUE, Scene, brief, claim, claim_on};
@@ -15,8 +16,8 @@ use crate::reserve;
 const PERMIT: Mode = Mode::Permits { take: 1, of: 3 };
 const ALL_PERMITS: Mode = Mode::Permits { take: 3, of: 3 };
 
-fn is_granted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Granted(_))
+fn is_granted(answer: &ClaimOutcome) -> bool {
+    matches!(answer, ClaimOutcome::Granted(_))
 }
 
 #[tokio::test]
@@ -50,7 +51,7 @@ async fn a_kill_among_waiters_that_live_leaves_them_in_line() {
     scene.kill_everywhere(async |store| store.claim(&middle, QUEUE).await).await;
     scene.bystander(Mode::Exclusive).await;
     // A waiter that does not want to wait any longer.
-    let leave = async |store: &LocalStore| store.claim(&middle, Patience::None).await;
+    let leave = async |store: &LocalStore| store.claim(&middle, WaitPolicy::NoWait).await;
     scene.kill_everywhere(leave).await;
     scene.kill_everywhere(async |store| store.renew(&own).await).await;
     scene.kill_everywhere(async |store| store.release(&own).await).await;
@@ -95,7 +96,7 @@ async fn a_kill_while_several_are_let_in_leaves_the_rest_to_ask_again() {
 #[tokio::test]
 async fn a_kill_in_a_claim_on_an_expired_claim_of_the_same_owner_leaves_a_sound_table() {
     let (mut kills, mut recovery_kills) = (0, 0);
-    for patience in [QUEUE, Patience::None] {
+    for policy in [QUEUE, WaitPolicy::NoWait] {
         for (mode, company) in [
             (Mode::Exclusive, None),
             (Mode::Exclusive, Some(Mode::Exclusive)),
@@ -111,7 +112,7 @@ async fn a_kill_in_a_claim_on_an_expired_claim_of_the_same_owner_leaves_a_sound_
                 scene.bystander(mode).await;
             }
             scene.victim.claim(&brief(&own), QUEUE).await.unwrap();
-            scene.kill_everywhere(async |store| store.claim(&own, patience).await).await;
+            scene.kill_everywhere(async |store| store.claim(&own, policy).await).await;
             kills += scene.kills;
             recovery_kills += scene.recovery_kills;
 
@@ -119,7 +120,7 @@ async fn a_kill_in_a_claim_on_an_expired_claim_of_the_same_owner_leaves_a_sound_
             scene.bystander(company.unwrap_or(Mode::Exclusive)).await;
             scene.victim.claim(&own, LAPSED).await.unwrap();
             scene.bystander(Mode::Exclusive).await;
-            scene.kill_everywhere(async |store| store.claim(&own, patience).await).await;
+            scene.kill_everywhere(async |store| store.claim(&own, policy).await).await;
             kills += scene.kills;
             recovery_kills += scene.recovery_kills;
         }
@@ -139,7 +140,7 @@ async fn a_kill_while_expired_claims_of_others_are_swept_leaves_a_sound_table() 
         pool.departed.claim(&brief(&claim(PERMIT)), QUEUE).await.unwrap();
     }
     let newcomer =
-        async |store: &LocalStore| store.claim(&claim(ALL_PERMITS), Patience::None).await;
+        async |store: &LocalStore| store.claim(&claim(ALL_PERMITS), WaitPolicy::NoWait).await;
     pool.kill_everywhere(newcomer).await;
 
     let mut line = Scene::new();
@@ -294,7 +295,7 @@ async fn looking_at_locks_stores_nothing() {
     scene.bystander(Mode::Exclusive).await;
     scene.departed.claim(&brief(&claim_on("another", Mode::Shared)), QUEUE).await.unwrap();
     let own = claim(Mode::Exclusive);
-    let Answer::Queued(place) = scene.victim.claim(&own, QUEUE).await.unwrap() else {
+    let ClaimOutcome::Queued(place) = scene.victim.claim(&own, QUEUE).await.unwrap() else {
         panic!("not queued");
     };
     scene.bury_departed();
@@ -315,7 +316,7 @@ async fn looking_at_locks_stores_nothing() {
 async fn a_kill_while_many_holders_are_swept_leaves_a_sound_table() {
     let pooled = |take| claim(Mode::Permits { take, of: 12 });
     let (mut kills, mut recovery_kills) = (0, 0);
-    for patience in [Patience::None, QUEUE] {
+    for policy in [WaitPolicy::NoWait, QUEUE] {
         let mut scene = Scene::new();
         for _ in 0..9 {
             scene.bystander(pooled(1).mode).await;
@@ -329,8 +330,8 @@ async fn a_kill_while_many_holders_are_swept_leaves_a_sound_table() {
         }
         scene.bury_departed();
         let own = pooled(3);
-        scene.kill_everywhere(async |store| store.claim(&own, patience).await).await;
-        assert!(is_granted(&scene.victim.claim(&own, Patience::None).await.unwrap()));
+        scene.kill_everywhere(async |store| store.claim(&own, policy).await).await;
+        assert!(is_granted(&scene.victim.claim(&own, WaitPolicy::NoWait).await.unwrap()));
         kills += scene.kills;
         recovery_kills += scene.recovery_kills;
     }

@@ -3,7 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use tenure_core::{Answer, ErrorKind, Eviction, Mode, Patience, Store};
+use tenure_core::store::{ClaimOutcome, Eviction, Store, WaitPolicy};
+use tenure_core::{ErrorKind, Mode};
 
 use super::{QUEUE, Scene, claim};
 use crate::layout::*;
@@ -86,9 +87,9 @@ async fn most_reads(claims: u32) -> usize {
     let store = &scene.survivor;
     let most = &store.inner.table.kill.most_reads;
     most.store(0, Ordering::Relaxed);
-    assert_eq!(store.claim(&permit(1), Patience::None).await.unwrap(), Answer::Busy);
+    assert_eq!(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     let head = permit(1);
-    let Answer::Queued(place) = store.claim(&head, QUEUE).await.unwrap() else {
+    let ClaimOutcome::Queued(place) = store.claim(&head, QUEUE).await.unwrap() else {
         panic!("not queued");
     };
     store.claim(&head, QUEUE).await.unwrap();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tenure_core::{Answer, Mode, Released, Store};
+use tenure_core::Mode;
+use tenure_core::store::{ClaimOutcome, Released, Store};
 
 use super::{QUEUE, Scene, claim, identity};
 use crate::LocalStore;
@@ -73,7 +74,7 @@ async fn go_on(scene: &Scene, mut last: u64) {
     for _ in 0..200 {
         let claim = claim(Mode::Exclusive);
         let answer = scene.survivor.claim(&claim, QUEUE).await.unwrap();
-        let Answer::Granted(grant) = answer else { panic!("not granted: {answer:?}") };
+        let ClaimOutcome::Granted(grant) = answer else { panic!("not granted: {answer:?}") };
         let token = grant.token.unwrap().get();
         assert!(token > last, "{token} after {last}");
         last = token;
@@ -121,7 +122,7 @@ async fn a_kill_in_a_hand_over_without_a_token_leaves_a_sound_table() {
             assert!(step > 20, "{step}");
             drop(turn);
             let answer = scene.survivor.claim(&scene.bystanders[0], QUEUE).await.unwrap();
-            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+            assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
             return;
         }
     }
@@ -134,7 +135,7 @@ async fn a_waiter_for_which_there_was_no_token_is_woken_to_ask_for_itself() {
     let own = claim(Mode::Exclusive);
     scene.victim.claim(&own, QUEUE).await.unwrap();
     let next = scene.bystander(Mode::Exclusive).await;
-    let Answer::Queued(place) = scene.survivor.claim(&next, QUEUE).await.unwrap() else {
+    let ClaimOutcome::Queued(place) = scene.survivor.claim(&next, QUEUE).await.unwrap() else {
         panic!("not queued");
     };
     leave_tokens(&scene.survivor, 0);
@@ -149,9 +150,9 @@ async fn a_waiter_for_which_there_was_no_token_is_woken_to_ask_for_itself() {
     tokio::task::yield_now().await;
     scene.victim.release(&own).await.unwrap();
     let told = tokio::time::timeout(tenure_testkit::GENEROUS, waiting).await.unwrap().unwrap();
-    let Answer::Queued(place) = told else { panic!("not queued: {told:?}") };
+    let ClaimOutcome::Queued(place) = told else { panic!("not queued: {told:?}") };
     assert_eq!(place.ask_again_in, Some(std::time::Duration::ZERO));
     drop(turn);
     let answer = scene.survivor.claim(&next, QUEUE).await.unwrap();
-    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
 }

@@ -9,13 +9,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Claim, Grant, LockName, Mode, Origin, OwnerId, Patience, Place, Store, Token,
-};
+use tenure_core::store::{Claim, ClaimOutcome, Grant, Origin, QueueTicket, Store, WaitPolicy};
+use tenure_core::{LockName, Mode, OwnerId, Token};
 use tenure_local::LocalStore;
 
 pub const LONG: Duration = Duration::from_secs(600);
-pub const QUEUE: Patience = Patience::queue(LONG);
+pub const QUEUE: WaitPolicy = WaitPolicy::queue(LONG);
 
 pub fn name(name: &str) -> LockName {
     LockName::new(name).unwrap()
@@ -36,20 +35,20 @@ pub fn exclusive(lock: &str) -> Claim {
     claim(lock, Mode::Exclusive)
 }
 
-pub fn grant(answer: Answer) -> Grant {
+pub fn grant(answer: ClaimOutcome) -> Grant {
     match answer {
-        Answer::Granted(grant) => grant,
+        ClaimOutcome::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub fn token(answer: Answer) -> Token {
+pub fn token(answer: ClaimOutcome) -> Token {
     grant(answer).token.unwrap()
 }
 
-pub fn place(answer: Answer) -> Place {
+pub fn place(answer: ClaimOutcome) -> QueueTicket {
     match answer {
-        Answer::Queued(place) => place,
+        ClaimOutcome::Queued(place) => place,
         other => panic!("not queued: {other:?}"),
     }
 }
@@ -59,12 +58,12 @@ pub async fn acquire(store: &LocalStore, claim: &Claim) -> Grant {
     let mut answer = store.claim(claim, QUEUE).await.unwrap();
     loop {
         answer = match answer {
-            Answer::Granted(grant) => return grant,
-            Answer::Queued(place) => match store.wait(claim, &place).await.unwrap() {
-                Answer::Queued(_) => store.claim(claim, QUEUE).await.unwrap(),
+            ClaimOutcome::Granted(grant) => return grant,
+            ClaimOutcome::Queued(place) => match store.wait(claim, &place).await.unwrap() {
+                ClaimOutcome::Queued(_) => store.claim(claim, QUEUE).await.unwrap(),
                 other => other,
             },
-            Answer::Busy => panic!("busy, although patient"),
+            ClaimOutcome::Busy => panic!("busy, although patient"),
         }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{LockName, Moment, OwnerId, Token, now};
+use tenure_core::store::{Moment, now};
+use tenure_core::{LockName, OwnerId, Token};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{Claim, Error, ErrorKind, Mode, Moment, Result, Token, now};
+use tenure_core::store::{Claim, Moment, now};
+use tenure_core::{Error, ErrorKind, Mode, Result, Token};
 use tenure_proto::quorum::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
 
 use super::Quorum;
@@ -32,7 +33,7 @@ pub(super) struct Ballot<'a> {
     claim: &'a Claim,
     keys: &'a Keys,
     /// How long the claim wants to stay in line if it loses. Zero: not at all.
-    patience: Duration,
+    policy: Duration,
     view: View,
     request: Command,
     round: Round,
@@ -60,7 +61,7 @@ impl<'a> Ballot<'a> {
         quorum: &'a Quorum,
         claim: &'a Claim,
         keys: &'a Keys,
-        patience: Duration,
+        policy: Duration,
     ) -> Self {
         let sent = now();
         // Whoever gets less than half of its TTL is better off asking again.
@@ -69,7 +70,7 @@ impl<'a> Ballot<'a> {
         let view = quorum.nodes.view(sent, limit);
         let floor = quorum.forecast.lock().floor(sent);
         Self {
-            request: request(quorum, claim, keys, floor, patience),
+            request: request(quorum, claim, keys, floor, policy),
             round: Round::new(&view.eligible, term),
             replies: Replies::new(limit),
             asked: 0,
@@ -80,7 +81,7 @@ impl<'a> Ballot<'a> {
             quorum,
             claim,
             keys,
-            patience,
+            policy,
             view,
             limit,
             sent,
@@ -88,7 +89,7 @@ impl<'a> Ballot<'a> {
     }
 
     pub(super) async fn decide(mut self) -> Result<Decision> {
-        if !self.patience.is_zero() {
+        if !self.policy.is_zero() {
             self.listen();
         }
         self.carry_out();
@@ -239,7 +240,7 @@ impl<'a> Ballot<'a> {
     }
 
     fn release(&self) -> Release {
-        let stay = !self.patience.is_zero();
+        let stay = !self.policy.is_zero();
         self.quorum.release(self.claim, self.keys, stay)
     }
 
@@ -305,7 +306,7 @@ pub(super) fn request(
     claim: &Claim,
     keys: &Keys,
     floor: Token,
-    patience: Duration,
+    policy: Duration,
 ) -> Command {
     let kind = if claim.mode == Mode::Shared { "s 1 0" } else { "x 0 0" };
     let note = who(claim);
@@ -315,10 +316,10 @@ pub(super) fn request(
         millis(claim.ttl).into(),
         (&*note).into(),
         floor.get().into(),
-        millis(patience).into(),
+        millis(policy).into(),
         (&*quorum.channel).into(),
     ];
-    let waits = if patience.is_zero() { 5 } else { 7 };
+    let waits = if policy.is_zero() { 5 } else { 7 };
     quorum.nodes.scripts.claim.call(&keys.all(), &arguments[..waits])
 }
 

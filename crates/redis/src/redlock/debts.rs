@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use tenure_core::{Moment, OwnerId};
+use tenure_core::OwnerId;
+use tenure_core::store::Moment;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::wire::{Command, Connection, Reply};

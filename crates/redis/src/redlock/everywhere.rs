@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::{LockName, LockState, Moment, Released, Result, now};
+use tenure_core::store::{Moment, Released, now};
+use tenure_core::{LockName, LockState, Result};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;

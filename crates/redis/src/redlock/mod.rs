@@ -9,8 +9,8 @@ mod ballot;
 mod config;
 mod debts;
 mod desk;
+mod diagnose;
 mod everywhere;
-mod examine;
 mod node;
 mod nodes;
 mod picture;
@@ -23,7 +23,7 @@ mod store;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tenure_core::Background;
+use tenure_core::store::Background;
 use tenure_proto::quorum::Forecast;
 
 pub use config::RedlockConfig;

@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Error, ErrorKind, Moment, OwnerId, Result, now};
+use tenure_core::store::{Moment, now};
+use tenure_core::{Error, ErrorKind, OwnerId, Result};
 use tenure_proto::quorum::{Quarantine, Sighting};
 use tokio::runtime::Handle;
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Error, ErrorKind, Moment, Result, now};
+use tenure_core::store::{Moment, now};
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_proto::quorum::{Quarantine, majority};
 use tokio::time::Instant;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Claim, OwnerId, Renewal, Result, Token, now};
+use tenure_core::store::{Claim, Renewal, now};
+use tenure_core::{OwnerId, Result, Token};
 use tenure_proto::quorum::{self, Majority, RenewalVote};
 
 use super::Quorum;

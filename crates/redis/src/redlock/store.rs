@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tenure_core::{
-    Answer, Background, Capabilities, Claim, Effect, Error, ErrorKind, Eviction, Fencing, Finding,
-    Grant, LockName, LockState, Patience, Place, Released, Renewal, Result, Store, Token, now,
+use tenure_core::store::{
+    Background, Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released,
+    Renewal, Store, WaitPolicy, now,
 };
+use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Result, Token};
 use tenure_proto::quorum::{self, Forecast};
 
 use super::ballot::{Ballot, Decision};
@@ -17,7 +18,7 @@ use super::config::RedlockConfig;
 use super::debts::Release;
 use super::desk::Desk;
 use super::nodes::Nodes;
-use super::{Quorum, examine, picture};
+use super::{Quorum, diagnose, picture};
 use crate::held::{Held, Hold};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
@@ -115,9 +116,9 @@ impl Quorum {
         self.nodes.list.iter().filter(|node| listens(node)).count() >= self.nodes.majority()
     }
 
-    async fn vote(&self, claim: &Claim, keys: &Keys, patience: Duration) -> Result<Decision> {
+    async fn vote(&self, claim: &Claim, keys: &Keys, policy: Duration) -> Result<Decision> {
         let sent = now();
-        let decision = Ballot::new(self, claim, keys, patience).decide().await?;
+        let decision = Ballot::new(self, claim, keys, policy).decide().await?;
         if let Decision::Won { token, asked } = decision {
             self.desk.forget(claim.owner);
             self.held.put(claim.owner, Hold { token, asked, ends: sent + claim.ttl }, sent);
@@ -125,7 +126,7 @@ impl Quorum {
         Ok(decision)
     }
 
-    async fn queue(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<Answer> {
+    async fn queue(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<ClaimOutcome> {
         let owner = claim.owner;
         // Nobody waits before it can hear; nobody subscribes before it must wait.
         if !self.desk.expects(owner)
@@ -152,12 +153,12 @@ impl Quorum {
                 again.map(|again| again + quorum::pauses(took).next(super::node::chance()))
             }
         };
-        Ok(Answer::Queued(Place { ask_again_in, tended: false, mark: 0 }))
+        Ok(ClaimOutcome::Queued(QueueTicket { ask_again_in, tended: false, mark: 0 }))
     }
 }
 
-fn granted(token: Token) -> Answer {
-    Answer::Granted(Grant { token: Some(token), since: None })
+fn granted(token: Token) -> ClaimOutcome {
+    ClaimOutcome::Granted(Grant { token: Some(token), since: None })
 }
 
 #[async_trait]
@@ -178,7 +179,7 @@ impl Store for RedlockStore {
         Some(self.0.config.max_ttl)
     }
 
-    async fn claim(&self, claim: &Claim, patience: Patience) -> Result<Answer> {
+    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         let quorum = &self.0;
         quorum.refuse(claim)?;
         let keys = quorum.keyring.keys(&claim.name);
@@ -187,18 +188,18 @@ impl Store for RedlockStore {
         {
             return Ok(granted(hold.token));
         }
-        match patience {
-            Patience::Queue { lease, .. } => quorum.queue(claim, &keys, lease).await,
-            Patience::None => match quorum.vote(claim, &keys, Duration::ZERO).await? {
+        match policy {
+            WaitPolicy::Queue { lease, .. } => quorum.queue(claim, &keys, lease).await,
+            WaitPolicy::NoWait => match quorum.vote(claim, &keys, Duration::ZERO).await? {
                 Decision::Won { token, .. } => Ok(granted(token)),
-                Decision::Contended { .. } => Ok(Answer::Busy),
+                Decision::Contended { .. } => Ok(ClaimOutcome::Busy),
             },
         }
     }
 
-    async fn wait(&self, claim: &Claim, place: &Place) -> Result<Answer> {
+    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
         self.0.desk.told(claim.owner).await;
-        Ok(Answer::Queued(*place))
+        Ok(ClaimOutcome::Queued(*place))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -239,8 +240,8 @@ impl Store for RedlockStore {
         released.map_err(|error| error.about(&eviction.name))
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(self, &self.0).await
+    async fn diagnose(&self) -> Result<Vec<Finding>> {
+        diagnose::diagnose(self, &self.0).await
     }
 }
 

@@ -136,7 +136,7 @@ impl Bench {
         self.eval("inspect", &KEYS[..5], &from)
     }
 
-    /// Asks a quorum's node for its vote; with `queue`, the patience and the channel, gets in line.
+    /// Asks a quorum's node for its vote; with `queue`, the policy and the channel, gets in line.
     fn vote(&self, owner: usize, kind: &str, queue: &[&str]) -> String {
         let owner = id(owner);
         let arguments = [&[&*owner, kind, TTL, "1 host label", "1"], queue].concat();

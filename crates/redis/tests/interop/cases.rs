@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::{
-    Answer, Claim, ErrorKind, LockName, Mode, Origin, OwnerId, Patience, Released, Renewal,
-};
+use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Renewal, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode, OwnerId};
 use tenure_testkit::GENEROUS;
 use tokio::time::timeout;
 
@@ -100,12 +99,12 @@ pub(crate) async fn our_late_calls_leave_their_lock_alone(scene: &Scene) {
         origin: Origin::here(),
         label: "".into(),
     };
-    let answer = store.claim(&claim, Patience::None).await.unwrap();
-    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    let answer = store.claim(&claim, WaitPolicy::NoWait).await.unwrap();
+    assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     theirs.hold(LONG).await;
     let written = scene.written();
     assert_eq!(store.renew(&claim).await.unwrap(), Renewal::Lost);
-    assert_eq!(store.claim(&claim, Patience::None).await.unwrap(), Answer::Busy);
+    assert_eq!(store.claim(&claim, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
     assert_eq!(store.release(&claim).await.unwrap(), Released::NotHeld);
     assert_eq!(scene.written(), written);
     let left = scene.state().await.holders[0].expires_in.unwrap();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_core::{Answer, Claim, Client, Options, Patience, Store, Token};
+use tenure_core::store::{Claim, ClaimOutcome, Store, WaitPolicy};
+use tenure_core::{Client, Options, Token};
 use tenure_redis::{RedisConfig, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, eventually};
 use tokio::task::JoinHandle;
@@ -56,7 +57,7 @@ pub(crate) async fn client(config: &RedlockConfig) -> Client {
 pub(crate) async fn hold(store: &RedlockStore, claim: &Claim) -> Token {
     let start = Instant::now();
     while start.elapsed() < GENEROUS {
-        if let Ok(Answer::Granted(grant)) = store.claim(claim, Patience::None).await {
+        if let Ok(ClaimOutcome::Granted(grant)) = store.claim(claim, WaitPolicy::NoWait).await {
             return grant.token.unwrap();
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

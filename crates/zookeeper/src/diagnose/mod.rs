@@ -6,7 +6,8 @@
 mod checks;
 mod facts;
 
-use tenure_core::{Finding, Result, Store, trial};
+use tenure_core::store::{Store, self_test};
+use tenure_core::{Finding, Result};
 
 use crate::engine::ZooKeeperEngine;
 
@@ -17,6 +18,6 @@ const SILENCE: &str = "see that no proxy holds watches back";
 pub(crate) async fn diagnose(store: &dyn Store, engine: &ZooKeeperEngine) -> Result<Vec<Finding>> {
     let facts = facts::collect(engine).await?;
     let mut findings = checks::of(&facts);
-    findings.push(trial(store, engine.config.timeout, SILENCE).await);
+    findings.push(self_test(store, engine.config.timeout, SILENCE).await);
     Ok(findings)
 }

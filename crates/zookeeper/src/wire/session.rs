@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tenure_core::{Background, Error, ErrorKind, Result};
+use tenure_core::store::Background;
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_proto::Backoff;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;

@@ -8,7 +8,8 @@ mod reconnect;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Background, Error, Result};
+use tenure_core::store::Background;
+use tenure_core::{Error, Result};
 use tenure_testkit::{GENEROUS, eventually};
 
 use super::{Acl, Create, CreateMode, Event, Session, Target, Watch};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tenure_core::{Background, ErrorKind};
+use tenure_core::ErrorKind;
+use tenure_core::store::Background;
 use tenure_testkit::{Certificates, GENEROUS, ZooKeeperServer};
 use tenure_tls::Tls;
 

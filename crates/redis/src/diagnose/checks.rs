@@ -52,7 +52,7 @@ fn hidden(facts: &Facts) -> Option<Finding> {
     };
     Some(Finding::advice(
         format!("this user may not run {what} were not checked"),
-        "examine it as a user with +info +config|get, or ask who runs the server",
+        "diagnose it as a user with +info +config|get, or ask who runs the server",
     ))
 }
 

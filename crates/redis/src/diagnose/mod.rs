@@ -3,7 +3,7 @@
 //! What the servers say of themselves is collected first ([`facts`]); each check is then a pure
 //! function over it ([`checks`], [`versions`], [`nodes`]). What no server says, the user's rights
 //! and whether news arrives, is tried out on a lock that nobody else uses ([`probes`],
-//! [`trial`]).
+//! [`self_test`]).
 
 mod checks;
 mod facts;
@@ -12,13 +12,14 @@ mod probes;
 mod quorum;
 mod versions;
 
-use tenure_core::{Finding, Result, Severity, Store, trial};
+use tenure_core::store::{Store, self_test};
+use tenure_core::{Finding, Result, Severity};
 
 use crate::config::{RedisConfig, Topology};
 use crate::link::Link;
 use facts::Facts;
 use nodes::Node;
-pub(crate) use quorum::examine as examine_quorum;
+pub(crate) use quorum::diagnose as diagnose_quorum;
 
 /// More servers than this are not looked at one by one.
 const MOST_NODES: usize = 64;
@@ -26,7 +27,7 @@ const MOST_NODES: usize = 64;
 const SILENCE: &str = "see that no proxy drops SUBSCRIBE and PUBLISH";
 
 /// Everything there is to say about the servers behind these links: the one, or a Cluster's masters.
-pub(crate) async fn examine(
+pub(crate) async fn diagnose(
     store: &dyn Store,
     config: &RedisConfig,
     links: &[Link],
@@ -58,7 +59,7 @@ pub(crate) async fn examine(
     missing.dedup();
     // A trial without the rights for it would only say the same again.
     if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
-        findings.push(trial(store, config.timeout, SILENCE).await);
+        findings.push(self_test(store, config.timeout, SILENCE).await);
     }
     findings.extend(missing);
     Ok(findings)

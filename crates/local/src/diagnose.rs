@@ -16,7 +16,7 @@ use crate::store::Inner;
 use crate::txn::Txn;
 
 /// Everything there is to say about the directory.
-pub(crate) fn examine(inner: &Inner) -> Result<Vec<Finding>> {
+pub(crate) fn diagnose(inner: &Inner) -> Result<Vec<Finding>> {
     let dir = inner.table.dir.as_path();
     let stats = statfs(dir).map_err(|error| Fault::io("looking at", dir, error))?;
     let mut findings = vec![file_system(dir, stats.f_type as u64 & 0xffff_ffff)];

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use crate::{
-    Answer, Claim, Finding, LockName, Mode, Origin, OwnerId, Patience, Place, Released, Renewal,
-    Result, Store,
+    Claim, ClaimOutcome, Finding, LockName, Mode, Origin, OwnerId, QueueTicket, Released, Renewal,
+    Result, Store, WaitPolicy,
 };
 
 /// How long a claim of the trial lasts, should it be left behind.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Takes a lock that nobody else uses, hands it over, renews and releases it, and says what came of
-/// it: a part of what [`Store::examine`] tells. News of the hand-over may take as long as `timeout`;
+/// it: a part of what [`Store::diagnose`] tells. News of the hand-over may take as long as `timeout`;
 /// `remedy` is what to do where none come.
-pub async fn trial(store: &dyn Store, timeout: Duration, remedy: &'static str) -> Finding {
+pub async fn self_test(store: &dyn Store, timeout: Duration, remedy: &'static str) -> Finding {
     let owners = [OwnerId::random(), OwnerId::random()];
     let claims = LockName::new(&format!("tenure-doctor-{}", owners[0])).map(|name| {
         owners.map(|owner| Claim {
@@ -62,10 +62,10 @@ async fn hand_over(
     second: &Claim,
     timeout: Duration,
 ) -> Result<Verdict> {
-    let Answer::Granted(_) = store.claim(first, Patience::None).await? else {
+    let ClaimOutcome::Granted(_) = store.claim(first, WaitPolicy::NoWait).await? else {
         return Ok(Verdict::Failed("a lock that nobody holds was not granted"));
     };
-    let Answer::Queued(place) = store.claim(second, Patience::queue(TTL)).await? else {
+    let ClaimOutcome::Queued(place) = store.claim(second, WaitPolicy::queue(TTL)).await? else {
         return Ok(Verdict::Failed("a lock that is held was granted to another"));
     };
     if store.release(first).await? != Released::Released {
@@ -74,7 +74,7 @@ async fn hand_over(
     let heard = hears(store, second, &place, timeout).await?;
     // Where the lock is not handed over, who hears of it asks.
     if !store.capabilities().fifo {
-        store.claim(second, Patience::queue(TTL)).await?;
+        store.claim(second, WaitPolicy::queue(TTL)).await?;
     }
     if store.renew(second).await? != Renewal::Renewed {
         return Ok(Verdict::Failed("a lock was not handed to the one who waited for it"));
@@ -84,7 +84,12 @@ async fn hand_over(
     Ok(if heard { Verdict::HandedOver } else { Verdict::Unheard })
 }
 
-async fn hears(store: &dyn Store, claim: &Claim, place: &Place, limit: Duration) -> Result<bool> {
+async fn hears(
+    store: &dyn Store,
+    claim: &Claim,
+    place: &QueueTicket,
+    limit: Duration,
+) -> Result<bool> {
     match tokio::time::timeout(limit, store.wait(claim, place)).await {
         // A hint to ask again is news, too.
         Ok(answer) => answer.map(|_| true),

@@ -20,7 +20,8 @@ pub(super) struct Node {
 
 /// `CLUSTER INFO` and `CLUSTER NODES`; `None` where the user may not ask.
 pub(super) async fn ask(seed: &Link) -> Result<Option<(String, String)>> {
-    let ask = async |what| match seed.send("examine the Cluster", &cmd("CLUSTER").arg(what)).await {
+    let ask = async |what| match seed.send("diagnose the Cluster", &cmd("CLUSTER").arg(what)).await
+    {
         Ok(answer) => Ok(answer.text()),
         Err(error) if error.is_transient() => Err(error),
         Err(_) => Ok(None),
@@ -57,7 +58,7 @@ pub(super) fn check(info: &str, nodes: &[Node]) -> Vec<Finding> {
         return vec![Finding::advice(
             "this user may not ask for the Cluster's state (CLUSTER INFO, CLUSTER NODES), so its \
              nodes were not looked at",
-            "examine it as a user with +cluster|info +cluster|nodes",
+            "diagnose it as a user with +cluster|info +cluster|nodes",
         )];
     }
     let mut findings = Vec::new();

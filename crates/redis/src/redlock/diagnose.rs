@@ -1,11 +1,12 @@
 //! Whether these servers are fit to be a quorum.
 
-use tenure_core::{Finding, Result, Store};
+use tenure_core::store::Store;
+use tenure_core::{Finding, Result};
 
 use super::Quorum;
-use crate::examine::examine_quorum;
+use crate::diagnose::diagnose_quorum;
 
-pub(super) async fn examine(store: &dyn Store, quorum: &Quorum) -> Result<Vec<Finding>> {
+pub(super) async fn diagnose(store: &dyn Store, quorum: &Quorum) -> Result<Vec<Finding>> {
     let configs = &quorum.config.nodes;
     let nodes: Vec<_> = quorum
         .nodes
@@ -14,5 +15,5 @@ pub(super) async fn examine(store: &dyn Store, quorum: &Quorum) -> Result<Vec<Fi
         .zip(configs)
         .map(|(node, config)| (node.name.as_str(), &node.link, config))
         .collect();
-    examine_quorum(store, &nodes, quorum.config.max_ttl).await
+    diagnose_quorum(store, &nodes, quorum.config.max_ttl).await
 }

@@ -6,11 +6,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use tenure_core::{Client, Finding, Severity, Store};
+use tenure_core::store::Store;
+use tenure_core::{Client, Finding, Severity};
 use tenure_local::LocalStore;
 
 async fn unsafe_ones(store: &LocalStore) -> Vec<Finding> {
-    let findings = store.examine().await.unwrap();
+    let findings = store.diagnose().await.unwrap();
     findings.into_iter().filter(|finding| finding.severity == Severity::Unsafe).collect()
 }
 
@@ -20,7 +21,7 @@ async fn a_new_directory_is_fit_to_lock_in_and_its_users_are_counted() {
     let store = LocalStore::open(dir.path()).unwrap();
     let _other = LocalStore::open(dir.path()).unwrap();
     assert_eq!(unsafe_ones(&store).await, []);
-    let findings = store.examine().await.unwrap();
+    let findings = store.diagnose().await.unwrap();
     let has = |text: &str| findings.iter().any(|finding| finding.what.contains(text));
     assert!(has("2 of 4096 places") && has("0 of 262143 locks"), "{findings:?}");
 }
@@ -61,7 +62,7 @@ async fn records_that_were_given_back_are_not_counted() {
     let store = LocalStore::open(dir.path()).unwrap();
     let client = Client::new(Arc::new(store.clone())).unwrap();
     let used = async || {
-        let findings = store.examine().await.unwrap();
+        let findings = store.diagnose().await.unwrap();
         let room = findings.iter().find(|finding| finding.what.contains("in the table")).unwrap();
         room.what.split(' ').next().unwrap().parse::<u32>().unwrap()
     };

@@ -32,7 +32,7 @@ pub(super) struct Clock {
 const SETTINGS: [&str; 6] =
     ["maxmemory", "maxmemory-policy", "save", "appendonly", "appendfsync", "min-replicas-to-write"];
 
-const EXAMINE: &str = "examine the server";
+const EXAMINE: &str = "diagnose the server";
 
 /// Asks a server. What it does not let this user ask is left out.
 pub(super) async fn collect(link: &Link, name: String) -> Result<Facts> {

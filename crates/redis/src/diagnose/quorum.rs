@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure_core::{Error, ErrorKind, Finding, Result, Severity, Store, trial};
+use tenure_core::store::{Store, self_test};
+use tenure_core::{Error, ErrorKind, Finding, Result, Severity};
 
 use super::facts::{self, Facts};
 use super::{SILENCE, checks, probes, summary, versions as version};
@@ -11,7 +12,7 @@ use crate::config::RedisConfig;
 use crate::link::Link;
 
 /// Everything there is to say about the servers behind these links. `longest` is the longest TTL.
-pub(crate) async fn examine(
+pub(crate) async fn diagnose(
     store: &dyn Store,
     nodes: &[(&str, &Link, &RedisConfig)],
     longest: Duration,
@@ -50,7 +51,7 @@ pub(crate) async fn examine(
     }
     if able {
         let timeout = nodes.iter().map(|(_, _, config)| config.timeout).max();
-        findings.push(trial(store, timeout.unwrap_or_default(), SILENCE).await);
+        findings.push(self_test(store, timeout.unwrap_or_default(), SILENCE).await);
     }
     Ok(findings)
 }
@@ -156,7 +157,7 @@ fn versions(servers: &[Facts]) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examine::facts::Clock;
+    use crate::diagnose::facts::Clock;
     use tenure_core::Severity::{Advice, Fine, Unsafe};
 
     #[test]
