@@ -93,7 +93,7 @@ fn with_owner(
     claim: &tenure_core::store::Claim,
     owner: tenure_core::OwnerId,
 ) -> tenure_core::store::Claim {
-    tenure_core::store::Claim { owner, ..claim.clone() }
+    claim.clone().with_owner(owner)
 }
 
 /// Processes append their tokens to a file that only the lock protects: no update is lost, and each
