@@ -108,7 +108,7 @@ impl Mutant {
         };
         match outcome {
             ClaimOutcome::Granted(grant) => {
-                ClaimOutcome::Granted(Grant { token: Some(Token::new(number)), ..grant })
+                ClaimOutcome::Granted(Grant::new(Some(Token::new(number)), grant.since))
             }
             other => other,
         }
@@ -117,7 +117,7 @@ impl Mutant {
     /// A grant that the memory store did not make.
     fn forged_grant(&self) -> ClaimOutcome {
         let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
-        ClaimOutcome::Granted(Grant { token: Some(Token::new(token)), since: None })
+        ClaimOutcome::Granted(Grant::new(Some(Token::new(token)), None))
     }
 
     /// The last claim of this owner.
@@ -323,7 +323,9 @@ impl Store for Mutant {
                 let holder = self.holder(&eviction.name).await;
                 let owner =
                     holder.map_or(eviction.owner.clone(), |holder| holder.owner.to_string());
-                self.store.evict(&Eviction { owner, ..eviction.clone() }).await
+                let mut wrong = eviction.clone();
+                wrong.owner = owner;
+                self.store.evict(&wrong).await
             }
             Mutation::IgnoresEvictions => Ok(Released::Released),
             _ => self.store.evict(eviction).await,
