@@ -32,7 +32,7 @@ mod duration;
 mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(feature = "local")]
+#[cfg(all(feature = "local", target_os = "linux"))]
 mod local;
 mod open;
 mod percent;
