@@ -15,9 +15,9 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_socket_linger, set_tcp_keepidle, set_tcp_keepintvl,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 #[cfg(unix)]
 use tokio::net::UnixStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 
