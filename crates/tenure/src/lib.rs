@@ -25,9 +25,11 @@
 //! its unit tests (`memory:`), on one machine (`local`) and on servers, without a change. Code here
 //! may read a URL and choose an engine; it may not lock (that is `tenure-core`'s business).
 //!
-//! Each engine is a feature of this crate; `local` is there by default.
+//! Each engine is a feature of this crate; all of them are on by default.
 
 mod directory;
+#[cfg(doctest)]
+mod documents;
 mod duration;
 mod engine;
 #[cfg(feature = "etcd")]
