@@ -25,7 +25,8 @@
 //! its unit tests (`memory:`), on one machine (`local`) and on servers, without a change. Code here
 //! may read a URL and choose an engine; it may not lock (that is `tenure-core`'s business).
 //!
-//! Each engine is a feature of this crate; all of them are on by default.
+//! Each engine is a feature of this crate: `local` (Linux only) and `redis` are on by default, `etcd`
+//! and `zookeeper` are not.
 
 mod directory;
 #[cfg(doctest)]
@@ -34,7 +35,7 @@ mod duration;
 mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(feature = "local")]
+#[cfg(all(feature = "local", target_os = "linux"))]
 mod local;
 mod open;
 mod percent;
