@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::Result;
 use tenure_core::store::Store;
-use tenure_zookeeper::{Access, Neighbours, ZooKeeperConfig, ZooKeeperStore};
+use tenure_zookeeper::{Access, Compat, ZooKeeperConfig, ZooKeeperStore};
 
 use crate::StoreUrl;
 use crate::engine::Engine;
@@ -31,7 +31,7 @@ fn configuration(url: &StoreUrl) -> Result<ZooKeeperConfig> {
         return Err(invalid("a password needs a user: write zk://user:password@host"));
     }
     config.access = access(url.option("acl"), config.username.is_some())?;
-    config.neighbours = neighbours(url.option("neighbours").unwrap_or_default())?;
+    config.compat = neighbours(url.option("neighbours").unwrap_or_default())?;
     config.tls = tls(url, &["zks"], "zks://")?;
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
@@ -53,8 +53,8 @@ fn access(option: Option<&str>, logs_in: bool) -> Result<Access> {
     }
 }
 
-fn neighbours(option: &str) -> Result<Neighbours> {
-    let mut neighbours = Neighbours::default();
+fn neighbours(option: &str) -> Result<Compat> {
+    let mut neighbours = Compat::default();
     for name in option.split(',').filter(|name| !name.is_empty()) {
         match name {
             // Its mutex is seen by everybody, and sees everybody.
@@ -89,7 +89,7 @@ mod tests {
         let secure = config("zks://h?ca=a.pem&cert=c.pem&key=k.pem&neighbours=kazoo").unwrap();
         assert_eq!((secure.chroot.as_str(), secure.prefix.as_str()), ("", "tenure/"));
         assert_eq!(secure.access, Access::World);
-        assert_eq!(secure.neighbours, Neighbours { kazoo: true, curator_rw: false });
+        assert_eq!(secure.compat, Compat { kazoo: true, curator_rw: false });
         let identity = Some(("c.pem".into(), "k.pem".into()));
         assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity, ..Tls::default() }));
     }
