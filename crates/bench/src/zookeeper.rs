@@ -20,8 +20,8 @@ const HANDOFFS: usize = 12;
 /// As servers are run: what is written is on the disk before it is answered.
 pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
 
-/// A free lock against a node that is created and deleted: by the client that used it last, and by
-/// two in turn, each of whom must know that the other is gone.
+/// A free lock against a node that is created and deleted: by the client that used it last, and by two
+/// clients in turn, each of which must know that the other's entry is gone.
 pub(crate) fn free() -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(1)?;
