@@ -1,4 +1,4 @@
-//! etcd and ZooKeeper: what it costs the server that many wait for one lock.
+//! etcd and ZooKeeper: what many waiters for one lock cost the server.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const MANY: usize = 1_000;
 const FEW: usize = 10;
 const ROUNDS: usize = 3;
 
-/// How long the waiters are left alone before they are counted, and while they are idle.
+/// How long to wait until all waiters have arrived, and how long idle waiters are measured.
 const ARRIVAL: Duration = Duration::from_secs(3);
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -39,7 +39,7 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
     for round in 0..=ROUNDS {
         let one = runtime.block_on(arrive(client, pid, 1, MANY))?;
         let several = runtime.block_on(arrive(client, pid, MANY / FEW, FEW))?;
-        // A server that has just started is slow at first.
+        // The first round warms up the server.
         if round > 0 {
             many.push(one);
             few.push(several);
@@ -50,7 +50,9 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
         times[times.len() / 2].as_secs_f64() * 1e6 / MANY as f64
     };
     let arrivals = Row {
-        what: format!("{store}: the server's CPU for each of 1,000 that arrive on one lock"),
+        what: format!(
+            "{store}: the server's CPU for each of 1,000 waiters that arrive at one lock"
+        ),
         ours: micros(many),
         against: "for each of 10, on 100 locks".into(),
         theirs: micros(few),
@@ -68,7 +70,7 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
     Ok(vec![arrivals, idle])
 }
 
-/// The CPU that the server takes until so many wait for each of so many locks.
+/// The CPU time that the server uses until `waiters` wait for each of `locks` locks.
 async fn arrive(client: &Client, pid: u32, locks: usize, waiters: usize) -> Outcome<Duration> {
     let name = |lock: usize| format!("arrivals-{lock}");
     let mut holders = Vec::new();
@@ -89,7 +91,7 @@ async fn arrive(client: &Client, pid: u32, locks: usize, waiters: usize) -> Outc
     for lock in 0..locks {
         let came = client.inspect(&name(lock)).await?.waiters.len();
         if came != waiters {
-            return Err(format!("{came} of {waiters} came in time").into());
+            return Err(format!("{came} of {waiters} arrived in time").into());
         }
     }
     for holder in holders {
@@ -101,8 +103,8 @@ async fn arrive(client: &Client, pid: u32, locks: usize, waiters: usize) -> Outc
     Ok(used)
 }
 
-/// The share of a core that the server uses while a thousand wait for permits, beyond what it uses
-/// without them.
+/// The share of a core that the server uses while a thousand claims wait for permits, beyond what it
+/// uses without them.
 async fn idle(client: &Client, pid: u32) -> Outcome<f64> {
     let options = Options::new().ttl(Duration::from_secs(30));
     let semaphore = client.semaphore("idle", 3)?.with(options);

@@ -69,8 +69,8 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.15))])
 }
 
-/// From the release to the waiter's guard, against a bare deletion and the event that tells of it,
-/// and against the same with the Lock RPC of the server.
+/// From the release to the waiter's guard, against a bare deletion and its event, and against the same
+/// with the Lock RPC of the server.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;
@@ -104,7 +104,7 @@ pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     ])
 }
 
-/// From the deletion of a key to the event that tells of it on another connection.
+/// From the deletion of a key to its event on another connection.
 async fn bare_event(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
     let (mut holder, watcher) = (Bare::connect(server).await?, Bare::connect(server).await?);
     holder.put().await?;
@@ -169,7 +169,7 @@ pub(crate) fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client>
     Ok(Client::new(Arc::new(store))?)
 }
 
-/// A connection that knows nothing but the stubs, with a lease of its own.
+/// A connection that uses the generated stubs directly, with a lease of its own.
 struct Bare {
     channel: Channel,
     lease: i64,

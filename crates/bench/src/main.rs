@@ -20,7 +20,7 @@ mod redlock;
 mod table;
 mod waiters;
 mod zookeeper;
-mod zookeeper_neighbours;
+mod zookeeper_clients;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -44,7 +44,7 @@ const SCENARIOS: &[Scenario] = &[
     ("zk-free", zookeeper::free),
     ("zk-handoff", zookeeper::handoff),
     ("zk-crowds", crowds::zookeeper),
-    ("zk-neighbours", zookeeper_neighbours::measure),
+    ("zk-clients", zookeeper_clients::measure),
 ];
 
 fn main() -> ExitCode {

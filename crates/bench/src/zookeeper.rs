@@ -123,7 +123,7 @@ pub(crate) fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Cl
     Ok(Client::new(Arc::new(store))?)
 }
 
-/// A session that knows nothing of locks.
+/// A session that makes bare requests.
 async fn bare(server: &ZooKeeperServer) -> Outcome<Bare> {
     let bare = Bare::connect(server.port()).await?;
     bare.make("/bare").await?;

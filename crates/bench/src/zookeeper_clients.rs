@@ -13,13 +13,13 @@ use crate::zookeeper::{SETTINGS, WAIT, connect, our_handoff};
 const ROUNDS: usize = 9;
 const PAIRS: usize = 100;
 const HANDOFFS: usize = 12;
-/// What theirs may run before it is measured: it has a compiler that learns.
+/// How often theirs runs before it is measured: Java compiles while it runs.
 const WARM_UP: usize = 400;
 
-/// The path of their lock, which is not ours.
-const PATH: &str = "/neighbours/bench";
+/// The path of their lock; it is another one than tenure's.
+const PATH: &str = "/clients/bench";
 
-/// The free lock and the hand-off, with each client that is here.
+/// The free lock and the hand-off, against each client that is installed.
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let needs = &["java"];
     let curators = [
@@ -31,20 +31,20 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     ];
     let kazoo = (Neighbour { name: "measure-kazoo", needs: &["python3"] }, "kazoo's Lock");
     let mut rows = Vec::new();
-    for (neighbour, name) in curators.iter().chain([&kazoo]) {
-        if !neighbour.is_missing("zk-neighbours") {
-            rows.extend(beside(neighbour, name)?);
+    for (client, name) in curators.iter().chain([&kazoo]) {
+        if !client.is_missing("zk-clients") {
+            rows.extend(beside(client, name)?);
         }
     }
     Ok(rows)
 }
 
-fn beside(neighbour: &Neighbour, name: &str) -> Outcome<[Row; 2]> {
+fn beside(client: &Neighbour, name: &str) -> Outcome<[Row; 2]> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(2)?;
     let clients = [connect(&runtime, &server)?, connect(&runtime, &server)?];
     runtime.block_on(async {
-        let mut theirs = neighbour.start(&[&server.port().to_string(), PATH])?;
+        let mut theirs = client.start(&[&server.port().to_string(), PATH])?;
         ask(&mut theirs, &format!("free {WARM_UP}")).await?;
         ask(&mut theirs, &format!("handoff {HANDOFFS} 1")).await?;
         our_pairs(&clients[0], WARM_UP).await?;
