@@ -6,6 +6,8 @@ mod child;
 mod completions;
 mod connection;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod held;
 mod hold;
