@@ -12,6 +12,8 @@ mod child;
 mod completions;
 mod connection;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod hold;
 mod lock;
