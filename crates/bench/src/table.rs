@@ -1,4 +1,4 @@
-//! Results, side by side.
+//! The table of results.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) struct Row {
     pub(crate) against: String,
     pub(crate) theirs: f64,
     pub(crate) unit: &'static str,
-    /// The ratio that is still good. `None`: for information.
+    /// The highest acceptable ratio. `None` if the row is for information only.
     pub(crate) bound: Option<f64>,
 }
 
@@ -31,12 +31,12 @@ impl Row {
         self.ours / self.theirs
     }
 
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn is_within_bound(&self) -> bool {
         self.bound.is_none_or(|bound| self.ratio() <= bound)
     }
 }
 
-/// Why rows may be above their bounds, by the beginning of what they measure.
+/// Why a row may be above its bound, by the beginning of what it measures.
 const KNOWN_REASONS: &[(&str, &str)] = &[
     (
         "etcd: hand-off to another client",
@@ -44,15 +44,15 @@ const KNOWN_REASONS: &[(&str, &str)] = &[
     ),
     (
         "etcd: hand-off, the waiter came 500 ms before",
-        "as above, against a waiter that is woken inside the server",
+        "the waiter is woken on another thread than the one that reads the event",
     ),
     (
         "zookeeper: acquire + release, free",
-        "the transaction has a second operation, the write fence, and a look at the lock follows it",
+        "the transaction also writes to the fence, and a look at the lock follows it",
     ),
 ];
 
-fn reason(what: &str) -> &'static str {
+fn known_reason(what: &str) -> &'static str {
     let known = KNOWN_REASONS.iter().find(|(begins, _)| what.starts_with(begins));
     known.map_or("", |(_, reason)| reason)
 }
@@ -64,8 +64,8 @@ pub(crate) fn print(rows: &[Row]) {
         let Row { what, ours, against, theirs, unit, .. } = row;
         let verdict = match row.bound {
             None => "for information".to_owned(),
-            Some(_) if row.holds() => "holds".to_owned(),
-            Some(_) => format!("ABOVE {}", reason(what)).trim_end().to_owned(),
+            Some(_) if row.is_within_bound() => "holds".to_owned(),
+            Some(_) => format!("ABOVE {}", known_reason(what)).trim_end().to_owned(),
         };
         let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
         let ratio = row.ratio();
@@ -76,7 +76,7 @@ pub(crate) fn print(rows: &[Row]) {
     }
 }
 
-/// The middle of several measurements.
+/// The median of several times.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
