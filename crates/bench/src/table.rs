@@ -43,7 +43,7 @@ const KNOWN_REASONS: &[(&str, &str)] = &[
         "the event is read on the store's thread, which wakes the waiter's: one wake-up more",
     ),
     (
-        "etcd: hand-off, the waiter came 500 ms before",
+        "etcd: hand-off, the waiter arrived 500 ms before",
         "the waiter is woken on another thread than the one that reads the event",
     ),
     (

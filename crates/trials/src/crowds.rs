@@ -181,6 +181,8 @@ pub async fn an_arrival_costs_the_same_in_a_long_queue(
     const FEW: usize = 10;
     const MANY: usize = 2_000;
     const MORE: usize = 100;
+    /// No reply to an arrival has a part of the queue in it.
+    const MOST_BYTES: f64 = 600.0;
     let proxy = Proxy::start(server.port()).unwrap();
     let client = connect(&proxy.address()).await;
     // Requests and bytes of replies for each arrival.
@@ -199,11 +201,15 @@ pub async fn an_arrival_costs_the_same_in_a_long_queue(
     let _holders = [hold("short").await, hold("long").await];
     arrive(&client, "short", FEW).await;
     let (requests, bytes) = measure("short", MORE).await;
+    assert!(bytes <= MOST_BYTES, "{bytes} bytes for an arrival");
     for count in [MANY, MORE] {
         let (requests_there, bytes_there) = measure("long", count).await;
         // Keep-alives may fall into any measurement, and one task of the client lists the queue.
         assert!(requests_there <= 1.2 * requests, "{requests_there} requests, not {requests}");
-        assert!(bytes_there <= 2.0 * bytes + 100.0, "{bytes_there} bytes, not {bytes}");
+        assert!(
+            bytes_there <= (2.0 * bytes + 100.0).min(MOST_BYTES),
+            "{bytes_there} bytes, not {bytes}"
+        );
     }
 }
 
