@@ -1,7 +1,6 @@
 //! The `tenure` command. What it promises is in `tenure --help` and the manual page.
 
 mod args;
-mod changes;
 mod child;
 mod completions;
 mod connection;

@@ -1,10 +1,7 @@
 //! `tenure release`: somebody else's claim undone.
 
-use std::time::Duration;
-
 use serde::Serialize;
-use tenure::store::{Claim, Eviction, Released};
-use tenure::{LockName, Mode, OwnerId, Result};
+use tenure::{LockName, OwnerId, Result};
 
 use crate::args;
 use crate::connection::Connection;
@@ -28,43 +25,26 @@ async fn release(
     owner: OwnerId,
     output: &Output,
 ) -> Outcome {
-    let released = release_of(connection, name.clone(), owner).await?;
+    let released = connection.client.release(name.as_str(), owner).await?;
     let id = owner.to_string();
-    let object =
-        |released| ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
-    let (code, told) = match released {
-        Released::Released => {
-            (exit::OK, output.say(&object(true), format_args!("released {name}")))
-        }
-        Released::NotHeld => {
+    let object = ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
+    let (code, text) = match released {
+        true => (exit::OK, format!("released {name}")),
+        false => {
             let text = format!("{name} is not held by this owner; if it waited, it lost its place");
-            (exit::NOTHING_DONE, output.say(&object(false), text))
+            (exit::NOTHING_DONE, text)
         }
     };
-    finish(told, code)
-}
-
-/// Releases a lock in the name of its owner.
-pub(crate) async fn release_of(
-    connection: &Connection,
-    name: LockName,
-    owner: OwnerId,
-) -> Result<Released> {
-    // Of a claim that is released, only the name and the owner matter.
-    let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(30)).with_owner(owner);
-    connection.within("release", connection.client.store().release(&claim)).await
+    finish(output.say(&object, text), code)
 }
 
 /// Takes the lock from each holder that is seen now; whoever comes after is left alone.
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
-    let store = connection.client.store();
     // All of them first: a closed output must not save anybody.
     let mut evicted = Vec::new();
     for holder in &state.holders {
-        let eviction = Eviction::new(name.clone(), &holder.owner, reason);
-        let outcome = connection.within("evict", store.evict(&eviction)).await;
-        if outcome.map_err(|error| error.about(name))? == Released::Released {
+        if connection.client.evict(name.as_str(), &holder.owner, reason).await? {
             evicted.push(holder);
         }
     }

@@ -12,7 +12,6 @@ use crate::connection::Connection;
 use crate::exit::{self, Failure};
 use crate::held::Held;
 use crate::output::complain;
-use crate::release::release_of;
 use crate::schedule::{Schedule, Step};
 use crate::signals::{ENDING, Signals};
 
@@ -252,7 +251,7 @@ impl<'a> Watch<'a> {
 /// Releases a lock that is given up while its command goes on.
 async fn give_up(connection: &Connection, guard: &Held) {
     if let Held::Own(guard) = guard
-        && let Err(error) = release_of(connection, guard.name().clone(), guard.owner()).await
+        && let Err(error) = connection.client.release(guard.name().as_str(), guard.owner()).await
     {
         complain(&format!("{}; it is free when its TTL has passed", exit::line(&error)));
     }

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Claim, Clock, Error, ErrorKind, LossReason, Moment, Token, metric};
+use crate::{Claim, Clock, Error, LossReason, Moment, Token, metric};
 
 /// One grant, as the guard and the keeper share it.
 ///
@@ -256,12 +256,6 @@ impl Lease {
     /// The error for work that was interrupted.
     pub(crate) fn error(&self, interrupted: Interrupted) -> Error {
         let Interrupted { reason, finished } = interrupted;
-        let happened = match reason {
-            LossReason::MaxHold => "it was held for as long as its max-hold allows",
-            LossReason::NotHeld => "the store gave it to another holder or let it expire",
-            LossReason::GivenUp => "its guard was released or dropped",
-            _ => "its lease ended before a renewal was confirmed",
-        };
         let failure = self.renewal_failure.lock().clone();
         let failed = failure.as_ref().map(|error| format!(" (the last renewal: {error})"));
         let work = match finished {
@@ -271,8 +265,8 @@ impl Lease {
             }
             false => "the work was stopped where it was",
         };
-        let why = format!("{happened}{}: {work}", failed.unwrap_or_default());
-        let error = Error::new(ErrorKind::Lost, "finish the work under the lock", why);
+        let why = format!("{reason}{}: {work}", failed.unwrap_or_default());
+        let error = Error::lost(reason, "finish the work under the lock", why);
         let error = error.about(&self.claim.name);
         match failure {
             Some(failure) => error.caused_by(failure),
