@@ -4,13 +4,12 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tenure::{Guard, LockName, OwnerId, StoreUrl};
+use tenure::{Guard, OwnerId, StoreUrl};
 
 use super::system;
 use crate::connection::Connection;
 use crate::exit::Failure;
 use crate::output::complain;
-use crate::release;
 
 /// The environment variable of the store's password.
 const PASSWORD: &str = "TENURE_PASSWORD";
@@ -74,9 +73,9 @@ impl PendingRelease {
     }
 
     async fn release(&self) -> Result<(), Failure> {
-        let (name, owner) = (LockName::new(&self.lock)?, self.owner.parse::<OwnerId>()?);
+        let owner = self.owner.parse::<OwnerId>()?;
         let connection = Connection::open(&self.store).await?;
-        let released = release::release_of(&connection, name, owner).await;
+        let released = connection.client.release(&self.lock, owner).await;
         connection.client.close().await;
         released?;
         Ok(())
