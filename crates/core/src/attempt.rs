@@ -14,7 +14,7 @@ use crate::metric;
 use crate::spurious_wake::SpuriousWakeBackoff;
 use crate::{
     Claim, ClaimOutcome, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
-    QueueTicket, Result, Wait, WaitPolicy, now,
+    QueueTicket, Result, Wait, WaitPolicy, now, require_runtime,
 };
 
 /// For how many call timeouts an attempt goes on while the store fails and has not queued the claim.
@@ -39,6 +39,7 @@ pub(crate) async fn acquire(
     options: &Options,
     wait: Wait,
 ) -> Result<Guard> {
+    require_runtime("acquire").map_err(|error| error.about(name))?;
     options.check()?;
     if !mode.is_sound() {
         let why = "take at least one permit, and no more than there are";
@@ -239,14 +240,14 @@ impl<'a> Attempt<'a> {
         let hold_until = self.options.max_hold.map(|limit| self.inner.clock.now() + limit);
         let watchdog = Watchdog::new(since, claim.ttl, hold_until);
         let deadline = watchdog.deadline();
-        let runtime = self.inner.background.runtime().clone();
+        let background = self.inner.background.downgrade();
         let lease = Arc::new(Lease::new(
             claim,
             grant.token,
             deadline,
             hold_until,
             self.inner.clock,
-            runtime,
+            background,
         ));
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }

@@ -10,6 +10,7 @@ use crate::primitives::Lock;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
     Mutex, Options, Origin, OwnerId, Released, Result, RwLock, Semaphore, Store, Watch,
+    require_runtime,
 };
 
 /// How many call timeouts a list of all locks may take: stores read it page by page.
@@ -56,6 +57,9 @@ impl Client {
     ///
     /// It starts a thread that renews held locks and releases dropped ones, whatever the program's
     /// own runtimes do meanwhile. The thread ends with the last clone of the client and its guards.
+    ///
+    /// It can be called outside a Tokio runtime. The calls of the client, and of its locks and guards, are
+    /// made inside one; outside, they fail with [`ErrorKind::Invalid`].
     ///
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
@@ -233,9 +237,12 @@ impl Client {
     /// Dropping it stops the waiting, not the releases.
     pub async fn close(&self) {
         self.inner.janitor.flush().await;
-        let closed = self.inner.store.close_idle();
-        if tokio::time::timeout(self.inner.call_timeout, closed).await.is_err() {
-            tracing::debug!("the store did not shut down its sessions in time");
+        let closed = async {
+            self.inner.store.close_idle().await;
+            Ok(())
+        };
+        if let Err(error) = self.inner.call("give back idle sessions", closed).await {
+            tracing::debug!(%error, "sessions are left to their timeouts");
         }
     }
 
@@ -291,6 +298,7 @@ pub(crate) async fn within<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
+    require_runtime(operation)?;
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
         let why = format!(
             "the store did not answer within {limit:?}: check that it runs and can be reached"

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::{Client, Holder, LockName, LockState, Result, Token, Waiter};
+use crate::{Client, Holder, LockName, LockState, Result, Token, Waiter, require_runtime};
 
 /// The changes of all locks whose names begin with a prefix, from [`Client::watch`]: first a snapshot,
 /// then what changes.
@@ -51,6 +51,8 @@ pub struct Watch {
 #[expect(clippy::large_enum_variant, reason = "one is alive at a time, and most are changes")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum WatchEvent {
     /// The locks that are held or waited for when the watch begins. It comes first, and once.
     Snapshot(Vec<LockState>),
@@ -63,6 +65,7 @@ pub enum WatchEvent {
 /// One change of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Change {
     /// When it was seen, by this machine's clock.
     pub at: SystemTime,
@@ -79,6 +82,8 @@ pub struct Change {
 /// What happened to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ChangeKind {
     /// It holds the lock, and was not seen to wait for it, or took it from no holder that was seen.
     Acquired,
@@ -95,6 +100,7 @@ pub enum ChangeKind {
 /// A holder or waiter of which a [`Change`] speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ChangedClaim {
     /// The owner id, as the store spells it.
     pub owner: String,
@@ -143,6 +149,7 @@ impl Watch {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
+            require_runtime("watch locks")?;
             let ticks = self.ticks.get_or_insert_with(|| {
                 let mut ticks = interval(self.every);
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

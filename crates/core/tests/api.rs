@@ -240,3 +240,39 @@ fn handles_and_futures_are_send_and_sync() {
     sent(client.evict("a", "b", "c"));
     sent(client.close());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_test_can_lose_a_lock_at_once_while_time_is_paused() {
+    let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
+    let client = Client::new(chaos.clone()).unwrap();
+    let begun = tokio::time::Instant::now();
+    let lock = client.rw_lock("a").unwrap();
+    let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
+    chaos.lose("a").await.unwrap();
+    for reader in &readers {
+        assert!(!reader.is_valid());
+        assert_eq!(reader.lost().await, LossReason::NotHeld);
+    }
+    let writer = lock.try_write().await.expect("the lock is free again");
+    assert_eq!(begun.elapsed(), Duration::ZERO, "nothing waited");
+    writer.release().await.unwrap();
+    assert_eq!(chaos.lose("a").await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_waiter_gets_a_lock_that_a_test_has_lost() {
+    let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
+    let client = Client::new(chaos.clone()).unwrap();
+    let mutex = client.mutex("a").unwrap();
+    let first = mutex.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.acquire().await.unwrap() }
+    });
+    while client.inspect("a").await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    chaos.lose("a").await.unwrap();
+    assert!(!first.is_valid());
+    assert!(waiting.await.unwrap().is_valid());
+}
