@@ -1,13 +1,12 @@
-//! `tenure release`: somebody else's claim undone.
+//! `tenure release`: releases a lock on behalf of its owner, or evicts its holders.
 
 use serde::Serialize;
-use tenure::{LockName, OwnerId, Result};
+use tenure::{LockName, OwnerId};
 
-use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
-use crate::output::{Closed, Output, printable};
-use crate::show;
+use crate::output::{self, Output, printable};
+use crate::{args, show};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Release, output: &Output) -> Outcome {
     let name = LockName::new(&arguments.name)?;
@@ -31,17 +30,19 @@ async fn release(
     let (code, text) = match released {
         true => (exit::OK, format!("released {name}")),
         false => {
-            let text = format!("{name} is not held by this owner; if it waited, it lost its place");
+            let text = format!(
+                "{name} is not held by this owner; if it was waiting, it has left the queue"
+            );
             (exit::NOTHING_DONE, text)
         }
     };
-    finish(output.say(&object, text), code)
+    output::exit_code(output.say(&object, text), code)
 }
 
-/// Takes the lock from each holder that is seen now; whoever comes after is left alone.
+/// Evicts each current holder; owners that acquire the lock afterwards keep it.
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
-    // All of them first: a closed output must not save anybody.
+    // All evictions come before the output, which may fail.
     let mut evicted = Vec::new();
     for holder in &state.holders {
         if connection.client.evict(name.as_str(), &holder.owner, reason).await? {
@@ -49,9 +50,9 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         }
     }
     for holder in &evicted {
-        let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+        let process = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);
-        let text = format!("evicted {who} from {name}, owner {owner}");
+        let text = format!("evicted {process} from {name}, owner {owner}");
         let object = ReleaseObject {
             owner: Some(&holder.owner),
             host: holder.host.as_deref(),
@@ -68,9 +69,11 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         return Ok(exit::OK);
     }
     let object = ReleaseObject::new(name, false);
-    finish(output.say(&object, format_args!("nobody holds {name}")), exit::NOTHING_DONE)
+    let written = output.say(&object, format_args!("{name} is not held"));
+    output::exit_code(written, exit::NOTHING_DONE)
 }
 
+/// The JSON object for one release or eviction.
 #[derive(Default, Serialize)]
 struct ReleaseObject<'a> {
     lock: &'a str,
@@ -85,12 +88,5 @@ struct ReleaseObject<'a> {
 impl<'a> ReleaseObject<'a> {
     fn new(name: &'a LockName, released: bool) -> Self {
         Self { lock: name.as_str(), released, ..Self::default() }
-    }
-}
-
-fn finish(told: Result<(), Closed>, code: u8) -> Outcome {
-    match told {
-        Ok(()) => Ok(code),
-        Err(closed) => closed.outcome(),
     }
 }
