@@ -1,5 +1,7 @@
 //! Several locks that are held together or not at all.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
