@@ -1,5 +1,9 @@
 //! The `tenure` command: distributed locks for shell scripts and cron jobs. `tenure --help` and the
 //! manual page document its interface.
+//!
+//! Each subcommand is a module with a function `execute`. `tenure run` goes through `run` (the whole
+//! sequence), `lock` (acquires the lock), `child` (starts the command and its guardian) and
+//! `supervise` (forwards signals, and ends the command if the lock is lost).
 
 mod args;
 mod background;
