@@ -11,12 +11,12 @@ use std::time::Duration;
 async fn main() -> tenure::Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "local".into());
     let client = tenure::connect(&url).await?;
-    let mutex = client.mutex("first-lock")?;
+    let mutex = client.mutex("first-lock")?.fenced()?; // refuses a store without tokens
 
     println!("waiting for the lock …");
     mutex
         .run(async |guard| {
-            println!("held, token {:?}", guard.token());
+            println!("held, token {}", guard.token());
             // If the lock is lost, this work is dropped at its next await.
             for second in 1..=3 {
                 tokio::time::sleep(Duration::from_secs(1)).await;

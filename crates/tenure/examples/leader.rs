@@ -14,12 +14,12 @@ async fn main() -> tenure::Result<()> {
     let me = format!("process {}", std::process::id());
     // The TTL bounds how long there is no leader after a machine has died.
     let options = Options::new().ttl(Duration::from_secs(5)).label(me.as_str());
-    let leadership = client.mutex("leader")?.with(options);
+    let leadership = client.mutex("leader")?.with(options).fenced()?;
 
     loop {
         println!("{me}: standing by");
         let term = leadership.run(async |guard| {
-            println!("{me}: leading, term {:?}", guard.token());
+            println!("{me}: leading, term {}", guard.token());
             lead().await;
         });
         match term.await {

@@ -43,7 +43,7 @@ async fn a_lost_lock_stops_the_import() -> Result<(), Error> {
     };
     let (outcome, lost) = tokio::join!(import(&client, &imported), lose);
     lost?;
-    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(outcome.expect_err("the work went on").kind(), ErrorKind::Lost);
     assert!(imported.load(Ordering::Relaxed) < 10, "the import went on without its lock");
     println!("ok: a lost lock stops the import");
     Ok(())
@@ -55,7 +55,7 @@ async fn a_store_that_does_not_answer_stops_the_import() -> Result<(), Error> {
     let guard = client.mutex("import")?.with(options).acquire().await?;
     chaos.pause(); // renewals get no answer
     let outcome = guard.run(std::future::pending::<()>()).await;
-    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(outcome.expect_err("the work went on").kind(), ErrorKind::Lost);
     chaos.resume();
     println!("ok: a store that does not answer stops the import");
     Ok(())

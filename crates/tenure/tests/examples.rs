@@ -11,7 +11,7 @@ use std::sync::Once;
 fn first_lock_works_under_the_lock_and_releases_it() {
     let folder = tempfile::tempdir().unwrap();
     let said = run("first_lock", folder.path());
-    assert!(said.contains("held, token Some(") && said.ends_with("released\n"), "{said}");
+    assert!(said.contains("held, token ") && said.ends_with("released\n"), "{said}");
 }
 
 #[test]
