@@ -245,7 +245,7 @@ async fn dispatch_all(
     mut requests: mpsc::UnboundedReceiver<WatchRequest>,
 ) {
     let requests = poll_fn(move |context| requests.poll_recv(context));
-    // The server answers nothing, not even that it hears us, before the first watch is made.
+    // The server sends no headers before the first watch is created.
     match WatchClient::new(link).watch(requests).await {
         Ok(replies) => {
             let mut replies = replies.into_inner();

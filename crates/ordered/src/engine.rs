@@ -171,7 +171,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         session: &Arc<Self::Session>,
     ) -> Result<Option<(Vec<u8>, BoxFuture<'static, Result<Change>>)>>;
 
-    /// Removes an entry that is not ours and writes its loss into its session's loss channel, if it
+    /// Removes an entry of any client and writes its loss into its session's loss channel, if it
     /// has one; and, if the entry `held`, adds the eviction to the lock's record
     /// ([`Eviction::recorded`]). All or nothing. False: something changed meanwhile, look again.
     ///

@@ -268,7 +268,7 @@ impl ZooKeeperSession {
                 Err(fault) => Err(fault),
             };
         }
-        // Those above it may be there already, and not be ours to create.
+        // The nodes above it may exist already, where this user may not create any.
         made
     }
 

@@ -774,7 +774,7 @@ impl Connect<'_> {
         out.int(self.timeout_ms);
         out.long(self.session);
         out.buffer(self.password);
-        // A server that has lost the others must not serve us as one that is read-only.
+        // A server that has lost the others must not serve this session read-only.
         out.bool(false);
     }
 }

@@ -46,7 +46,7 @@ struct Shared {
     target: Arc<Target>,
     wanted: Duration,
     id: i64,
-    /// What proves to other servers that the session is ours.
+    /// Proves to other servers that this client owns the session.
     password: Vec<u8>,
     /// The session timeout in milliseconds.
     life: AtomicU64,
