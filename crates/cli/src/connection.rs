@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use tenure::store::CALL_TIMEOUT;
 use tenure::{Client, Error, ErrorKind, Finding, LockState, Result, StoreUrl};
 
 use crate::exit::{self, Failure, Outcome};
+use crate::stores::registry;
 use crate::{args, output};
-
-/// The time for a call where the URL names none.
-const CALL: Duration = Duration::from_secs(2);
 
 const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
     --withhold-password` keeps its own from its command)";
@@ -19,15 +18,10 @@ pub(crate) struct Connection {
     pub(crate) url: StoreUrl,
 }
 
-/// Whether the store is kept by servers, which may ask for a password.
-fn has_servers(url: &StoreUrl) -> bool {
-    url.to_string().contains("://")
-}
-
 /// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
 /// opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
-    let url = || global.store.parse::<StoreUrl>().ok();
+    let url = || registry().parse(&global.store).ok();
     if global.store_is_visible
         && url().and_then(|url| url.password().map(|password| !password.is_empty())) == Some(true)
     {
@@ -41,12 +35,12 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
 impl Connection {
     /// Opens the store behind `url`.
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
-        let url = url.parse::<StoreUrl>().and_then(StoreUrl::resolved)?;
-        let client = tenure::connect_to(&url).await.map_err(|error| {
+        let url = registry().parse(url).and_then(StoreUrl::resolved)?;
+        let client = registry().connect_to(&url).await.map_err(|error| {
             let line = exit::line(&error);
             match error.kind() {
                 ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
-                ErrorKind::Denied if !url.says_password() && has_servers(&url) => {
+                ErrorKind::Denied if !url.says_password() && url.has_servers() => {
                     let why = format!("{line} (store {url}); {NO_PASSWORD}");
                     Failure::new(exit::DENIED, why)
                 }
@@ -83,20 +77,20 @@ impl Connection {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        bounded(self.url.timeout().unwrap_or(CALL), operation, call).await
+        bounded(self.client.call_timeout(), operation, call).await
     }
 
     /// What the store finds when it looks at itself. That takes many calls, each with a time of
     /// its own; this bounds the whole.
     pub(crate) async fn diagnose(&self) -> Result<Vec<Finding>> {
-        let limit = 10 * self.url.timeout().unwrap_or(CALL);
+        let limit = 10 * self.client.call_timeout();
         bounded(limit, "diagnose the store", self.client.store().diagnose()).await
     }
 
     /// Finishes what is left to the background. Bounded, and more so where something has failed
     /// already: what cannot be said now, the TTL says.
     pub(crate) async fn close(&self, outcome: &Outcome) {
-        let limit = if outcome.is_ok() { CALL } else { CALL / 8 };
+        let limit = if outcome.is_ok() { CALL_TIMEOUT } else { CALL_TIMEOUT / 8 };
         let _ = tokio::time::timeout(limit, self.client.close()).await;
     }
 }

@@ -22,6 +22,7 @@ mod script;
 mod show;
 mod signals;
 mod status;
+mod stores;
 mod supervise;
 mod usage;
 mod waiting;

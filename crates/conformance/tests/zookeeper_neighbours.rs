@@ -17,7 +17,7 @@ async fn zookeeper() -> ZooKeeper<ZooKeeperServer> {
     static RUNNING: Mutex<Weak<ZooKeeperServer>> = Mutex::const_new(Weak::new());
     // A busy machine must not look like a fault.
     let url = |server: &ZooKeeperServer| {
-        let options = "timeout=10s&prefix=app-&neighbours=curator-rw,kazoo";
+        let options = "timeout=10s&prefix=app-&compat=curator-rw,kazoo";
         format!("zk://app:secret@127.0.0.1:{}/locks?{options}", server.port())
     };
     ZooKeeper::shared(&RUNNING, || ZooKeeperServer::start(LONG_SESSIONS), url).await

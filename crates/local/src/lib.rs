@@ -60,6 +60,8 @@ mod check;
 mod clock;
 mod death;
 mod diagnose;
+mod directory;
+mod factory;
 mod fault;
 mod files;
 mod gate;
@@ -91,6 +93,7 @@ mod wake;
 
 #[doc(hidden)]
 pub use check::Census;
+pub use factory::LocalFactory;
 pub use options::LocalOptions;
 pub use store::LocalStore;
 #[doc(hidden)]
