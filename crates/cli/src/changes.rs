@@ -124,7 +124,6 @@ impl From<&Waiter> for Who {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use tenure::Mode;
 
     /// `"a: x y | z"`: the lock `a`, held by x and y, waited for by z.
@@ -135,29 +134,13 @@ mod tests {
     fn state(text: &str) -> LockState {
         let (name, who) = text.split_once(':').unwrap();
         let (holders, waiters) = who.split_once('|').unwrap_or((who, ""));
-        let holder = |owner: &str| Holder {
-            owner: owner.into(),
-            mode: Mode::Shared,
-            token: None,
-            host: None,
-            pid: None,
-            label: String::new(),
-            age: None,
-            expires_in: None,
-        };
-        let waiter = |owner: &str| Waiter {
-            owner: owner.into(),
-            mode: Mode::Shared,
-            host: None,
-            pid: None,
-            label: String::new(),
-            age: Duration::ZERO,
-        };
-        LockState {
-            name: name.trim().parse().unwrap(),
-            holders: holders.split_whitespace().map(holder).collect(),
-            waiters: waiters.split_whitespace().map(waiter).collect(),
-        }
+        let holder = |owner: &str| Holder::new(owner, Mode::Shared);
+        let waiter = |owner: &str| Waiter::new(owner, Mode::Shared);
+        LockState::new(
+            name.trim().parse().unwrap(),
+            holders.split_whitespace().map(holder).collect(),
+            waiters.split_whitespace().map(waiter).collect(),
+        )
     }
 
     fn told(before: &str, after: &str) -> Vec<String> {

@@ -31,7 +31,7 @@ async fn diagnose(connection: &Connection, output: &Output) -> Outcome {
 }
 
 fn tell(finding: &Finding, output: &Output) -> Result<(), Closed> {
-    let Finding { severity, what, remedy } = finding;
+    let Finding { severity, what, remedy, .. } = finding;
     let object = FindingObject { severity: severity.to_string(), what, remedy };
     let mut text = format!("{severity:<6}  {}", printable(what));
     if !remedy.is_empty() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::store::{Claim, Eviction, Origin, Released};
+use tenure::store::{Claim, Eviction, Released};
 use tenure::{LockName, Mode, OwnerId, Result};
 
 use crate::args;
@@ -50,15 +50,8 @@ pub(crate) async fn release_of(
     name: LockName,
     owner: OwnerId,
 ) -> Result<Released> {
-    let claim = Claim {
-        name,
-        owner,
-        // Of a claim that is released, only the name and the owner matter.
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(30),
-        origin: Origin::here(),
-        label: "".into(),
-    };
+    // Of a claim that is released, only the name and the owner matter.
+    let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(30)).with_owner(owner);
     connection.within("release", connection.client.store().release(&claim)).await
 }
 
@@ -69,12 +62,7 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
     // All of them first: a closed output must not save anybody.
     let mut evicted = Vec::new();
     for holder in &state.holders {
-        let eviction = Eviction {
-            name: name.clone(),
-            owner: holder.owner.clone(),
-            by: Origin::here(),
-            reason: reason.into(),
-        };
+        let eviction = Eviction::new(name.clone(), &holder.owner, reason);
         let outcome = connection.within("evict", store.evict(&eviction)).await;
         if outcome.map_err(|error| error.about(name))? == Released::Released {
             evicted.push(holder);

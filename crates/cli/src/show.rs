@@ -148,20 +148,14 @@ mod tests {
         let name = LockName::new("a").unwrap();
         let free = LockState::free(name.clone());
         assert_eq!(json(&free), r#"{"lock":"a","mode":null,"holders":[],"waiters":[]}"#);
-        let held = LockState {
-            name,
-            holders: vec![Holder {
-                owner: "ab".into(),
-                mode: Mode::Permits { take: 2, of: 5 },
-                token: Some(Token::new(17)),
-                host: Some("h".into()),
-                pid: Some(1),
-                label: "l".into(),
-                age: Some(Duration::from_millis(5)),
-                expires_in: Some(Duration::from_secs(29)),
-            }],
-            waiters: vec![],
-        };
+        let mut holder = Holder::new("ab", Mode::Permits { take: 2, of: 5 });
+        holder.token = Some(Token::new(17));
+        holder.host = Some("h".into());
+        holder.pid = Some(1);
+        holder.label = "l".into();
+        holder.age = Some(Duration::from_millis(5));
+        holder.expires_in = Some(Duration::from_secs(29));
+        let held = LockState::new(name, vec![holder], vec![]);
         let holder = r#"{"owner":"ab","token":17,"host":"h","pid":1,"label":"l","age_ms":5,"expires_in_ms":29000,"take":2,"of":5}"#;
         let shown = format!(r#"{{"lock":"a","mode":"permits","holders":[{holder}],"waiters":[]}}"#);
         assert_eq!(json(&held), shown);

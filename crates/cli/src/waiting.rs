@@ -88,34 +88,26 @@ mod tests {
     use tenure::{LockName, Mode, Waiter};
 
     fn holder(pid: u32, age: Option<u64>) -> Holder {
-        Holder {
-            owner: "ab".into(),
-            mode: Mode::Shared,
-            token: None,
-            host: Some("h".into()),
-            pid: Some(pid),
-            label: "make".into(),
-            age: age.map(Duration::from_secs),
-            expires_in: None,
-        }
+        let mut holder = Holder::new("ab", Mode::Shared);
+        holder.host = Some("h".into());
+        holder.pid = Some(pid);
+        holder.label = "make".into();
+        holder.age = age.map(Duration::from_secs);
+        holder
     }
 
     fn waiter(pid: u32) -> Waiter {
-        Waiter {
-            owner: "cd".into(),
-            mode: Mode::Exclusive,
-            host: Some("h".into()),
-            pid: Some(pid),
-            label: String::new(),
-            age: Duration::ZERO,
-        }
+        let mut waiter = Waiter::new("cd", Mode::Exclusive);
+        waiter.host = Some("h".into());
+        waiter.pid = Some(pid);
+        waiter
     }
 
     #[test]
     fn the_text_says_who_holds_it_since_when_and_our_place() {
-        let us = Origin { host: "h".into(), pid: 9 };
+        let us = Origin::new("h", 9);
         let said = |holders: Vec<Holder>, waiters: Vec<Waiter>| {
-            describe(&LockState { name: LockName::new("a").unwrap(), holders, waiters }, &us)
+            describe(&LockState::new(LockName::new("a").unwrap(), holders, waiters), &us)
         };
         assert_eq!(said(vec![], vec![waiter(9)]), None);
         let text = said(vec![holder(1, Some(187))], vec![waiter(9)]).unwrap();

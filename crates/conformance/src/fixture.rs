@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_core::store::{Claim, Origin, Store};
+use tenure_core::store::{Claim, Store};
 use tenure_core::{Client, Guard, LockName, Mode, Mutex, Options, OwnerId, Result};
 
 use crate::raw::Raw;
@@ -42,14 +42,7 @@ pub(crate) fn claim(name: &LockName, mode: Mode) -> Claim {
 
 /// A fresh claim with this TTL.
 pub(crate) fn claim_for(name: &LockName, mode: Mode, ttl: Duration) -> Claim {
-    Claim {
-        name: name.clone(),
-        owner: OwnerId::random(),
-        mode,
-        ttl,
-        origin: Origin::here(),
-        label: "conformance".into(),
-    }
+    Claim::new(name.clone(), mode, ttl).with_label("conformance")
 }
 
 /// Options of a hold that lasts as long as the case does.

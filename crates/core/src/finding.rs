@@ -4,6 +4,7 @@ use std::fmt;
 
 /// One thing that [`Store::diagnose`](crate::Store::diagnose) found.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,

@@ -10,11 +10,19 @@ use crate::{OwnerId, Token};
 /// The claim alone would not do: one that lost its hold, asked again and was granted anew has another
 /// token, and old news are no news of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hold {
     /// Whose claim was granted.
     pub owner: OwnerId,
     /// The token it was granted with, if the store gives one.
     pub token: Option<Token>,
+}
+
+impl Hold {
+    /// The hold of the claim `owner` that was granted with `token`.
+    pub const fn new(owner: OwnerId, token: Option<Token>) -> Self {
+        Self { owner, token }
+    }
 }
 
 /// Where a store tells of holds: one for each client that uses it. Nothing comes of news of holds that
@@ -72,7 +80,7 @@ mod tests {
     #[test]
     fn everybody_who_listens_is_told_and_nobody_else_is_kept() {
         let listeners = LossListeners::default();
-        let hold = Hold { owner: OwnerId::random(), token: None };
+        let hold = Hold::new(OwnerId::random(), None);
         let (first, gone) = LossListener::new();
         let (second, mut here) = LossListener::new();
         listeners.add(first);

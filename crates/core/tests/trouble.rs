@@ -463,7 +463,7 @@ impl Store for Forgetful {
         let late = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         match answer {
             ClaimOutcome::Granted(grant) if late => {
-                Ok(ClaimOutcome::Granted(Grant { since: Some(Moment::default()), ..grant }))
+                Ok(ClaimOutcome::Granted(Grant::new(grant.token, Some(Moment::default()))))
             }
             answer => Ok(answer),
         }

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use servers::{client, said, single};
-use tenure_core::store::{Claim, ClaimOutcome, Origin, Store, WaitPolicy};
-use tenure_core::{Client, Guard, LockName, Mode, Options, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Store, WaitPolicy};
+use tenure_core::{Client, Guard, LockName, Mode, Options};
 use tenure_redis::{RedisStore, RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 use tokio::task::JoinSet;
@@ -84,14 +84,7 @@ on_servers! {
         let mut tasks = read(&server, &store, 1_000, &patient).await;
         let proxy = Proxy::start(server.port()).unwrap();
         let gone = RedisStore::connect(single(proxy.port())).await.unwrap();
-        let last = Claim {
-            name: LockName::new(LOCK).unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Shared,
-            ttl: Duration::from_secs(600),
-            origin: Origin::here(),
-            label: "".into(),
-        };
+        let last = Claim::new(LockName::new(LOCK).unwrap(), Mode::Shared, Duration::from_secs(600));
         let lease = WaitPolicy::Queue { lease: 4 * GENEROUS, poll: Duration::from_secs(3600) };
         assert!(matches!(gone.claim(&last, lease).await.unwrap(), ClaimOutcome::Queued(_)));
         // It still counts as one that listens.

@@ -22,9 +22,12 @@
 //! ```
 //!
 //! A store is named by a URL and opened by [`connect`], so that one program locks in its unit tests
-//! (`memory:`), on one machine (`local`) and on servers, without a change. Each engine is a feature of
-//! this crate. Programs that do not want URLs find the engines' own types in modules of the features'
-//! names; engines of other crates are added to a [`Registry`].
+//! (`memory:`), on one machine (`local`) and on servers, without a change. Programs that do not want
+//! URLs find the engines' own types in modules of the features' names; engines of other crates are added
+//! to a [`Registry`].
+//!
+//! Each engine is a feature of this crate: `local` (Linux only) and `redis` are on by default, `etcd`
+//! and `zookeeper` are not.
 //!
 //! Code here may list engines; it may not read a URL or lock (that is `tenure-core`'s business) nor
 //! speak to a store (that is each engine's).
@@ -54,7 +57,7 @@ pub async fn connect(url: &str) -> Result<Client> {
 }
 
 /// The embedded store: the processes of one Linux machine, without a server.
-#[cfg(feature = "local")]
+#[cfg(all(feature = "local", target_os = "linux"))]
 pub mod local {
     pub use tenure_local::{LocalFactory as Factory, LocalOptions as Config, LocalStore as Store};
 }

@@ -7,16 +7,16 @@ use tenure_core::{Client, Error, ErrorKind, Result};
 
 use crate::StoreUrl;
 
-/// Lists the engines of this crate, a line each: the feature, what its schemes begin with, and its
-/// factories. A feature that is off still has its name in error messages.
+/// Lists the engines of this crate, a line each: when it is compiled in, the feature, what its schemes
+/// begin with, and its factories. A feature that is off still has its name in error messages.
 macro_rules! engines {
-    ($($feature:literal: $stems:expr => [$($factory:expr),*],)*) => {
+    ($(#[$compiled_in:meta] $feature:literal: $stems:expr => [$($factory:expr),*],)*) => {
         const FEATURES: &[(&str, &[&str])] = &[$(($feature, &$stems)),*];
 
         fn compiled_in() -> Vec<Arc<dyn StoreFactory>> {
             let mut engines: Vec<Arc<dyn StoreFactory>> = Vec::new();
             $(
-                #[cfg(feature = $feature)]
+                #[$compiled_in]
                 engines.extend([$(Arc::new($factory) as Arc<dyn StoreFactory>),*]);
             )*
             engines.push(Arc::new(MemoryFactory));
@@ -26,10 +26,10 @@ macro_rules! engines {
 }
 
 engines! {
-    "local": ["local"] => [tenure_local::LocalFactory],
-    "redis": ["redis", "redlock"] => [tenure_redis::RedisFactory, tenure_redis::RedlockFactory],
-    "etcd": ["etcd"] => [tenure_etcd::EtcdFactory],
-    "zookeeper": ["zk"] => [tenure_zookeeper::ZooKeeperFactory],
+    #[cfg(all(feature = "local", target_os = "linux"))] "local": ["local"] => [crate::local::Factory],
+    #[cfg(feature = "redis")] "redis": ["redis", "redlock"] => [crate::redis::Factory, crate::redis::RedlockFactory],
+    #[cfg(feature = "etcd")] "etcd": ["etcd"] => [crate::etcd::Factory],
+    #[cfg(feature = "zookeeper")] "zookeeper": ["zk"] => [crate::zookeeper::Factory],
 }
 
 /// The engines that a store's URL can name. The default has those that are compiled in; others are
@@ -186,6 +186,10 @@ fn feature_of(scheme: &str) -> Option<&'static str> {
 }
 
 fn not_compiled_in(engine: &str) -> Error {
+    if engine == "local" && !cfg!(target_os = "linux") {
+        let why = "the local engine works on Linux only: use another store";
+        return Error::new(ErrorKind::Unsupported, "open the store", why);
+    }
     let why = format!(
         "this build of tenure has no {engine} engine: use a build that has it, or another store"
     );
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(documented.unwrap().unwrap(), default);
     }
 
-    /// `TENURE_WRITE_DOCS=1 cargo test -p tenure` writes them anew.
+    /// `TENURE_WRITE_DOCS=1 cargo test -p tenure --all-features` writes them anew.
     #[cfg(all(feature = "local", feature = "redis", feature = "etcd", feature = "zookeeper"))]
     #[test]
     fn the_documentation_has_the_urls_and_options_that_the_engines_have() {
@@ -295,7 +299,7 @@ mod tests {
                 std::fs::write(&path, wanted).unwrap();
             }
             let found = std::fs::read_to_string(&path).unwrap();
-            let remedy = "run TENURE_WRITE_DOCS=1 cargo test -p tenure";
+            let remedy = "run TENURE_WRITE_DOCS=1 cargo test -p tenure --all-features";
             assert_eq!(&found, wanted, "{} is out of date: {remedy}", path.display());
         }
     }

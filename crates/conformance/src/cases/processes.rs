@@ -91,7 +91,7 @@ fn with_owner(
     claim: &tenure_core::store::Claim,
     owner: tenure_core::OwnerId,
 ) -> tenure_core::store::Claim {
-    tenure_core::store::Claim { owner, ..claim.clone() }
+    claim.clone().with_owner(owner)
 }
 
 /// Processes add their tokens to a file that only the lock protects: none is lost, and each is

@@ -107,7 +107,7 @@ impl Broken {
         };
         match answer {
             ClaimOutcome::Granted(grant) => {
-                ClaimOutcome::Granted(Grant { token: Some(Token::new(number)), ..grant })
+                ClaimOutcome::Granted(Grant::new(Some(Token::new(number)), grant.since))
             }
             other => other,
         }
@@ -116,7 +116,7 @@ impl Broken {
     /// A grant out of nothing.
     fn forged(&self) -> ClaimOutcome {
         let token = u64::MAX / 2 + self.calls.fetch_add(1, Ordering::Relaxed);
-        ClaimOutcome::Granted(Grant { token: Some(Token::new(token)), since: None })
+        ClaimOutcome::Granted(Grant::new(Some(Token::new(token)), None))
     }
 
     /// Anybody's claim that is shown as a holder, or waits, under this name.
@@ -316,7 +316,9 @@ impl Store for Broken {
                 let holder = self.holder(&eviction.name).await;
                 let owner =
                     holder.map_or(eviction.owner.clone(), |holder| holder.owner.to_string());
-                self.store.evict(&Eviction { owner, ..eviction.clone() }).await
+                let mut wrong = eviction.clone();
+                wrong.owner = owner;
+                self.store.evict(&wrong).await
             }
             Fault::EvictsNobody => Ok(Released::Released),
             _ => self.store.evict(eviction).await,
