@@ -13,7 +13,8 @@
 pub mod cases;
 mod disturbance;
 mod fixture;
-mod holder;
+pub mod holder;
+mod holder_process;
 mod polls;
 mod raw;
 mod suite;

@@ -21,7 +21,7 @@ pub use crate::memory::MemoryFactory;
 pub use crate::password::Password;
 pub use crate::self_test::self_test;
 pub use crate::url::StoreUrl;
-pub use tenure_proto::Moment;
+pub use tenure_proto::{Moment, admitted};
 
 /// How long one call to a store may take, unless a URL (`timeout=`) or a configuration says otherwise.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use tenure_testkit::{GENEROUS, temp_dir};
 
 use crate::Fixture;
 use crate::fixture::{LONG, claim, client, let_go, long, name, raw};
-use crate::holder::Holder;
+use crate::holder_process::Holder;
 use crate::raw::Raw;
 
 /// The URL for the holder process; a store that has none must not promise to serve processes.
