@@ -36,6 +36,8 @@
 //!
 #![doc = include_str!("urls.md")]
 
+#[cfg(doctest)]
+mod documents;
 mod registry;
 
 pub use registry::Registry;
