@@ -97,7 +97,7 @@ pub(crate) struct Run {
     /// What to do with the command when the lock is lost or about to be lost
     #[arg(long, value_name = "ACTION", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// Time between SIGTERM and SIGKILL, if the TTL leaves enough
+    /// Time between SIGTERM and SIGKILL; less if the TTL leaves less
     #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
     #[arg(value_parser = parse_duration)]
     pub(crate) grace: Duration,
@@ -121,7 +121,9 @@ pub(crate) struct Run {
 ///
 /// With --fd, for a part of a script, tenure returns when the lock is held, and a background process
 /// holds it until the descriptor is closed, at the latest by the end of the script:
-/// `exec 9>"$(mktemp)"; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`.
+///
+/// `exec 9>"$(mktemp)"; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`
+///
 /// Processes that the script starts meanwhile inherit the descriptor: the lock is held until the last
 /// of them has closed it or exited. If the lock is lost, --on-lost says what happens to the script.
 #[derive(Args, Debug)]
@@ -140,7 +142,7 @@ pub(crate) struct Hold {
     /// With --fd: what to do with the calling process and its descendants when the lock is lost
     #[arg(long, value_name = "ACTION", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// With --fd: time between SIGTERM and SIGKILL, if the TTL leaves enough
+    /// With --fd: time between SIGTERM and SIGKILL; less if the TTL leaves less
     #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
     #[arg(value_parser = parse_duration)]
     pub(crate) grace: Duration,

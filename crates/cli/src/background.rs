@@ -45,10 +45,7 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Caller) -> Outcome) -> Outcome 
             let mut announcement = Vec::new();
             File::from(reader).read_to_end(&mut announcement).map_err(fault)?;
             if !announcement.is_empty() {
-                return match output::write(&announcement) {
-                    Ok(()) => Ok(exit::OK),
-                    Err(closed) => closed.outcome(),
-                };
+                return output::exit_code(output::write(&announcement), exit::OK);
             }
             let (_, status) = waitpid(Some(child), WaitOptions::empty())
                 .map_err(|errno| fault(errno.into()))?

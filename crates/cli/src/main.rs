@@ -1,13 +1,18 @@
 //! The `tenure` command: distributed locks for shell scripts and cron jobs. `tenure --help` and the
 //! manual page document its interface.
+//!
+//! Each subcommand is a module with a function `execute`. `tenure run` goes through `run` (the whole
+//! sequence), `lock` (acquires the lock), `child` (starts the command and its guardian) and
+//! `supervise` (forwards signals, and ends the command if the lock is lost).
 
 mod args;
 mod background;
-mod changes;
 mod child;
 mod completions;
 mod connection;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod hold;
 mod lock;

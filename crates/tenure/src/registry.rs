@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::store::{Connecting, MemoryFactory, Scheme, Store, StoreFactory, UrlOption};
+use tenure_core::store::{
+    Connecting, MemoryFactory, Scheme, Store, StoreFactory, UrlOption, require_runtime,
+};
 use tenure_core::{Client, Error, ErrorKind, Result};
 
 use crate::StoreUrl;
@@ -114,6 +116,7 @@ impl Registry {
     /// Whatever keeps the store from being opened;
     /// [`Unsupported`](ErrorKind::Unsupported) for a URL of an engine that is not in this registry.
     pub async fn open(&self, url: &StoreUrl) -> Result<Arc<dyn Store>> {
+        require_runtime("open the store")?;
         let name = url.scheme().name();
         let has_scheme = |engine: &&Arc<dyn StoreFactory>| {
             engine.schemes().iter().any(|scheme| scheme.name() == name)

@@ -48,12 +48,12 @@ async fn quiet_hides_a_busy_lock_but_no_error() {
 async fn without_a_terminal_a_wait_is_reported_only_with_verbose() {
     let store = Store::new();
     let (_holder, ..) = store.hold(&["--label", "nightly"], "a").await;
-    let told = store.scratch().join("told");
+    let stderr = store.scratch().join("stderr");
     let mut waiter = store.tenure(&["-v", "run", "a", "--", "true"]);
-    waiter.stderr(std::fs::File::create(&told).unwrap());
+    waiter.stderr(std::fs::File::create(&stderr).unwrap());
     let _waiter = tenure_testkit::Process::spawn(waiter).unwrap();
-    let says = || async { std::fs::read_to_string(&told).unwrap().contains("(nightly) for") };
-    assert!(eventually(tenure_testkit::GENEROUS, says).await);
+    let reported = || async { std::fs::read_to_string(&stderr).unwrap().contains("(nightly) for") };
+    assert!(eventually(tenure_testkit::GENEROUS, reported).await);
     // One line, about the timeout.
     store.run(&["run", "-w", "1500ms", "a", "--", "true"]).failed(75);
 }
@@ -131,9 +131,9 @@ async fn an_outage_during_a_wait_is_reported_without_a_terminal_and_with_quiet()
     let at = |words: &[&str]| store.tenure(&[&["--store", &url], words].concat());
     let mut holder = tenure_testkit::Process::spawn(at(&["hold", "a"])).unwrap();
     line(&mut holder).await;
-    let told = store.scratch().join("told");
+    let stderr = store.scratch().join("stderr");
     let mut waiter = at(&["-q", "run", "a", "--", "true"]);
-    waiter.stderr(std::fs::File::create(&told).unwrap());
+    waiter.stderr(std::fs::File::create(&stderr).unwrap());
     let _waiter = tenure_testkit::Process::spawn(waiter).unwrap();
     let waits = || async {
         let status = at(&["--json", "status", "a"]).output().unwrap();
@@ -141,11 +141,11 @@ async fn an_outage_during_a_wait_is_reported_without_a_terminal_and_with_quiet()
     };
     assert!(eventually(tenure_testkit::GENEROUS, waits).await);
     server.stop().unwrap();
-    let says = || async {
-        let told = std::fs::read_to_string(&told).unwrap();
-        told.starts_with("tenure: still waiting for the lock \"a\": ") && told.contains("500ms")
+    let reported = || async {
+        let text = std::fs::read_to_string(&stderr).unwrap();
+        text.starts_with("tenure: still waiting for the lock \"a\": ") && text.contains("500ms")
     };
-    let reported = eventually(2 * tenure_testkit::GENEROUS, says).await;
-    assert!(reported, "{}", std::fs::read_to_string(&told).unwrap());
+    let reported = eventually(2 * tenure_testkit::GENEROUS, reported).await;
+    assert!(reported, "{}", std::fs::read_to_string(&stderr).unwrap());
     server.cont().unwrap();
 }
