@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::LockName;
+use crate::{LockName, LossReason};
 
 /// The result of tenure's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,15 +16,26 @@ pub struct Error {
     effect: Effect,
     operation: &'static str,
     lock: Option<LockName>,
+    loss: Option<LossReason>,
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
-    /// An error without effect on the store. `operation` completes "could not …".
+    /// An error without effect on the store. `operation` completes "could not …": a verb whose object is
+    /// the lock (`acquire`, `wait for`), or a phrase with an object of its own (`connect to Redis`).
     pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Self {
-        let effect = Effect::None;
-        Self { kind, effect, operation, lock: None, message: message.into(), source: None }
+        let (effect, message) = (Effect::None, message.into());
+        Self { kind, effect, operation, lock: None, loss: None, message, source: None }
+    }
+
+    /// The error of a lock that was lost for this reason.
+    pub(crate) fn lost(
+        reason: LossReason,
+        operation: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { loss: Some(reason), ..Self::new(ErrorKind::Lost, operation, message) }
     }
 
     /// The same error, but the call may have had its effect all the same.
@@ -34,9 +45,9 @@ impl Error {
         self
     }
 
-    /// The same error of a call that only looks: whatever became of it, nothing has changed.
+    /// The same error of a call that only reads: whether or not it was carried out, it changed nothing.
     #[must_use]
-    pub(crate) fn of_a_look(mut self) -> Self {
+    pub(crate) fn without_effect(mut self) -> Self {
         self.effect = Effect::None;
         self
     }
@@ -75,6 +86,11 @@ impl Error {
         self.lock.as_ref()
     }
 
+    /// Why the lock was lost, if the error is that it was ([`ErrorKind::Lost`]) and the reason is known.
+    pub const fn loss_reason(&self) -> Option<LossReason> {
+        self.loss
+    }
+
     /// Whether the same call may succeed if it is made again a little later.
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::QuorumLost)
@@ -84,8 +100,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "could not {}", self.operation)?;
-        if let Some(lock) = &self.lock {
-            write!(f, " {lock:?}")?;
+        match &self.lock {
+            Some(lock) if has_object(self.operation) => write!(f, " for the lock {lock:?}")?,
+            Some(lock) => write!(f, " {lock:?}")?,
+            None => {}
         }
         write!(f, ": {}", self.message)?;
         if self.effect == Effect::Unknown {
@@ -93,6 +111,13 @@ impl fmt::Display for Error {
         }
         Ok(())
     }
+}
+
+/// Whether an operation names what it is done to, so that a lock's name after it would be read as that of a
+/// server: it has several words and does not end where the lock's name belongs.
+fn has_object(operation: &str) -> bool {
+    let last = operation.rsplit(' ').next().unwrap_or_default();
+    operation.contains(' ') && !matches!(last, "for" | "under" | "of" | "on" | "lock")
 }
 
 impl StdError for Error {
@@ -109,8 +134,6 @@ pub enum ErrorKind {
     Busy,
     /// The lock was not free within the time the caller gave.
     TimedOut,
-    /// The caller gave up, or the client was closed.
-    Cancelled,
     /// The store does not answer. Nothing is known of the lock but what was known before.
     Unreachable,
     /// Too few of the store's servers answer.
@@ -145,6 +168,25 @@ pub enum Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_not_named_where_the_server_belongs() {
+        let name = LockName::new("payouts").unwrap();
+        let failed = |operation| Error::new(ErrorKind::Unreachable, operation, "h:1: refused");
+        let error = failed("connect to Redis");
+        assert_eq!(error.to_string(), "could not connect to Redis: h:1: refused");
+        assert_eq!(
+            error.about(&name).to_string(),
+            "could not connect to Redis for the lock \"payouts\": h:1: refused"
+        );
+        for operation in ["acquire", "wait for", "finish the work under the lock"] {
+            let message = failed(operation).about(&name).to_string();
+            assert!(
+                message.starts_with(&format!("could not {operation} \"payouts\": ")),
+                "{message}"
+            );
+        }
+    }
 
     #[test]
     fn an_error_says_what_failed_on_which_lock_and_what_is_unknown() {

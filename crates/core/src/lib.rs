@@ -39,6 +39,7 @@ mod state;
 pub mod store;
 mod url;
 mod validity;
+mod watch;
 
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
@@ -46,14 +47,15 @@ pub use duration::parse_duration;
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use finding::{Finding, Severity};
-pub use guard::Guard;
+pub use guard::{FencedGuard, Guard, ReadGuard, WriteGuard};
 pub use memory::MemoryStore;
 pub use name::LockName;
-pub use options::Options;
+pub use options::{Options, Wait};
 pub use owner::OwnerId;
-pub use primitives::{Mutex, RwLock, Semaphore};
+pub use primitives::{FencedMutex, Mutex, RwLock, Semaphore};
 pub use state::{Holder, LockState, Waiter};
 pub use tenure_proto::{LossReason, Mode, Token};
 pub use validity::Validity;
+pub use watch::{Change, ChangeKind, ChangedClaim, Watch, WatchEvent};
 
 pub(crate) use store::*;

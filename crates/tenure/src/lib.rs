@@ -36,14 +36,17 @@
 //!
 #![doc = include_str!("urls.md")]
 
+#[cfg(doctest)]
+mod documents;
 mod registry;
 
 pub use registry::Registry;
 pub use tenure_core::store::StoreUrl;
 pub use tenure_core::{
-    Chaos, Client, Effect, Error, ErrorKind, Faults, Fence, Finding, Guard, Holder, LockName,
-    LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId, Result, RwLock, Semaphore,
-    Severity, Token, Validity, Waiter, parse_duration, store,
+    Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
+    FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
+    Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock, Semaphore, Severity, Token, Validity,
+    Wait, Waiter, Watch, WatchEvent, WriteGuard, parse_duration, store,
 };
 
 /// Connects to the store behind a URL, and makes a client of it. Call it inside a tokio runtime.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::store::{Connecting, MemoryFactory, Scheme, Store, StoreFactory, UrlOption};
+use tenure_core::store::{
+    Connecting, MemoryFactory, Scheme, Store, StoreFactory, UrlOption, require_runtime,
+};
 use tenure_core::{Client, Error, ErrorKind, Result};
 
 use crate::StoreUrl;
@@ -114,6 +116,7 @@ impl Registry {
     /// Whatever keeps the store from being opened;
     /// [`Unsupported`](ErrorKind::Unsupported) for a URL of an engine that is not in this registry.
     pub async fn open(&self, url: &StoreUrl) -> Result<Arc<dyn Store>> {
+        require_runtime("open the store")?;
         let name = url.scheme().name();
         let has_scheme = |engine: &&Arc<dyn StoreFactory>| {
             engine.schemes().iter().any(|scheme| scheme.name() == name)
@@ -279,6 +282,23 @@ mod tests {
         assert_eq!(default, tenure_core::store::CALL_TIMEOUT);
         let documented = UrlOption::TIMEOUT.default().map(tenure_core::parse_duration);
         assert_eq!(documented.unwrap().unwrap(), default);
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_connection_that_is_refused_has_a_cause_and_names_the_server() {
+        // A port of this machine on which nothing listens: it was free a moment ago.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let url = format!("redis://127.0.0.1:{port}");
+        let error = crate::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+        assert!(std::error::Error::source(&error).is_some(), "{error:?}");
+        let named = error.about(&"payouts".parse().unwrap()).to_string();
+        assert!(
+            named.starts_with("could not connect to Redis for the lock \"payouts\": "),
+            "{named}"
+        );
     }
 
     /// `TENURE_WRITE_DOCS=1 cargo test -p tenure --all-features` writes them anew.
