@@ -45,8 +45,9 @@ pub use tenure_core::store::StoreUrl;
 pub use tenure_core::{
     Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
     FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
-    Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock, Semaphore, Severity, Token, Validity,
-    Wait, Waiter, Watch, WatchEvent, WriteGuard, parse_duration, store,
+    Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId, ReadGuard, ReentrantGuard,
+    ReentrantMutex, Result, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
+    WatchEvent, WriteGuard, parse_duration, store,
 };
 
 /// Connects to the store behind a URL, and makes a client of it. Call it inside a tokio runtime.
