@@ -1,4 +1,4 @@
-//! `tenure completions`: what a shell needs to complete our command lines.
+//! `tenure completions`: completion scripts for shells.
 
 use clap::CommandFactory;
 

@@ -1,4 +1,4 @@
-//! The store that the command line names.
+//! The connection to the store of the command line.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{args, output};
 /// The time for a call where the URL names none.
 const CALL: Duration = Duration::from_secs(2);
 
-const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
-    --withhold-password` keeps its own from its command)";
+const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with \
+    password-file= in the URL (`tenure run --withhold-password` passes none to its command)";
 
-/// A client, and where it is connected to.
+/// A client, and the URL of its store.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) url: StoreUrl,
@@ -24,8 +24,7 @@ fn has_servers(url: &StoreUrl) -> bool {
     url.to_string().contains("://")
 }
 
-/// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
-/// opened.
+/// Warns of a password on the command line. Other faults of the URL are reported when it is opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
     let url = || global.store.parse::<StoreUrl>().ok();
     if global.store_is_visible
@@ -39,7 +38,7 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
 }
 
 impl Connection {
-    /// Opens the store behind `url`.
+    /// Connects to the store of `url`.
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
         let url = url.parse::<StoreUrl>().and_then(StoreUrl::resolved)?;
         let client = tenure::connect_to(&url).await.map_err(|error| {
@@ -56,10 +55,10 @@ impl Connection {
         Ok(Self { client, url })
     }
 
-    /// Opens the store behind `url`, has it used, and closes it.
-    pub(crate) async fn with(url: &str, used: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
+    /// Connects to the store of `url`, calls `action`, and closes the connection.
+    pub(crate) async fn with(url: &str, action: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
         let connection = Self::open(url).await?;
-        let outcome = used(&connection).await;
+        let outcome = action(&connection).await;
         connection.close(&outcome).await;
         outcome
     }
@@ -93,8 +92,8 @@ impl Connection {
         bounded(limit, "diagnose the store", self.client.store().diagnose()).await
     }
 
-    /// Finishes what is left to the background. Bounded, and more so where something has failed
-    /// already: what cannot be said now, the TTL says.
+    /// Waits for the releases in the background: at most for the time of one call, or less if the
+    /// command has failed. A lock that is not released by then becomes free when its TTL has passed.
     pub(crate) async fn close(&self, outcome: &Outcome) {
         let limit = if outcome.is_ok() { CALL } else { CALL / 8 };
         let _ = tokio::time::timeout(limit, self.client.close()).await;

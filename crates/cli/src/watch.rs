@@ -1,4 +1,4 @@
-//! `tenure watch`: a line per change.
+//! `tenure watch`: prints a line for every change.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Outpu
         return Err(Failure::new(exit::USAGE, "--every must be above zero, such as 100ms"));
     }
     let mut signals = Signals::listen()?;
-    // To be interrupted is how a watch ends.
+    // An interrupt is the normal end of a watch.
     let Ok(connection) = signals.unless_interrupted(Connection::open(store)).await else {
         return Ok(exit::OK);
     };
@@ -41,10 +41,10 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             return Ok(exit::OK);
         }
         let after = match connection.states(&arguments.prefix).await {
-            // What comes after an outage is what many watch for.
+            // An outage after the start does not end the watch.
             Err(error) if error.is_transient() && before.is_some() => {
                 if !blind {
-                    complain(&format!("{}; watching on", line(&error)));
+                    complain(&format!("{}; still watching", line(&error)));
                 }
                 blind = true;
                 continue;
