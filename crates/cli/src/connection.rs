@@ -1,4 +1,4 @@
-//! The connection to the store of the command line.
+//! The store that the command line names.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tenure::{Client, ErrorKind, StoreUrl};
 use crate::exit::{self, Failure, Outcome};
 use crate::{args, output};
 
-/// How long a command waits at its end for releases in the background.
+/// How long the end of a command waits for releases in the background.
 const CLOSE: Duration = Duration::from_secs(2);
 
-const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with \
-    password-file= in the URL (`tenure run --withhold-password` passes none to its command)";
+const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
+    --withhold-password` keeps its own from its command)";
 
-/// A client, and the URL of its store.
+/// A client, and where it is connected to.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) url: StoreUrl,
@@ -24,7 +24,8 @@ fn has_servers(url: &StoreUrl) -> bool {
     url.to_string().contains("://")
 }
 
-/// Warns of a password on the command line. Other faults of the URL are reported when it is opened.
+/// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
+/// opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
     let url = || global.store.parse::<StoreUrl>().ok();
     if global.store_is_visible
@@ -38,7 +39,7 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
 }
 
 impl Connection {
-    /// Connects to the store of `url`.
+    /// Opens the store behind `url`.
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
         let url = url.parse::<StoreUrl>().and_then(StoreUrl::resolved)?;
         let client = tenure::connect_to(&url).await.map_err(|error| {
@@ -55,16 +56,16 @@ impl Connection {
         Ok(Self { client, url })
     }
 
-    /// Connects to the store of `url`, calls `action`, and closes the connection.
-    pub(crate) async fn with(url: &str, action: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
+    /// Opens the store behind `url`, has it used, and closes it.
+    pub(crate) async fn with(url: &str, used: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
         let connection = Self::open(url).await?;
-        let outcome = action(&connection).await;
+        let outcome = used(&connection).await;
         connection.close(&outcome).await;
         outcome
     }
 
-    /// Waits for the releases in the background, for at most [`CLOSE`], or less if the command has
-    /// failed. A lock that is not released by then becomes free when its TTL has passed.
+    /// Finishes what is left to the background. Bounded, and more so where something has failed
+    /// already: what cannot be said now, the TTL says.
     pub(crate) async fn close(&self, outcome: &Outcome) {
         let limit = if outcome.is_ok() { CLOSE } else { CLOSE / 8 };
         let _ = tokio::time::timeout(limit, self.client.close()).await;

@@ -1,27 +1,26 @@
-//! Parses the command line, and reports what is wrong with it.
+//! What is said about a command line that makes no sense.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::Arguments;
 use crate::{exit, output};
 
-/// Parses the command line. If it asks for help or is invalid, prints the help or an error, and
-/// returns the exit code.
+/// Reads the command line. Where it asks for help, or makes no sense, that is answered here, and
+/// what is left is the exit code.
 pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
-    let words: Vec<OsString> = std::env::args_os().collect();
-    parse(&words).map_err(|error| match error.kind() {
+    parse(std::env::args_os()).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Fails if the reader has closed the pipe, which is not an error.
+            // A reader who has seen enough is no error.
             let _ = error.print();
             ExitCode::SUCCESS
         }
         _ => {
-            output::complain(&line(&error, &words));
+            output::complain(&line(&error));
             ExitCode::from(exit::USAGE)
         }
     })
@@ -34,10 +33,10 @@ fn parse<T: Into<OsString> + Clone>(
     let mut arguments = Arguments::from_arg_matches(&matches)
         .map_err(|error| error.format(&mut Arguments::command()))?;
     if let Some(("hold", hold)) = matches.subcommand() {
-        // Not `requires`, which would also apply to values from the environment.
+        // Not `requires`, which would count a default from the environment, too.
         let given = |id: &str| hold.value_source(id) == Some(ValueSource::CommandLine);
         if !hold.contains_id("fd") && (given("on_lost") || given("grace")) {
-            let why = "--on-lost and --grace of `tenure hold` require --fd N";
+            let why = "--on-lost and --grace of hold are about the caller of `hold --fd N`";
             return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, why));
         }
     }
@@ -46,37 +45,27 @@ fn parse<T: Into<OsString> + Clone>(
     Ok(arguments)
 }
 
-/// clap's message in one line: the error, its tips, and the command that prints the help.
-fn line(error: &clap::Error, words: &[OsString]) -> String {
+/// clap's message in one line: what is wrong, its tips, and where to read on.
+fn line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see `tenure --help`".into();
     }
     let text = error.to_string();
-    let message = text.strip_prefix("error: ").unwrap_or(&text).trim_start();
-    // clap shows the two ways to give a command as one required argument.
-    let message = message.replace("<-c <SHELL LINE>|COMMAND>", "-- COMMAND, or -c 'SHELL LINE'");
-    let mut lines = message.lines();
+    let said = text.strip_prefix("error: ").unwrap_or(&text).trim_start();
+    let mut lines = said.lines();
     let what: Vec<_> = lines.by_ref().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let tips = lines.map(str::trim).filter(|line| line.starts_with("tip: "));
-    let command = help_command(words);
+    let command = match error.get(ContextKind::Usage) {
+        Some(usage) if usage.to_string().contains("tenure run") => "tenure run --help",
+        _ => "tenure --help",
+    };
     let parts: Vec<_> = std::iter::once(what.join(" ")).chain(tips.map(String::from)).collect();
     let line = format!("{}; see `{command}`", parts.join("; "));
     without_passwords(&line)
 }
 
-/// The command that prints the help on these words: that of their subcommand, if they have one.
-fn help_command(words: &[OsString]) -> String {
-    let command = Arguments::command();
-    let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
-    let mut words = words.iter().filter_map(|word| word.to_str());
-    match words.find(|word| names.contains(word)) {
-        Some(name) => format!("tenure {name} --help"),
-        None => "tenure --help".into(),
-    }
-}
-
-/// Replaces what may be a password by `***`: the text may contain a store's URL that was given in the
-/// wrong place of the command line.
+/// The text with `***` for what may be a password in it: a store's URL at the wrong place of the
+/// command line must not be repeated.
 fn without_passwords(text: &str) -> String {
     let hide = |word: &str| match (word.find("://"), word.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -93,14 +82,13 @@ fn without_passwords(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn error_line(arguments: &[&str]) -> String {
-        let words: Vec<OsString> =
-            [&["tenure"], arguments].concat().into_iter().map(OsString::from).collect();
-        line(&parse(&words).unwrap_err(), &words)
+    fn complaint(arguments: &[&str]) -> String {
+        let arguments = [&["tenure"], arguments].concat();
+        line(&parse(arguments).unwrap_err())
     }
 
     #[test]
-    fn an_error_is_one_line_that_names_the_help_command() {
+    fn a_complaint_is_one_line_with_a_way_on() {
         for arguments in [
             &[][..],
             &["run"],
@@ -126,21 +114,17 @@ mod tests {
             &["-q", "-v", "ls"],
             &["doctor", "a"],
         ] {
-            let line = error_line(arguments);
+            let line = complaint(arguments);
             assert!(!line.contains('\n') && line.contains("--help`"), "{arguments:?}: {line}");
         }
-        let line = error_line(&["run", "--tll", "5s", "a", "--", "true"]);
-        assert!(line.contains("'--ttl'") && line.contains("`tenure run --help`"), "{line}");
-        let line = error_line(&["hold", "--fd", "2", "a"]);
-        assert!(line.contains("`tenure hold --help`"), "{line}");
-        let line = error_line(&["run", "a"]);
-        assert!(line.contains("-- COMMAND, or -c 'SHELL LINE'"), "{line}");
+        let line = complaint(&["run", "--tll", "5s", "a", "--", "true"]);
+        assert!(line.contains("'--ttl'"), "{line}");
     }
 
     #[test]
-    fn an_error_never_contains_a_password() {
+    fn a_complaint_never_repeats_a_password() {
         for url in ["redis://u:hunter2@h", "redis://u:hunter2@x@h/0?a=b"] {
-            let line = error_line(&[url]);
+            let line = complaint(&[url]);
             assert!(!line.contains("hunter2") && line.contains("redis://***@h"), "{line}");
         }
         let all = without_passwords("a://x@b c://y d:z@e @://f g");
