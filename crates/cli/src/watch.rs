@@ -10,7 +10,7 @@ use tokio::time::interval;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome, line};
-use crate::output::{Output, complain, printable};
+use crate::output::{Output, printable, report};
 use crate::signals::Signals;
 use crate::{args, show};
 
@@ -46,7 +46,7 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             }
             Ok(WatchEvent::Change(change)) => vec![change],
             Ok(WatchEvent::Recovered) => {
-                complain("the store answers again");
+                report("the store answers again");
                 failing = false;
                 continue;
             }
@@ -54,7 +54,7 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             // An outage after the start does not end the watch.
             Err(error) if error.is_transient() && begun => {
                 if !failing {
-                    complain(&format!("{}; still watching", line(&error)));
+                    report(&format!("{}; still watching", line(&error)));
                 }
                 failing = true;
                 continue;
@@ -62,7 +62,7 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             Err(error) => return Err(error.into()),
         };
         for change in changes {
-            if let Err(closed) = output.say(&object(&change), text(&change)) {
+            if let Err(closed) = output.result(&object(&change), text(&change)) {
                 return closed.outcome();
             }
         }
@@ -88,7 +88,7 @@ async fn end_of_reader(every: Duration) {
 fn text(change: &Change) -> String {
     let (time, name, event) = (utc(since_1970(change)), &change.lock, change.kind);
     let process =
-        |claim: &ChangedClaim| show::whereabouts(claim.host.as_deref(), claim.pid, &claim.label);
+        |claim: &ChangedClaim| show::process(claim.host.as_deref(), claim.pid, &claim.label);
     let mut text = format!("{time} {name} {event} {}", process(&change.claim));
     if let Some(from) = &change.from {
         text.push_str(&format!(" from {}", process(from)));
