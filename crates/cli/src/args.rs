@@ -221,14 +221,14 @@ pub(crate) struct Status {
 
 /// Print a line for every change, until interrupted
 ///
-/// Begins with what is held and waited for. The store is looked at in intervals and compared with
-/// the time before: what comes and goes between two looks is not seen.
+/// Starts with the current holders and waiters. The store is polled at an interval: a change that is
+/// undone between two polls is not reported.
 #[derive(Args, Debug)]
 pub(crate) struct Watch {
     /// Only locks whose name begins with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// The interval
+    /// Polling interval
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_duration)]
     pub(crate) every: Duration,
 }

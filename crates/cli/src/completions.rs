@@ -1,4 +1,4 @@
-//! `tenure completions`: what a shell needs to complete our command lines.
+//! `tenure completions`: completion scripts for shells.
 
 use crate::args::{self, Completions};
 use crate::exit::{self, Outcome};

@@ -27,7 +27,7 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
     if global.store_is_visible
         && url().and_then(|url| url.password().map(|password| !password.is_empty())) == Some(true)
     {
-        output::remark(
+        output::note(
             "the password in --store is visible to all users of this machine (`ps`): put the URL \
              into TENURE_STORE, or only the password into TENURE_PASSWORD",
         );

@@ -20,7 +20,7 @@ pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
             ExitCode::SUCCESS
         }
         _ => {
-            output::complain(&line(&error));
+            output::report(&line(&error));
             ExitCode::from(exit::USAGE)
         }
     })
