@@ -36,10 +36,8 @@ impl Srv {
             let asked = tokio::time::timeout(limit, ask(server, &name)).await;
             match asked.unwrap_or_else(|_| Err(unreachable(&format!("{server} is silent")))) {
                 Ok(found) if found.is_empty() => {
-                    // Records may be missing for a while: the servers cannot be reached now.
-                    return Err(unreachable(&format!(
-                        "{name} has no SRV record: check the domain"
-                    )));
+                    let why = format!("{name} has no SRV record: check the domain");
+                    return Err(unreachable(&why));
                 }
                 Ok(found) => return Ok(found),
                 Err(error) => failure = error,
@@ -104,7 +102,7 @@ fn read(id: u16, reply: &[u8]) -> Result<Option<Vec<(String, u16)>>> {
     if packet.has_flags(simple_dns::PacketFlag::TRUNCATION) {
         return Ok(None);
     }
-    // Only these two are answers about the domain; others are faults of the name server.
+    // Only these two say that the domain was looked for: others are the name server's own trouble.
     if !matches!(packet.rcode(), RCODE::NoError | RCODE::NameError) {
         return Err(unreachable(&format!("the name server failed: {:?}", packet.rcode())));
     }
@@ -168,6 +166,7 @@ mod tests {
         let address = name_server(&[]).await;
         let srv = Srv { domain: "example.".into(), name_server: Some(address) };
         let error = srv.look_up(true, Duration::from_secs(20)).await.unwrap_err();
+        // The records may come later: a claim that waits goes on waiting.
         assert_eq!(error.kind(), ErrorKind::Unreachable);
         assert!(error.to_string().contains("_etcd-client-ssl._tcp.example "), "{error}");
     }

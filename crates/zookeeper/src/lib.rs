@@ -105,6 +105,7 @@ mod config;
 mod diagnose;
 mod engine;
 mod enter;
+mod factory;
 mod fault;
 mod four_letter_words;
 mod keys;
@@ -120,6 +121,7 @@ mod wire;
 
 pub use config::{Access, Compat, ZooKeeperConfig};
 pub use engine::ZooKeeperEngine;
+pub use factory::ZooKeeperFactory;
 pub use tenure_tls::{Password, Tls};
 
 /// Locks on ZooKeeper.
