@@ -1,11 +1,11 @@
-//! Searches every history of a few claims on three nodes for one that breaks a promise.
+//! Searches every short history of claims on three nodes for one that breaks a guarantee.
 //!
 //! The clients are the real [`Round`](tenure_proto::quorum::Round) and
 //! [`Renewal`](tenure_proto::quorum::Renewal), the counters the real
-//! [`Token::after`](tenure_proto::Token::after). Only nodes and network are played. Code here may
-//! not decide anything about locks: what it checks must be what runs.
+//! [`Token::after`](tenure_proto::Token::after). Only nodes and network are
+//! simulated. Code here decides nothing about locks: the code that is checked must be the code that runs.
 //!
-//! Each promise is also broken on purpose, to see the search find it.
+//! Each guarantee is also broken on purpose, to show that the search finds it.
 
 mod claims;
 mod holds;
