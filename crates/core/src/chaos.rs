@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::{
-    Capabilities, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold, LockName,
-    LockState, LossListener, QueueTicket, Released, Renewal, Result, Store, WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold,
+    LockName, LockState, LossListener, QueueTicket, Released, Renewal, Result, Store, WaitPolicy,
 };
 
 /// A store around a store that delays, loses and repeats calls, or stops answering.
@@ -112,6 +112,32 @@ impl Chaos {
     }
 }
 
+impl Chaos {
+    /// The store underneath.
+    pub(crate) fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Lets a call through, with the trouble that chance has for it.
+    pub(crate) async fn trouble<T, F: Future<Output = Result<T>>>(
+        &self,
+        call: impl Fn() -> F,
+    ) -> Result<T> {
+        self.road.trouble(call).await
+    }
+
+    /// Waits for a message. A lost message is silence, not an error.
+    pub(crate) async fn silence<T>(&self, message: impl Future<Output = T>) -> T {
+        self.road.open().await;
+        let message = message.await;
+        self.road.open().await;
+        if self.road.loses_a_reply() {
+            std::future::pending::<()>().await;
+        }
+        message
+    }
+}
+
 impl Road {
     /// Lets a call through, with the trouble that chance has for it.
     async fn trouble<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
@@ -179,14 +205,7 @@ impl Store for Chaos {
     }
 
     async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.road.open().await;
-        let news = self.store.wait(claim, place).await;
-        self.road.open().await;
-        if self.road.loses_a_reply() {
-            // A lost message is silence, not an error.
-            std::future::pending::<()>().await;
-        }
-        news
+        self.silence(self.store.wait(claim, place)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -220,6 +239,10 @@ impl Store for Chaos {
                 () = listener.closed() => {}
             }
         });
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        self.store.cells().map(|_| self as _)
     }
 
     async fn close_idle(&self) {

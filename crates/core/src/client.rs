@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::{
-    Background, Claim, Clock, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin,
-    OwnerId, Result, RwLock, Semaphore, Store,
+    Background, Cell, CellValue, Claim, Clock, Error, ErrorKind, LockName, LockState, Mode, Mutex,
+    Options, Origin, OwnerId, Result, RwLock, Semaphore, Store,
 };
 
 /// A user's handle on a store: names locks, keeps held ones alive, and cleans up after dropped
@@ -99,6 +99,15 @@ impl Client {
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
         Ok(Semaphore::new(self.clone(), LockName::new(name)?, permits))
+    }
+
+    /// The value with this name, which has nothing to do with a lock of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`]; [`ErrorKind::Unsupported`] if the store
+    /// keeps no values.
+    pub fn cell<T: CellValue>(&self, name: &str) -> Result<Cell<T>> {
+        Cell::new(self, name)
     }
 
     /// Who holds a lock and who waits for it.

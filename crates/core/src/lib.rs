@@ -10,6 +10,7 @@
 mod attempt;
 mod background;
 mod capabilities;
+mod cells;
 mod chaos;
 mod claim;
 mod client;
@@ -35,6 +36,9 @@ mod state;
 pub mod store;
 mod validity;
 
+#[cfg(feature = "serde")]
+pub use cells::Json;
+pub use cells::{Cell, CellValue, Updated};
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
 pub use error::{Effect, Error, ErrorKind, Result};

@@ -1,6 +1,7 @@
 //! The cases, by subject. Each is named by the behaviour it holds.
 
 pub mod cancel;
+pub mod cells;
 pub mod eviction;
 pub mod exclusion;
 pub mod handover;

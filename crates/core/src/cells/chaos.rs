@@ -1,0 +1,39 @@
+//! The cells of a store around a store: with the same faults as its locks.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::contract::{CellClock, CellKey, Cells, Stored, Swap, Swapped, Version};
+use crate::{Chaos, Result};
+
+#[async_trait]
+impl Cells for Chaos {
+    fn max_value_bytes(&self) -> usize {
+        self.inner().cells().map_or(0, |cells| cells.max_value_bytes())
+    }
+
+    fn clock(&self) -> CellClock {
+        self.inner().cells().map_or(CellClock::Client, |cells| cells.clock())
+    }
+
+    async fn time(&self) -> Result<Duration> {
+        let cells = self.inner().cells()?;
+        self.trouble(|| cells.time()).await
+    }
+
+    async fn read(&self, key: &CellKey) -> Result<Option<Stored>> {
+        let cells = self.inner().cells()?;
+        self.trouble(|| cells.read(key)).await
+    }
+
+    async fn swap(&self, key: &CellKey, swap: &Swap) -> Result<Swapped> {
+        let cells = self.inner().cells()?;
+        self.trouble(|| cells.swap(key, swap)).await
+    }
+
+    async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {
+        let cells = self.inner().cells()?;
+        self.silence(cells.changed(key, seen)).await
+    }
+}

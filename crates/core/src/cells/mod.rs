@@ -1,0 +1,27 @@
+//! Small values beside locks.
+//!
+//! `contract` is what an engine implements: read, compare and swap, wait for a change. Everything else
+//! is built on these three, once, for all engines. Code here may retry and back off; it may not know
+//! which engine it uses.
+//!
+//! | file | what |
+//! |---|---|
+//! | `contract` | [`Cells`](crate::store::Cells), for engine authors |
+//! | `envelope` | what is stored around a value: which swaps wrote it last |
+//! | `slot` | one cell of a client: reads and swaps that outlast lost replies |
+//! | `cell` | [`Cell`] and [`CellValue`] |
+//! | `memory` | the contract in one process |
+//! | `chaos` | the contract with faults |
+
+mod cell;
+mod chaos;
+pub(crate) mod contract;
+mod envelope;
+pub(crate) mod memory;
+mod slot;
+mod value;
+
+pub use cell::{Cell, Updated};
+pub use value::CellValue;
+#[cfg(feature = "serde")]
+pub use value::Json;
