@@ -29,6 +29,8 @@
 //! and `zookeeper` are not.
 
 mod directory;
+#[cfg(doctest)]
+mod documents;
 mod duration;
 mod engine;
 #[cfg(feature = "etcd")]

@@ -16,7 +16,7 @@ use crate::fixture::{LONG, claim, client, name};
 /// A connection whose calls on cells are repeated after transient faults, and panic on others.
 pub(crate) struct RawCells {
     store: Arc<dyn Store>,
-    faithful: bool,
+    injects_faults: bool,
 }
 
 /// How often a call is repeated.
@@ -31,7 +31,7 @@ pub(crate) async fn raw_cells(fixture: &dyn Fixture) -> Option<RawCells> {
         assert_eq!(client.cell::<u64>("a").unwrap_err().kind(), ErrorKind::Unsupported);
         return None;
     }
-    Some(RawCells { store, faithful: fixture.faithful() })
+    Some(RawCells { store, injects_faults: fixture.injects_faults() })
 }
 
 pub(crate) fn key(tag: &str) -> CellKey {
@@ -62,7 +62,7 @@ impl RawCells {
     ) -> Swapped {
         let swap = Swap::new(expected, value.to_vec(), expiry);
         match self.persist(|| self.cells().swap(key, &swap)).await.unwrap() {
-            Swapped::Conflict(Some(found)) if !self.faithful && found.value == value => {
+            Swapped::Conflict(Some(found)) if self.injects_faults && found.value == value => {
                 Swapped::Done(found.version)
             }
             swapped => swapped,
@@ -87,7 +87,7 @@ impl RawCells {
         for _ in 1..TRIES {
             match call().await {
                 Err(fault) if fault.is_transient() => {
-                    assert!(!self.faithful, "a faithful store failed: {fault}");
+                    assert!(self.injects_faults, "a store without injected faults failed: {fault}");
                 }
                 answer => return answer,
             }
@@ -227,7 +227,7 @@ pub async fn a_change_ends_a_wait(fixture: &dyn Fixture) {
     let Some(ours) = raw_cells(fixture).await else { return };
     let Some(theirs) = raw_cells(fixture).await else { return };
     // Where messages are lost, waiters poll.
-    if !fixture.faithful() {
+    if fixture.injects_faults() {
         return;
     }
     let key = key("cell-wait");
@@ -301,7 +301,7 @@ pub async fn odd_names_are_cells_of_their_own(fixture: &dyn Fixture) {
     let hold = claim(&names[0], Mode::Exclusive);
     locks.hold(&hold).await;
     assert_eq!(locks.list(tag.as_str()).await, [names[0].clone()]);
-    locks.give_up(&hold).await;
+    locks.release(&hold).await;
     for key in keys() {
         assert_eq!(raw.value(&key).await.unwrap(), format!("{key:?}").as_bytes());
     }

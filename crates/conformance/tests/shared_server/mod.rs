@@ -1,4 +1,4 @@
-//! Servers that all cases of a test program share.
+//! A fixture for engines with servers: all cases of a test program share one server (or cluster).
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -10,16 +10,16 @@ use tenure_core::store::Store;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 
-/// Running servers, and how to reach them.
-pub(crate) struct Redis<T> {
+/// A running server or group of servers, and its URL.
+pub(crate) struct SharedServer<T> {
     _servers: Arc<T>,
     url: String,
 }
 
-impl<T: Send + Sync + 'static> Redis<T> {
-    /// The servers that run already for another case, or else new ones. They end with the last
-    /// case that uses them.
-    pub(crate) async fn shared(
+impl<T: Send + Sync + 'static> SharedServer<T> {
+    /// Returns the servers that already run for another case, or else starts them. They stop with
+    /// the last case that uses them.
+    pub(crate) async fn get_or_start(
         running: &Mutex<Weak<T>>,
         start: impl FnOnce() -> io::Result<T> + Send + 'static,
         url: impl FnOnce(&T) -> String,
@@ -39,7 +39,7 @@ impl<T: Send + Sync + 'static> Redis<T> {
 }
 
 #[async_trait]
-impl<T: Send + Sync + 'static> Fixture for Redis<T> {
+impl<T: Send + Sync + 'static> Fixture for SharedServer<T> {
     async fn store(&self) -> Arc<dyn Store> {
         tenure::open(&self.url.parse().unwrap()).await.unwrap()
     }
@@ -49,25 +49,20 @@ impl<T: Send + Sync + 'static> Fixture for Redis<T> {
     }
 
     fn ttl(&self) -> Duration {
-        // etcd makes two seconds of anything shorter.
+        // etcd rounds shorter leases up to two seconds.
         Duration::from_secs(if self.url.starts_with("etcd") { 2 } else { 1 })
     }
-
-    fn faithful(&self) -> bool {
-        true
-    }
 }
 
-/// Several servers.
-#[allow(dead_code, reason = "only a quorum has several")]
+/// Starts `N` Redis servers.
+#[allow(dead_code, reason = "only the Redlock tests use several")]
 pub(crate) fn start_many<const N: usize>() -> io::Result<[RedisServer; N]> {
     let servers: io::Result<Vec<_>> = (0..N).map(|_| RedisServer::start(&[])).collect();
-    servers?.try_into().map_err(|_| io::Error::other("as many as were started"))
+    servers?.try_into().map_err(|_| io::Error::other("another number of servers than requested"))
 }
 
-/// The URL of a quorum. The machine may be busy: its servers get more time than a TTL of a second
-/// would give them.
-#[allow(dead_code, reason = "only a quorum has several")]
+/// The Redlock URL of these servers, with a node timeout that suits a busy machine.
+#[allow(dead_code, reason = "only the Redlock tests use several")]
 pub(crate) fn quorum_url(servers: &[RedisServer]) -> String {
     let hosts: Vec<_> = servers.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
     format!("redlock://{}?node-timeout=2s", hosts.join(","))

@@ -1,47 +1,47 @@
-//! Experiments that only count on a machine that keeps up.
+//! Repeats timing-dependent experiments that failed because the machine was starved of CPU time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Runs an experiment that must succeed unless the machine stood still for `pause` meanwhile.
+/// Runs an experiment, and repeats it if it fails while the machine stalled for `stall` or longer.
 ///
-/// A lease that is not renewed in time is rightly lost: on a starved machine that says nothing
-/// about the store, so such a run is void and made again. Runs that count must succeed.
-pub(crate) async fn undisturbed<F, C>(pause: Duration, experiment: F)
+/// A store is right to end a lease that is not renewed in time, so a failure on a starved machine
+/// proves nothing. A failure without a stall panics.
+pub(crate) async fn retry_if_starved<F, C>(stall: Duration, experiment: F)
 where
     F: Fn() -> C,
     C: Future<Output = Result<(), String>>,
 {
     let mut verdict = Ok(());
     for _ in 0..10 {
-        let observer = Observer::start();
+        let monitor = StallMonitor::start();
         verdict = experiment().await;
         match &verdict {
             Ok(()) => return,
-            Err(why) if observer.longest() < pause => panic!("{why}"),
+            Err(why) if monitor.longest() < stall => panic!("{why}"),
             Err(_) => {}
         }
     }
-    panic!("the machine never kept up: {verdict:?}")
+    panic!("the machine stalled in every run; the last one ended with {verdict:?}")
 }
 
-/// Notes how late a task is woken that wants to run every few milliseconds.
-struct Observer {
+/// Measures how late the runtime wakes a task that sleeps for a few milliseconds at a time.
+struct StallMonitor {
     longest: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Observer {
+impl StallMonitor {
     fn start() -> Self {
         let longest = Arc::new(AtomicU64::new(0));
-        let noted = longest.clone();
+        let recorded = longest.clone();
         let task = tokio::spawn(async move {
             loop {
                 let start = Instant::now();
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 let gap = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-                noted.fetch_max(gap, Ordering::Relaxed);
+                recorded.fetch_max(gap, Ordering::Relaxed);
             }
         });
         Self { longest, task }
@@ -52,7 +52,7 @@ impl Observer {
     }
 }
 
-impl Drop for Observer {
+impl Drop for StallMonitor {
     fn drop(&mut self) {
         self.task.abort();
     }
