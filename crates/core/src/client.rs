@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::{
-    Background, Cell, CellValue, Claim, Clock, Error, ErrorKind, LockName, LockState, Mode, Mutex,
-    Options, Origin, OwnerId, Result, RwLock, Semaphore, Store,
+    Background, Cell, CellValue, Claim, Clock, Counter, Error, ErrorKind, LockName, LockState,
+    Mode, Mutex, Options, Origin, OwnerId, Result, RwLock, Semaphore, Store,
 };
 
 /// A user's handle on a store: names locks, keeps held ones alive, and cleans up after dropped
@@ -108,6 +108,14 @@ impl Client {
     /// keeps no values.
     pub fn cell<T: CellValue>(&self, name: &str) -> Result<Cell<T>> {
         Cell::new(self, name)
+    }
+
+    /// The counter with this name, which has nothing to do with a lock or a cell of that name.
+    ///
+    /// # Errors
+    /// As [`cell`](Self::cell).
+    pub fn counter(&self, name: &str) -> Result<Counter> {
+        Counter::new(self, name)
     }
 
     /// Who holds a lock and who waits for it.

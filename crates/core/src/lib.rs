@@ -38,7 +38,7 @@ mod validity;
 
 #[cfg(feature = "serde")]
 pub use cells::Json;
-pub use cells::{Cell, CellValue, Updated};
+pub use cells::{Cell, CellValue, Counter, Updated};
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
 pub use error::{Effect, Error, ErrorKind, Result};

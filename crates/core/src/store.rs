@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token
 pub use crate::background::Background;
 pub use crate::capabilities::{Capabilities, Fencing};
 pub use crate::cells::contract::{
-    CellClock, CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version,
+    Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped,
+    Version,
 };
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};

@@ -56,6 +56,7 @@
 
 mod access;
 mod audit;
+mod cells;
 mod check;
 mod clock;
 mod death;

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    CellClock, CellKey, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version,
+    Add, Added, CellClock, CellKey, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version,
 };
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::scripts::{Call, Script};
 use crate::store::{RedisStore, millis};
-use crate::wire::{Value, cmd};
+use crate::wire::{Arg, Value, cmd};
 
 /// The longest value. Redis would keep 512 MiB, but serves nobody else while it copies one.
 const MAX_BYTES: usize = 1 << 20;
@@ -30,6 +30,7 @@ const VERSION_DIGITS: usize = 16;
 
 const READ: &str = "read the cell";
 const WRITE: &str = "write the cell";
+const ADD: &str = "change the counter";
 const WAIT: &str = "wait for a change of the cell";
 
 #[async_trait]
@@ -39,7 +40,7 @@ impl Cells for RedisStore {
     }
 
     fn clock(&self) -> CellClock {
-        CellClock::Server
+        CellClock::Shared
     }
 
     async fn time(&self) -> Result<Duration> {
@@ -76,6 +77,24 @@ impl Cells for RedisStore {
         }
     }
 
+    async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
+        let (new, id) = (digits(add.id.get()), add.id.get().to_be_bytes());
+        let [delta, low, high] = [add.delta, add.range.0, add.range.1].map(|n| n.to_string());
+        let ttl = add.ttl.map(|ttl| expiry_millis(ttl).to_string()).unwrap_or_default();
+        let arguments = [&new, &delta, &low, &high, &ttl].map(Arg::from);
+        let [new, delta, low, high, ttl] = arguments;
+        let arguments = [new, (&id).into(), delta, low, high, ttl];
+        let reply = self.run_on_cell(ADD, key, &self.scripts.add, &arguments).await?;
+        let words = reply.text().ok_or_else(|| nonsense(ADD))?;
+        let number = |digits: &str| digits.parse().map_err(|_| nonsense(ADD));
+        match words.split_once(' ') {
+            Some(("done", value)) => Ok(Some(Added::Done(number(value)?))),
+            Some(("range", value)) => Ok(Some(Added::OutOfRange(number(value)?))),
+            _ if words == "damaged" => Err(damaged(ADD).about(&key.name)),
+            _ => Err(nonsense(ADD)),
+        }
+    }
+
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {
         let [mut pause, longest] = POLL;
         while self.get(WAIT, key).await?.map(|stored| stored.version) == seen {
@@ -99,7 +118,7 @@ impl RedisStore {
         operation: &'static str,
         key: &CellKey,
         script: &Script,
-        arguments: &[crate::wire::Arg<'_>],
+        arguments: &[Arg<'_>],
     ) -> Result<Value> {
         let (name, slot) = self.keyring.cell(key);
         let call = Call { operation, slot, keys: &[&name], arguments };
@@ -146,8 +165,12 @@ fn stored(operation: &'static str, reply: Value) -> Result<Option<Stored>> {
         let number = u64::from_str_radix(digits, 16).ok()?;
         Some(Stored::new(value.to_vec(), Version::new(number)))
     });
+    split.map(Some).ok_or_else(|| damaged(operation))
+}
+
+fn damaged(operation: &'static str) -> Error {
     let why = "a key that tenure did not write has the name of the cell: rename it";
-    split.map(Some).ok_or_else(|| Error::new(ErrorKind::Damaged, operation, why))
+    Error::new(ErrorKind::Damaged, operation, why)
 }
 
 fn nonsense(operation: &'static str) -> Error {

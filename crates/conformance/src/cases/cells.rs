@@ -83,6 +83,11 @@ impl RawCells {
         }
     }
 
+    /// Swaps in a value that must be taken, for good.
+    pub(crate) async fn write(&self, key: &CellKey, expected: Option<Version>, value: &[u8]) {
+        self.put(key, expected, value, Expiry::Never).await;
+    }
+
     async fn persist<T, C: Future<Output = Result<T>>>(&self, call: impl Fn() -> C) -> Result<T> {
         for _ in 1..TRIES {
             match call().await {

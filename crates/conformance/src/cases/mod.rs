@@ -3,6 +3,7 @@
 pub mod cancel;
 pub mod capabilities;
 pub mod cells;
+pub mod counters;
 pub mod eviction;
 pub mod exclusion;
 pub mod handover;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::contract::{CellClock, CellKey, Cells, Stored, Swap, Swapped, Version};
+use super::contract::{Add, Added, CellClock, CellKey, Cells, Stored, Swap, Swapped, Version};
 use crate::{Chaos, Result};
 
 #[async_trait]
@@ -14,7 +14,7 @@ impl Cells for Chaos {
     }
 
     fn clock(&self) -> CellClock {
-        self.inner().cells().map_or(CellClock::Client, |cells| cells.clock())
+        self.inner().cells().map_or(CellClock::PerClient, |cells| cells.clock())
     }
 
     async fn time(&self) -> Result<Duration> {
@@ -30,6 +30,11 @@ impl Cells for Chaos {
     async fn swap(&self, key: &CellKey, swap: &Swap) -> Result<Swapped> {
         let cells = self.inner().cells()?;
         self.trouble(|| cells.swap(key, swap)).await
+    }
+
+    async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
+        let cells = self.inner().cells()?;
+        self.trouble(|| cells.add(key, add)).await
     }
 
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {

@@ -57,17 +57,31 @@ pub trait Cells: fmt::Debug + Send + Sync {
     /// # Cancel safety
     /// Nothing is lost: the next call compares with the version that it is given.
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()>;
+
+    /// Adds to a counter in one call to the engine. `None`: the engine cannot, and the counter is
+    /// changed by swaps.
+    ///
+    /// The cell is the same as that of swaps: an envelope around the decimal digits (`lua/cells/add.lua` of the Redis engine reads and
+    /// writes one). A repeated
+    /// call with an id that the envelope remembers adds nothing.
+    ///
+    /// # Errors
+    /// Faults of the engine.
+    async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
+        let _ = (key, add);
+        Ok(None)
+    }
 }
 
 /// The clock of [`Cells::time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellClock {
-    /// The server's: all clients read the same clock.
-    Server,
+    /// All clients read the same clock: the server's, or that of the machine they all run on.
+    Shared,
     /// The wall clock of the machine that the client runs on. Clients on several machines disagree by
     /// as much as their clocks do.
-    Client,
+    PerClient,
 }
 
 /// The name of a cell: what it is for, and a name that a user chose.
@@ -111,16 +125,19 @@ impl CellKey {
 pub enum CellSpace {
     /// A value of the user's.
     Cell,
+    /// A number that is added to.
+    Counter,
 }
 
 impl CellSpace {
     /// All spaces.
-    pub const ALL: &'static [Self] = &[Self::Cell];
+    pub const ALL: &'static [Self] = &[Self::Cell, Self::Counter];
 
     /// The word for it in the names of keys, nodes and files: lower-case letters.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cell => "cell",
+            Self::Counter => "counter",
         }
     }
 
@@ -128,6 +145,7 @@ impl CellSpace {
     pub(crate) const fn write(self) -> &'static str {
         match self {
             Self::Cell => "write the cell",
+            Self::Counter => "change the counter",
         }
     }
 
@@ -135,6 +153,7 @@ impl CellSpace {
     pub(crate) const fn read(self) -> &'static str {
         match self {
             Self::Cell => "read the cell",
+            Self::Counter => "read the counter",
         }
     }
 }
@@ -225,6 +244,30 @@ pub enum Expiry {
     Keep,
     /// This long after the swap, at the least.
     After(Duration),
+}
+
+/// A request to add to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Add {
+    /// The random id of this request.
+    pub id: SwapId,
+    /// What to add; negative to subtract.
+    pub delta: i64,
+    /// The lowest and the highest value that the result may have, both at most
+    /// [`Counter::MAX`](crate::Counter::MAX) from zero.
+    pub range: (i64, i64),
+    /// After what time the counter expires, if this creates it.
+    pub ttl: Option<Duration>,
+}
+
+/// The answer to a request to add to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// The counter has this value now.
+    Done(i64),
+    /// The result would be out of range. The counter still has this value.
+    OutOfRange(i64),
 }
 
 /// The answer to a swap.

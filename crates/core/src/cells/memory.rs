@@ -13,7 +13,7 @@ use crate::{Moment, Result, now};
 
 /// The longest value. It could be any; this is the smallest limit of an engine, so that what fits here
 /// fits everywhere.
-const MAX_BYTES: usize = 500_000;
+const MAX_BYTES: usize = 1_000_000;
 
 /// How many cells there may be before those that have expired are looked for.
 const SWEEP_AT: usize = 1_024;
@@ -62,7 +62,7 @@ impl Cells for MemoryCells {
 
     fn clock(&self) -> CellClock {
         // There is one process, so its clock is everybody's.
-        CellClock::Server
+        CellClock::Shared
     }
 
     async fn time(&self) -> Result<Duration> {

@@ -10,18 +10,21 @@
 //! | `envelope` | what is stored around a value: which swaps wrote it last |
 //! | `slot` | one cell of a client: reads and swaps that outlast lost replies |
 //! | `cell` | [`Cell`] and [`CellValue`] |
+//! | `counter` | [`Counter`] |
 //! | `memory` | the contract in one process |
 //! | `chaos` | the contract with faults |
 
 mod cell;
 mod chaos;
 pub(crate) mod contract;
+mod counter;
 mod envelope;
 pub(crate) mod memory;
 mod slot;
 mod value;
 
 pub use cell::{Cell, Updated};
+pub use counter::Counter;
 pub use value::CellValue;
 #[cfg(feature = "serde")]
 pub use value::Json;

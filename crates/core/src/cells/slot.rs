@@ -171,14 +171,14 @@ fn doubtful(error: Error, in_doubt: bool) -> Error {
 }
 
 /// Pauses between the tries of one call, until it has been tried for long enough.
-struct Outage {
+pub(crate) struct Outage {
     limit: Duration,
     began: Option<Moment>,
     backoff: Backoff,
 }
 
 impl Outage {
-    fn new(call_timeout: Duration) -> Self {
+    pub(crate) fn new(call_timeout: Duration) -> Self {
         let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         Self { limit: call_timeout * CALLS, began: None, backoff }
     }
@@ -187,7 +187,7 @@ impl Outage {
     ///
     /// # Errors
     /// `error`, if it is not transient or has lasted for too long.
-    async fn pause(&mut self, error: Error, sent: Moment) -> Result<()> {
+    pub(crate) async fn pause(&mut self, error: Error, sent: Moment) -> Result<()> {
         let outage = now().since(*self.began.get_or_insert(sent));
         if !error.is_transient() || outage >= self.limit {
             return Err(error);
