@@ -1,4 +1,4 @@
-//! `tenure release`: somebody else's claim undone.
+//! `tenure release`: releases a lock on behalf of its owner, or evicts its holders.
 
 use std::time::Duration;
 
@@ -6,11 +6,10 @@ use serde::Serialize;
 use tenure::store::{Claim, Eviction, Released};
 use tenure::{LockName, Mode, OwnerId, Result};
 
-use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
-use crate::output::{Closed, Output, printable};
-use crate::show;
+use crate::output::{self, Output, printable};
+use crate::{args, show};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Release, output: &Output) -> Outcome {
     let name = LockName::new(&arguments.name)?;
@@ -28,38 +27,40 @@ async fn release(
     owner: OwnerId,
     output: &Output,
 ) -> Outcome {
-    let released = release_of(connection, name.clone(), owner).await?;
+    let released = release_for(connection, name.clone(), owner).await?;
     let id = owner.to_string();
     let object =
         |released| ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
-    let (code, told) = match released {
+    let (code, written) = match released {
         Released::Released => {
             (exit::OK, output.say(&object(true), format_args!("released {name}")))
         }
         Released::NotHeld => {
-            let text = format!("{name} is not held by this owner; if it waited, it lost its place");
+            let text = format!(
+                "{name} is not held by this owner; if it was waiting, it has left the queue"
+            );
             (exit::NOTHING_DONE, output.say(&object(false), text))
         }
     };
-    finish(told, code)
+    output::exit_code(written, code)
 }
 
-/// Releases a lock in the name of its owner.
-pub(crate) async fn release_of(
+/// Releases a lock on behalf of its owner.
+pub(crate) async fn release_for(
     connection: &Connection,
     name: LockName,
     owner: OwnerId,
 ) -> Result<Released> {
-    // Of a claim that is released, only the name and the owner matter.
+    // A release uses only the name and the owner of the claim.
     let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(30)).with_owner(owner);
     connection.within("release", connection.client.store().release(&claim)).await
 }
 
-/// Takes the lock from each holder that is seen now; whoever comes after is left alone.
+/// Evicts each current holder; owners that acquire the lock afterwards keep it.
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
     let store = connection.client.store();
-    // All of them first: a closed output must not save anybody.
+    // All evictions come before the output, which may fail.
     let mut evicted = Vec::new();
     for holder in &state.holders {
         let eviction = Eviction::new(name.clone(), &holder.owner, reason);
@@ -69,9 +70,9 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         }
     }
     for holder in &evicted {
-        let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+        let process = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);
-        let text = format!("evicted {who} from {name}, owner {owner}");
+        let text = format!("evicted {process} from {name}, owner {owner}");
         let object = ReleaseObject {
             owner: Some(&holder.owner),
             host: holder.host.as_deref(),
@@ -88,9 +89,11 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         return Ok(exit::OK);
     }
     let object = ReleaseObject::new(name, false);
-    finish(output.say(&object, format_args!("nobody holds {name}")), exit::NOTHING_DONE)
+    let written = output.say(&object, format_args!("{name} is not held"));
+    output::exit_code(written, exit::NOTHING_DONE)
 }
 
+/// The JSON object for one release or eviction.
 #[derive(Default, Serialize)]
 struct ReleaseObject<'a> {
     lock: &'a str,
@@ -105,12 +108,5 @@ struct ReleaseObject<'a> {
 impl<'a> ReleaseObject<'a> {
     fn new(name: &'a LockName, released: bool) -> Self {
         Self { lock: name.as_str(), released, ..Self::default() }
-    }
-}
-
-fn finish(told: Result<(), Closed>, code: u8) -> Outcome {
-    match told {
-        Ok(()) => Ok(code),
-        Err(closed) => closed.outcome(),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a command can be started, asked before a lock is waited for.
+//! Checks that a command can be started, before its lock is waited for.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,13 +9,13 @@ use rustix::fs::{Access, access};
 use crate::exit::{self, Failure};
 use crate::output::printable;
 
-/// Looks for a program as the system will when it starts it.
-pub(crate) fn find(program: &OsStr) -> Result<(), Failure> {
-    find_in(program, env::var_os("PATH").as_deref().unwrap_or(OsStr::new("/bin:/usr/bin")))
+/// Fails unless the program exists and is executable. Searches the PATH as the system does.
+pub(crate) fn check_program(program: &OsStr) -> Result<(), Failure> {
+    check_in(program, env::var_os("PATH").as_deref().unwrap_or(OsStr::new("/bin:/usr/bin")))
 }
 
-/// The failure of a program that could not be started although it was found.
-pub(crate) fn not_started(program: &OsStr, error: &std::io::Error) -> Failure {
+/// The failure of a program that could not be started although it passed the check.
+pub(crate) fn start_failure(program: &OsStr, error: &std::io::Error) -> Failure {
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::CANNOT_EXECUTE,
@@ -24,20 +24,22 @@ pub(crate) fn not_started(program: &OsStr, error: &std::io::Error) -> Failure {
     Failure::new(code, format!("cannot execute {program}: {error}"))
 }
 
-fn find_in(program: &OsStr, path: &OsStr) -> Result<(), Failure> {
-    let found: Vec<_> = match program.as_encoded_bytes().contains(&b'/') {
+fn check_in(program: &OsStr, path: &OsStr) -> Result<(), Failure> {
+    let candidates: Vec<_> = match program.as_encoded_bytes().contains(&b'/') {
         true => vec![program.into()],
         false if program.is_empty() => Vec::new(),
-        false => env::split_paths(path).map(|folder| folder.join(program)).collect(),
+        false => env::split_paths(path).map(|directory| directory.join(program)).collect(),
     };
     let shown = printable(&program.to_string_lossy());
-    if found.iter().any(|file| is_executable(file)) {
+    if candidates.iter().any(|file| is_executable(file)) {
         Ok(())
-    } else if found.iter().any(|file| file.exists()) {
-        let why = format!("cannot execute {shown}: it is not an executable file; see chmod +x");
+    } else if candidates.iter().any(|file| file.exists()) {
+        let why = format!(
+            "cannot execute {shown}: not an executable file; use `chmod +x` if it should be one"
+        );
         Err(Failure::new(exit::CANNOT_EXECUTE, why))
     } else {
-        let why = format!("{shown} is not found; check its spelling and the PATH");
+        let why = format!("command not found: {shown}; check its spelling and the PATH");
         Err(Failure::new(exit::NOT_FOUND, why))
     }
 }
@@ -51,9 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_found_on_the_path_or_by_its_own() {
+    fn a_program_is_searched_in_the_path_unless_its_name_has_a_slash() {
         let code = |program: &str, path: &str| {
-            find_in(program.as_ref(), path.as_ref()).map_err(|failure| failure.code)
+            check_in(program.as_ref(), path.as_ref()).map_err(|failure| failure.code)
         };
         assert_eq!(code("sh", "/nowhere:/bin"), Ok(()));
         assert_eq!(code("/bin/sh", ""), Ok(()));

@@ -1,11 +1,11 @@
-//! `kill -9` of `tenure run` on stores that do not see a death: the guardian gives the lock back as
-//! soon as the command is dead.
+//! `kill -9` of `tenure run` on stores that do not detect the death of a process: the guardian
+//! releases the lock as soon as the command is dead.
 
 use tenure_testkit::{EtcdServer, Process, RedisServer, ZooKeeperServer, lacks};
 
 use crate::common::{Store, children, code, is_guardian, line};
 
-/// Longer than the test waits, and not too long for ZooKeeper.
+/// Longer than the test waits, and within the session limit of ZooKeeper.
 const TTL: &str = "35s";
 
 fn start(store: &Store, url: &str, arguments: &[&str]) -> Process {
@@ -14,15 +14,15 @@ fn start(store: &Store, url: &str, arguments: &[&str]) -> Process {
     Process::spawn(command).unwrap()
 }
 
-async fn a_killed_run_leaves_a_free_lock(url: &str) {
+async fn killing_run_frees_the_lock(url: &str) {
     let store = Store::new();
     let shell_line = "sleep 100 & echo $$ $!; wait";
     let mut run = start(&store, url, &["run", "--ttl", TTL, "a", "-c", shell_line]);
     let pids = line(&mut run).await;
     let pids: Vec<_> = pids.split(' ').collect();
-    // A dead process that nobody waits for is still shown, as a zombie.
-    let look = format!("cat /proc/{}/stat /proc/{}/stat 2>&- | grep -v ') Z'", pids[0], pids[1]);
-    let next = ["run", "a", "-c", &format!("{look} || echo dead")];
+    // A zombie counts as dead.
+    let check = format!("cat /proc/{}/stat /proc/{}/stat 2>&- | grep -v ') Z'", pids[0], pids[1]);
+    let next = ["run", "a", "-c", &format!("{check} || echo dead")];
     let mut next = start(&store, url, &next);
     run.kill9().unwrap();
     assert_eq!(line(&mut next).await, "dead", "{url}");
@@ -30,42 +30,42 @@ async fn a_killed_run_leaves_a_free_lock(url: &str) {
 }
 
 #[tokio::test]
-async fn a_killed_run_leaves_a_free_lock_on_redis() {
+async fn killing_run_frees_the_lock_on_redis() {
     if lacks("redis-server", "a killed run on Redis") {
         return;
     }
     let server = RedisServer::start(&["--requirepass", "secret"]).unwrap();
-    a_killed_run_leaves_a_free_lock(&format!("redis://127.0.0.1:{}", server.port())).await;
+    killing_run_frees_the_lock(&format!("redis://127.0.0.1:{}", server.port())).await;
     let url = format!("redis://:secret@127.0.0.1:{}", server.port());
-    a_killed_run_leaves_a_free_lock(&url).await;
+    killing_run_frees_the_lock(&url).await;
 }
 
 #[tokio::test]
-async fn a_killed_run_leaves_a_free_lock_on_a_quorum() {
+async fn killing_run_frees_the_lock_on_a_quorum() {
     if lacks("redis-server", "a killed run on Redlock") {
         return;
     }
     let servers = [(); 3].map(|()| RedisServer::start(&["--requirepass", "secret"]).unwrap());
     let hosts = servers.each_ref().map(|server| format!("127.0.0.1:{}", server.port()));
-    a_killed_run_leaves_a_free_lock(&format!("redlock://{}", hosts.join(","))).await;
+    killing_run_frees_the_lock(&format!("redlock://{}", hosts.join(","))).await;
 }
 
 #[tokio::test]
-async fn a_killed_run_leaves_a_free_lock_on_etcd() {
+async fn killing_run_frees_the_lock_on_etcd() {
     if lacks("etcd", "a killed run on etcd") {
         return;
     }
     let server = EtcdServer::start(&[]).unwrap();
-    a_killed_run_leaves_a_free_lock(&format!("etcd://127.0.0.1:{}", server.port())).await;
+    killing_run_frees_the_lock(&format!("etcd://127.0.0.1:{}", server.port())).await;
 }
 
 #[tokio::test]
-async fn a_killed_run_leaves_a_free_lock_on_zookeeper() {
+async fn killing_run_frees_the_lock_on_zookeeper() {
     if ZooKeeperServer::is_missing("a killed run on ZooKeeper") {
         return;
     }
     let server = ZooKeeperServer::start(&[]).unwrap();
-    a_killed_run_leaves_a_free_lock(&format!("zk://127.0.0.1:{}", server.port())).await;
+    killing_run_frees_the_lock(&format!("zk://127.0.0.1:{}", server.port())).await;
 }
 
 #[tokio::test]

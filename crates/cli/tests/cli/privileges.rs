@@ -1,4 +1,4 @@
-//! A command that has become another user's: nobody but that user and root can kill it.
+//! A command that has become root: `tenure`, as an ordinary user, cannot kill it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,30 +10,30 @@ use tenure_testkit::{Process, RedisServer, TempDir, lacks, skip, temp_dir};
 
 use crate::common::{Store, code, line, runs};
 
-/// The user `nobody`, and a program that makes root of it.
+/// A directory for the user `nobody`, with a setuid program that makes it root.
 struct Case {
-    folder: TempDir,
+    directory: TempDir,
     become_root: PathBuf,
 }
 
 impl Case {
     fn start() -> Option<Self> {
-        let folder = temp_dir();
+        let directory = temp_dir();
         let copy = |from: &Path, name: &str, mode| {
-            let to = folder.path().join(name);
+            let to = directory.path().join(name);
             fs::copy(from, &to).unwrap();
             fs::set_permissions(&to, Permissions::from_mode(mode)).unwrap();
             to
         };
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
         copy(Path::new(env!("CARGO_BIN_EXE_tenure")), "tenure", 0o755);
         let become_root = copy(Path::new("/usr/bin/setpriv"), "become-root", 0o4755);
-        let case = Self { folder, become_root };
+        let case = Self { directory, become_root };
         let mut command = case.as_nobody();
         let output = command.arg(&case.become_root).args(ROOT).args(["id", "-u"]).output();
         let is_root = output.is_ok_and(|output| output.stdout == b"0\n");
         if !is_root {
-            skip("a command with more rights", "this needs root, setpriv and setuid programs");
+            skip("a command with more privileges", "this needs root, setpriv and setuid programs");
         }
         is_root.then_some(case)
     }
@@ -41,11 +41,12 @@ impl Case {
     fn as_nobody(&self) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.current_dir(self.folder.path());
+        command.current_dir(self.directory.path());
         command
     }
 
-    /// `tenure run` by nobody, of a command that becomes root; its errors are among its lines.
+    /// Starts `tenure run` as the user `nobody`, with a command that becomes root. Its standard error
+    /// is among the lines of its output.
     fn run_on(&self, store: &str, options: &[&str], shell_line: &str) -> Process {
         let mut command = self.as_nobody();
         command.args(["sh", "-c", "exec ./tenure run \"$@\" 2>&1", "sh"]);
@@ -55,22 +56,22 @@ impl Case {
         Process::spawn(command).unwrap()
     }
 
-    /// The same on a store of the case's own.
+    /// The same on a local store in the directory.
     fn run(&self, options: &[&str], shell_line: &str) -> Process {
-        let store = format!("local:{}/store", self.folder.path().display());
+        let store = format!("local:{}/store", self.directory.path().display());
         self.run_on(&store, options, shell_line)
     }
 }
 
 const ROOT: [&str; 3] = ["--reuid=0", "--regid=0", "--clear-groups"];
 
-/// Prints its pid, and stays.
+/// A shell command that prints its pid and keeps running.
 const STAY: &str = "echo $$; exec sleep 100";
 
-/// Ends a process of the test's own.
-struct Ended(u32);
+/// Kills a process when it is dropped.
+struct KillOnDrop(u32);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let pid = self.0.try_into().ok().and_then(Pid::from_raw);
         let _ = kill_process(pid.unwrap(), Signal::KILL);
@@ -78,12 +79,12 @@ impl Drop for Ended {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_killed_on_loss_is_reported_as_one_that_may_still_run() {
+async fn a_command_that_cannot_be_killed_on_loss_is_reported() {
     let Some(case) = Case::start() else { return };
     for on_lost in ["term", "kill"] {
         let mut run =
             case.run(&["--max-hold", "300ms", "--grace", "300ms", "--on-lost", on_lost], STAY);
-        let command = Ended(line(&mut run).await.parse().unwrap());
+        let command = KillOnDrop(line(&mut run).await.parse().unwrap());
         let report = loop {
             let line = line(&mut run).await;
             if line.contains("may still run without the lock \"a\"") {
@@ -97,50 +98,50 @@ async fn a_command_that_cannot_be_killed_on_loss_is_reported_as_one_that_may_sti
 }
 
 #[tokio::test]
-async fn a_signal_that_cannot_be_passed_on_is_reported() {
+async fn a_signal_that_cannot_be_forwarded_is_reported() {
     let Some(case) = Case::start() else { return };
     let mut run = case.run(&[], STAY);
-    let _command = Ended(line(&mut run).await.parse().unwrap());
+    let _command = KillOnDrop(line(&mut run).await.parse().unwrap());
     crate::common::signal(&run, Signal::TERM);
     let report = line(&mut run).await;
     assert!(report.contains("could not send signal 15"), "{report}");
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_killed_after_our_death_is_reported() {
+async fn a_command_that_the_guardian_cannot_kill_is_reported() {
     let Some(case) = Case::start() else { return };
     let mut run = case.run(&[], STAY);
-    let command = Ended(line(&mut run).await.parse().unwrap());
+    let command = KillOnDrop(line(&mut run).await.parse().unwrap());
     run.kill9().unwrap();
     let report = line(&mut run).await;
     assert!(report.contains("may still run without") && report.contains(&command.0.to_string()));
 }
 
-/// A shell that can be killed, with a process that cannot.
+/// The guardian can kill the shell, but not its child.
 #[tokio::test]
-async fn a_process_of_the_group_that_cannot_be_killed_after_our_death_is_reported() {
+async fn a_process_of_the_group_that_the_guardian_cannot_kill_is_reported() {
     let Some(case) = Case::start() else { return };
-    let store = format!("local:{}/store", case.folder.path().display());
+    let store = format!("local:{}/store", case.directory.path().display());
     let mut command = case.as_nobody();
     command.args(["sh", "-c", "exec ./tenure run a -c \"$0\" 2>&1"]);
     let root = ROOT.join(" ");
     command.arg(format!("./become-root {root} sh -c '{STAY}'; true")).env("TENURE_STORE", store);
     let mut run = Process::spawn(command).unwrap();
-    let command = Ended(line(&mut run).await.parse().unwrap());
+    let command = KillOnDrop(line(&mut run).await.parse().unwrap());
     run.kill9().unwrap();
     let report = line(&mut run).await;
     assert!(report.contains("may still run without") && report.contains(&command.0.to_string()));
 }
 
-/// No process of the group may run when the lock goes to another.
+/// No process of the group may run when the lock is granted to another owner.
 #[tokio::test]
-async fn a_lock_is_not_given_back_after_our_death_while_its_command_runs() {
+async fn the_guardian_does_not_release_the_lock_while_the_command_runs() {
     let test = "a lock whose command outlives tenure";
     let Some(case) = Case::start().filter(|_| !lacks("redis-server", test)) else { return };
     let server = RedisServer::start(&[]).unwrap();
     let url = format!("redis://127.0.0.1:{}", server.port());
     let mut run = case.run_on(&url, &["--ttl", "10m"], STAY);
-    let command = Ended(line(&mut run).await.parse().unwrap());
+    let command = KillOnDrop(line(&mut run).await.parse().unwrap());
     run.kill9().unwrap();
     let report = line(&mut run).await;
     assert!(report.contains("may still run without the lock \"a\""), "{report}");

@@ -1,5 +1,4 @@
-//! Passwords: how they reach the store and the commands that run under a lock, and where they must
-//! not show.
+//! Passwords: how they reach the store and the command, and that they are never printed.
 
 use tenure_testkit::{RedisServer, RedisStub, lacks};
 
@@ -18,8 +17,8 @@ fn on(store: &Store, url: &str, arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn a_command_under_a_lock_reaches_the_same_store_without_being_told_its_password() {
-    let test = "a_command_under_a_lock_reaches_the_same_store_without_being_told_its_password";
+fn the_command_inherits_the_password_of_the_store() {
+    let test = "the_command_inherits_the_password_of_the_store";
     if lacks("redis-server", test) {
         return;
     }
@@ -38,8 +37,8 @@ fn a_command_under_a_lock_reaches_the_same_store_without_being_told_its_password
 }
 
 #[test]
-fn a_command_under_a_lock_reaches_the_same_quorum() {
-    if lacks("redis-server", "a_command_under_a_lock_reaches_the_same_quorum") {
+fn the_command_inherits_the_password_of_a_quorum() {
+    if lacks("redis-server", "the_command_inherits_the_password_of_a_quorum") {
         return;
     }
     let (store, servers) = (Store::new(), [server(), server(), server()]);
@@ -52,8 +51,8 @@ fn a_command_under_a_lock_reaches_the_same_quorum() {
 }
 
 #[test]
-fn a_command_from_which_the_password_is_withheld_is_told_that_it_has_none() {
-    let test = "a_command_from_which_the_password_is_withheld_is_told_that_it_has_none";
+fn a_command_without_the_password_is_told_that_none_was_given() {
+    let test = "a_command_without_the_password_is_told_that_none_was_given";
     if lacks("redis-server", test) {
         return;
     }
@@ -63,8 +62,8 @@ fn a_command_from_which_the_password_is_withheld_is_told_that_it_has_none() {
     let mut command =
         store.tenure(&["run", "--withhold-password", "a", "--", tenure, "run", "b", "--", "true"]);
     command.env("TENURE_STORE", &url).env("TENURE_PASSWORD", PASSWORD);
-    let said = Ran::from(command.output().unwrap()).failed(77);
-    assert!(said.contains("no password was given"), "{said}");
+    let printed = Ran::from(command.output().unwrap()).failed(77);
+    assert!(printed.contains("no password was given"), "{printed}");
     let env = on(&store, &url, &["run", "--withhold-password", "a", "--", "env"]).ok();
     assert!(!env.contains("hunter2"), "{env}");
 }
@@ -80,13 +79,13 @@ fn the_password_of_one_server_is_not_sent_to_another() {
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let nested = ["run", "a", "--", tenure, "--store", &elsewhere, "run", "b", "-c"];
     let nested = [&nested[..], &["echo ${TENURE_STORE_PASSWORD-none}"]].concat();
-    // A server without a password refuses a login that it does not need.
+    // A server without a password refuses a login.
     assert_eq!(on(&store, &url, &nested).ok(), "none\n");
 }
 
 #[test]
-fn the_store_in_the_environment_has_no_password() {
-    if lacks("redis-server", "the_store_in_the_environment_has_no_password") {
+fn the_store_url_in_the_environment_has_no_password() {
+    if lacks("redis-server", "the_store_url_in_the_environment_has_no_password") {
         return;
     }
     let (store, server) = (Store::new(), server());
@@ -97,7 +96,7 @@ fn the_store_in_the_environment_has_no_password() {
 }
 
 #[test]
-fn a_password_on_the_command_line_is_warned_of_and_not_repeated() {
+fn a_password_on_the_command_line_causes_a_warning_and_is_not_printed() {
     let store = Store::new();
     let url = "redis://app:hunter2@127.0.0.1:1?timeout=100ms";
     for arguments in [&["--store", url, "ls"][..], &["ls", "--store", url]] {
@@ -116,9 +115,9 @@ fn a_password_on_the_command_line_is_warned_of_and_not_repeated() {
 }
 
 #[test]
-fn a_server_that_repeats_its_arguments_does_not_bring_the_password_into_the_output() {
+fn a_password_in_an_error_of_the_server_is_not_printed() {
     let store = Store::new();
-    // As servers before 6.0 do.
+    // Servers before 6.0 repeat the arguments of an unknown command.
     let stub = RedisStub::start(|words| {
         let arguments: String = words[1..].iter().map(|word| format!("`{word}`, ")).collect();
         let name = &words[0];
@@ -143,5 +142,5 @@ fn a_server_that_repeats_its_arguments_does_not_bring_the_password_into_the_outp
             assert!(!format!("{ran:?}").contains("hunter2"), "{ran:?}");
         }
     }
-    assert!(stub.received(&["AUTH", "app", PASSWORD]) > 0, "no login was tried");
+    assert!(stub.received(&["AUTH", "app", PASSWORD]) > 0, "no login was attempted");
 }

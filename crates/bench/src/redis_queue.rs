@@ -1,7 +1,7 @@
-//! A lock on Redis that goes from waiter to waiter, in several processes.
+//! Redis: hand-offs among waiters in several processes.
 //!
-//! Every hold writes down its token and when it began and let go, by the clock that processes
-//! share. Put in the order of the tokens, that gives the time of each hand-off.
+//! Every holder records its token, and when it got and released the lock, by the clock that all
+//! processes share. Sorted by token, these records give the time of each hand-off.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -12,28 +12,29 @@ use rustix::time::{ClockId, clock_gettime};
 use tenure_testkit::RedisServer;
 
 use crate::Outcome;
-use crate::handoff::stay_on;
+use crate::machine::pin_to_core;
+use crate::machine::runtime;
 use crate::peer::Peer;
-use crate::redis::{Bare, connect, runtime, skip};
+use crate::redis_wire::{Bare, connect, skip};
 use crate::table::{Row, median};
 
 const PROCESSES: usize = 4;
-const WATCHED: Duration = Duration::from_secs(3);
-const LOCK: &str = "line";
+const OBSERVED: Duration = Duration::from_secs(3);
+const LOCK: &str = "queue";
 
-/// Microseconds that the server may spend in scripts for one turn: to queue, and to hand over.
+/// The acceptable time in scripts, in microseconds, for one turn: to queue, and to hand over.
 const LIMIT: f64 = 60.0;
 
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     let mut first = None;
     for (waiters, name) in [(2, "2"), (100, "100"), (10_000, "10,000")] {
-        stay_on(0)?;
+        pin_to_core(0)?;
         let server = RedisServer::start(&[])?;
-        stay_on(1)?;
-        let base = base(&server)?;
-        let plain = plain_lock(&server)?;
-        let (time, calls, micros) = line(&server, waiters)?;
+        pin_to_core(1)?;
+        let base = bare_round_trip_and_push(&server)?;
+        let redisson = redisson_lock(&server)?;
+        let (time, calls, micros) = hand_offs(&server, waiters)?;
         rows.push(Row::of_times(
             format!("redis: hand-off among {name} waiters"),
             time,
@@ -43,7 +44,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         ));
         let few = *first.get_or_insert(calls);
         rows.push(Row {
-            what: format!("redis: commands in the server for each, among {name}"),
+            what: format!("redis: commands per hand-off among {name} waiters"),
             ours: calls,
             against: "among 2".into(),
             theirs: few,
@@ -51,7 +52,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             bound: Some(1.1),
         });
         let spent = |against: &str, theirs, bound| Row {
-            what: format!("redis: time in scripts for each, among {name}"),
+            what: format!("redis: time in scripts per hand-off among {name} waiters"),
             ours: micros,
             against: against.into(),
             theirs,
@@ -59,20 +60,20 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             bound,
         };
         rows.push(spent("the limit", LIMIT, Some(1.0)));
-        rows.push(spent("what Redisson's plain lock sends, by one bare client", plain, None));
+        rows.push(spent("the scripts of Redisson's lock, by one bare client", redisson, None));
     }
     Ok(rows)
 }
 
-/// The median hand-off, and how many calls and microseconds in scripts the server counted for each.
-fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64, f64)> {
-    let folder = tempfile::tempdir()?;
+/// The median time of a hand-off, and the calls and the microseconds in scripts per hand-off.
+fn hand_offs(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64, f64)> {
+    let directory = tempfile::tempdir()?;
     let processes = PROCESSES.min(waiters);
     let mut peers = Vec::new();
     for number in 0..processes {
-        let mut peer = Peer::start("redis-line", server.port().to_string())?;
-        let record = folder.path().join(number.to_string());
-        peer.order(&format!("{} {}", waiters / processes, record.display()))?;
+        let mut peer = Peer::start("redis-queue", server.port().to_string())?;
+        let record = directory.path().join(number.to_string());
+        peer.send(&format!("{} {}", waiters / processes, record.display()))?;
         peers.push(peer);
     }
     let queue = format!("tenure:{{tenure:{LOCK}}}:line");
@@ -86,15 +87,17 @@ fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64, f64)> {
     }
     std::thread::sleep(Duration::from_millis(500));
     let (from, before) = (clock(), (calls(server)?, in_scripts(server)?));
-    std::thread::sleep(WATCHED);
+    std::thread::sleep(OBSERVED);
     let (until, after) = (clock(), (calls(server)?, in_scripts(server)?));
     let mut holds = Vec::new();
     for (number, mut peer) in peers.into_iter().enumerate() {
-        peer.order("stop")?;
+        peer.send("stop")?;
         peer.reply()?;
-        for line in std::fs::read_to_string(folder.path().join(number.to_string()))?.lines() {
+        for line in std::fs::read_to_string(directory.path().join(number.to_string()))?.lines() {
             let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
-            holds.push(<[u64; 3]>::try_from(numbers?).map_err(|_| "a record makes no sense")?);
+            holds.push(
+                <[u64; 3]>::try_from(numbers?).map_err(|_| "a record has not three numbers")?,
+            );
         }
     }
     holds.sort_unstable();
@@ -104,23 +107,24 @@ fn line(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64, f64)> {
         .map(|pair| Duration::from_nanos(pair[1][1].saturating_sub(pair[0][2])))
         .collect();
     if times.len() < 1_000 {
-        return Err(format!("only {} hand-offs in {WATCHED:?}", times.len()).into());
+        return Err(format!("only {} hand-offs in {OBSERVED:?}", times.len()).into());
     }
-    let each = |sum: u64| sum as f64 / holds.len() as f64;
-    Ok((median(times), each(after.0 - before.0), each(after.1 - before.1)))
+    let per_hold = |sum: u64| sum as f64 / holds.len() as f64;
+    Ok((median(times), per_hold(after.0 - before.0), per_hold(after.1 - before.1)))
 }
 
-/// Microseconds that the server has spent in scripts.
+/// The time that the server has spent in scripts, in microseconds.
 fn in_scripts(server: &RedisServer) -> Outcome<u64> {
     let stats = server.command(&["INFO", "commandstats"])?;
     let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
     let micros = line.and_then(|line| line.split_once("usec=")?.1.split(',').next()?.parse().ok());
-    micros.ok_or_else(|| "no script was run".into())
+    micros.ok_or_else(|| "the server has run no script".into())
 }
 
-/// Microseconds in scripts for one contended turn of Redisson's plain lock, by the commands that it
-/// sends: an attempt, another behind the subscription, the release, and the attempt that succeeds.
-fn plain_lock(server: &RedisServer) -> Outcome<f64> {
+/// The time in scripts, in microseconds, for one contended turn of Redisson's lock, with the commands
+/// that it sends: an attempt, another one after the subscription, the release, and the attempt that
+/// succeeds.
+fn redisson_lock(server: &RedisServer) -> Outcome<f64> {
     const TIMES: usize = 4_000;
     const ATTEMPT: &str = "if redis.call('exists', KEYS[1]) == 0 or \
         redis.call('hexists', KEYS[1], ARGV[2]) == 1 then \
@@ -153,7 +157,7 @@ fn plain_lock(server: &RedisServer) -> Outcome<f64> {
     Ok((in_scripts(server)? - before) as f64 / TIMES as f64)
 }
 
-/// A command as it goes over the wire.
+/// A command in the wire format.
 fn encode(words: &[&str]) -> Vec<u8> {
     let mut command = format!("*{}\r\n", words.len());
     for word in words {
@@ -162,7 +166,7 @@ fn encode(words: &[&str]) -> Vec<u8> {
     command.into_bytes()
 }
 
-/// All calls that the server has counted.
+/// The number of commands that the server has executed.
 fn calls(server: &RedisServer) -> Outcome<u64> {
     let stats = server.command(&["INFO", "commandstats"])?;
     let counts = stats
@@ -171,32 +175,32 @@ fn calls(server: &RedisServer) -> Outcome<u64> {
     Ok(counts.sum())
 }
 
-/// Nanoseconds on the clock that all processes share.
+/// The time in nanoseconds, by the clock that all processes share.
 fn clock() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The medians of a bare round trip and of a bare push, together.
-fn base(server: &RedisServer) -> Outcome<Duration> {
+/// The sum of the medians of a bare round trip and of a bare push message.
+fn bare_round_trip_and_push(server: &RedisServer) -> Outcome<Duration> {
     const TIMES: usize = 4_000;
     let mut publisher = Bare::connect(server.port())?;
     let subscriber = TcpStream::connect(("127.0.0.1", server.port()))?;
-    let mut hears = BufReader::new(subscriber.try_clone()?);
+    let mut messages = BufReader::new(subscriber.try_clone()?);
     (&subscriber).write_all(b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n")?;
-    skip(&mut hears)?;
-    let heard = Arc::new(Mutex::new(Vec::with_capacity(TIMES)));
+    skip(&mut messages)?;
+    let received = Arc::new(Mutex::new(Vec::with_capacity(TIMES)));
     let listener = std::thread::spawn({
-        let heard = Arc::clone(&heard);
+        let received = Arc::clone(&received);
         move || {
             for _ in 0..TIMES {
-                // An array of three strings, each with its length before it.
+                // An array of three strings, each preceded by its length.
                 let mut line = String::new();
                 for _ in 0..7 {
                     line.clear();
-                    let _ = hears.read_line(&mut line);
+                    let _ = messages.read_line(&mut line);
                 }
-                heard.lock().unwrap_or_else(PoisonError::into_inner).push(clock());
+                received.lock().unwrap_or_else(PoisonError::into_inner).push(clock());
             }
         }
     });
@@ -208,19 +212,20 @@ fn base(server: &RedisServer) -> Outcome<Duration> {
         sent.push(clock());
         publisher.round_trip(b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$1\r\nx\r\n")?;
     }
-    listener.join().map_err(|_| "the listener broke")?;
-    let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-    let pushes = heard.iter().zip(&sent).map(|(heard, sent)| heard.saturating_sub(*sent));
+    listener.join().map_err(|_| "the thread of the subscriber panicked")?;
+    let received = received.lock().unwrap_or_else(PoisonError::into_inner);
+    let pushes = received.iter().zip(&sent).map(|(received, sent)| received.saturating_sub(*sent));
     Ok(median(trips) + median(pushes.map(Duration::from_nanos).collect()))
 }
 
-/// A process full of waiters: `<how many> <where to write>`, then anything to stop.
-pub(crate) fn serve(port: &str) -> Outcome<()> {
+/// The peer: reads `WAITERS FILE`, runs the waiters until it reads another line, and writes their
+/// records to the file.
+pub(crate) fn run_peer(port: &str) -> Outcome<()> {
     let runtime = runtime(1)?;
     let client = connect(&runtime, port.parse()?, true)?;
-    let mut order = String::new();
-    std::io::stdin().read_line(&mut order)?;
-    let (waiters, record) = order.trim_end().split_once(' ').ok_or("an order has two words")?;
+    let mut request = String::new();
+    std::io::stdin().read_line(&mut request)?;
+    let (waiters, record) = request.trim_end().split_once(' ').ok_or("a request has two words")?;
     let holds = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..waiters.parse::<usize>()? {
@@ -247,6 +252,6 @@ pub(crate) fn serve(port: &str) -> Outcome<()> {
     }
     file.flush()?;
     println!("0");
-    // Those who still wait end with the process, and their places by themselves.
+    // The claims that still wait end with this process.
     std::process::exit(0);
 }

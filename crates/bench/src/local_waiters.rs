@@ -1,5 +1,5 @@
-//! The cost of a hand-off while many wait, against the same with few. The waiters are spread over
-//! two processes, so that half the hand-offs cross between them.
+//! local: a hand-off among many waiters, compared with one among few. The waiters are in two
+//! processes, so that half the hand-offs cross between them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,13 +19,13 @@ const MANY: usize = 10_000;
 const WINDOW: Duration = Duration::from_secs(2);
 
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = {
         let _inside = runtime.enter();
-        Client::new(Arc::new(LocalStore::open(folder.path())?))?
+        Client::new(Arc::new(LocalStore::open(directory.path())?))?
     };
-    let mut peer = Peer::start("waiters", folder.path())?;
+    let mut peer = Peer::start("waiters", directory.path())?;
     let (mut many, mut few) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         many.push(hand_off(&runtime, &client, &mut peer, MANY)?);
@@ -46,18 +46,18 @@ fn hand_off(
     peer: &mut Peer,
     waiters: usize,
 ) -> Outcome<Duration> {
-    // Nothing moves before all stand in line, in both processes.
+    // The peer starts to count when the gate opens, after all waiters of both processes are queued.
     let gate = runtime.block_on(async { client.mutex("gate")?.acquire().await })?;
-    peer.order(&(waiters / 2).to_string())?;
+    peer.send(&(waiters / 2).to_string())?;
     let handed = runtime.block_on(run(client, waiters / 2, Some((gate, waiters))))?;
     let handed = handed + peer.reply()?;
     Ok(WINDOW.div_f64(handed as f64))
 }
 
-/// Waits in line with so many tasks, again and again, for the length of the window; answers how
-/// often the lock was had.
-pub(crate) fn serve(runtime: &Runtime, client: &Client, order: &str) -> Outcome<u64> {
-    runtime.block_on(run(client, order.parse()?, None))
+/// Runs as many waiting tasks as the request says for the length of the window. Returns how often
+/// they acquired the lock.
+pub(crate) fn run_waiters(runtime: &Runtime, client: &Client, request: &str) -> Outcome<u64> {
+    runtime.block_on(run(client, request.parse()?, None))
 }
 
 async fn run(
@@ -74,8 +74,8 @@ async fn run(
         }
         None => None,
     };
-    let lines: Vec<_> = (0..tasks)
-        .map(|_| tokio::spawn(stand_in_line(client.clone(), handed.clone(), over.clone())))
+    let tasks: Vec<_> = (0..tasks)
+        .map(|_| tokio::spawn(acquire_repeatedly(client.clone(), handed.clone(), over.clone())))
         .collect();
     if let Some((gate, waiters, first)) = lead {
         while client.inspect("crowd").await?.waiters.len() < waiters {
@@ -92,13 +92,13 @@ async fn run(
     let count = handed.load(Ordering::Relaxed);
     let measured = start.elapsed();
     over.store(true, Ordering::Relaxed);
-    for line in lines {
-        line.await?.map_err(|error| error.to_string())?;
+    for task in tasks {
+        task.await?.map_err(|error| error.to_string())?;
     }
     Ok((count as f64 * WINDOW.as_secs_f64() / measured.as_secs_f64()) as u64)
 }
 
-async fn stand_in_line(
+async fn acquire_repeatedly(
     client: Client,
     handed: Arc<AtomicU64>,
     over: Arc<AtomicBool>,

@@ -1,12 +1,15 @@
-//! Ways to a server: TLS that the system's authorities vouch for, and sockets in the file system.
+//! Connections to a server: TLS with the system's certificate authorities, and Unix sockets.
 
 use tenure_testkit::{Certificates, RedisServer, lacks};
 
 use crate::common::{Ran, Store};
 
 #[test]
-fn without_a_ca_the_authorities_of_the_system_are_trusted() {
-    if lacks("redis-server", "without_a_ca_the_authorities_of_the_system_are_trusted") {
+fn without_a_ca_option_the_certificate_authorities_of_the_system_are_trusted() {
+    if lacks(
+        "redis-server",
+        "without_a_ca_option_the_certificate_authorities_of_the_system_are_trusted",
+    ) {
         return;
     }
     let (files, others) = (Certificates::make().unwrap(), Certificates::make().unwrap());
@@ -23,7 +26,7 @@ fn without_a_ca_the_authorities_of_the_system_are_trusted() {
     let run = |authorities: std::path::PathBuf| {
         let url = format!("rediss://localhost:{port}");
         let mut command = store.tenure(&["--store", &url, "run", "a", "--", "echo", "held"]);
-        // Names the system's authorities, as for OpenSSL.
+        // Replaces the system's certificate authorities, as for OpenSSL.
         command.env("SSL_CERT_FILE", authorities).env_remove("SSL_CERT_DIR");
         Ran::from(command.output().unwrap())
     };
@@ -33,8 +36,8 @@ fn without_a_ca_the_authorities_of_the_system_are_trusted() {
 }
 
 #[test]
-fn a_server_is_reached_by_its_socket() {
-    if lacks("redis-server", "a_server_is_reached_by_its_socket") {
+fn a_server_is_reached_through_its_unix_socket() {
+    if lacks("redis-server", "a_server_is_reached_through_its_unix_socket") {
         return;
     }
     let store = Store::new();
@@ -43,8 +46,8 @@ fn a_server_is_reached_by_its_socket() {
     let url = format!("redis+unix://{}?db=3", socket.to_str().unwrap().replace(' ', "%20"));
     let script = "tenure=$0; \"$tenure\" status a && \"$tenure\" run b -- echo held";
     let words = ["--store", &url, "run", "a", "--", "sh", "-c", script];
-    let said = store.run(&[&words[..], &[env!("CARGO_BIN_EXE_tenure")]].concat()).ok();
-    assert!(said.ends_with("held\n"), "{said}");
+    let printed = store.run(&[&words[..], &[env!("CARGO_BIN_EXE_tenure")]].concat()).ok();
+    assert!(printed.ends_with("held\n"), "{printed}");
     let missing = ["--store", "redis+unix:///nowhere.sock", "status", "a"];
     let missing = store.run(&missing).failed(69);
     assert!(missing.contains("/nowhere.sock"), "{missing}");

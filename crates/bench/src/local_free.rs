@@ -1,4 +1,4 @@
-//! A free lock, one process: acquire and release against a pair of `flock` system calls.
+//! local: acquiring and releasing a free lock in one process, compared with two `flock` system calls.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ const ROUNDS: usize = 15;
 const PAIRS: u32 = 20_000;
 
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
-    let folder = tempfile::tempdir()?;
-    let file = File::create(folder.path().join("flock"))?;
+    let directory = tempfile::tempdir()?;
+    let file = File::create(directory.path().join("flock"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = Client::new(Arc::new(LocalStore::open(folder.path().join("store"))?))?;
+        let client = Client::new(Arc::new(LocalStore::open(directory.path().join("store"))?))?;
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             ours.push(locks(&client).await?);

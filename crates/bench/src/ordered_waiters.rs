@@ -1,4 +1,4 @@
-//! etcd and ZooKeeper: what it costs the server that many wait for one lock.
+//! etcd and ZooKeeper: the server's CPU time for many waiters on one lock.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,17 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::redis::runtime;
-use crate::redis_many::cpu_of;
+use crate::machine::cpu_of;
+use crate::machine::runtime;
 use crate::table::Row;
 
 const MANY: usize = 1_000;
 const FEW: usize = 10;
 const ROUNDS: usize = 3;
 
-/// How long the waiters are left alone before they are counted, and while they are idle.
+/// How long the waiters have to join the queue.
 const ARRIVAL: Duration = Duration::from_secs(3);
+/// How long the server is observed while the waiters are idle.
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) fn etcd() -> Outcome<Vec<Row>> {
@@ -39,7 +40,7 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
     for round in 0..=ROUNDS {
         let one = runtime.block_on(arrive(client, pid, 1, MANY))?;
         let several = runtime.block_on(arrive(client, pid, MANY / FEW, FEW))?;
-        // A server that has just started is slow at first.
+        // The first round warms up the server.
         if round > 0 {
             many.push(one);
             few.push(several);
@@ -50,15 +51,15 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
         times[times.len() / 2].as_secs_f64() * 1e6 / MANY as f64
     };
     let arrivals = Row {
-        what: format!("{store}: the server's CPU for each of 1,000 that arrive on one lock"),
+        what: format!("{store}: server CPU per arriving waiter, 1,000 on one lock"),
         ours: micros(many),
-        against: "for each of 10, on 100 locks".into(),
+        against: "10 on each of 100 locks".into(),
         theirs: micros(few),
         unit: "us",
         bound: Some(1.3),
     };
     let idle = Row {
-        what: format!("{store}: 1,000 idle waiters for a permit, the server's CPU"),
+        what: format!("{store}: server CPU for 1,000 idle waiters for a permit"),
         ours: runtime.block_on(idle(client, pid))?,
         against: "a hundredth of a core".into(),
         theirs: 1.0,
@@ -68,7 +69,7 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
     Ok(vec![arrivals, idle])
 }
 
-/// The CPU that the server takes until so many wait for each of so many locks.
+/// The CPU time that the server takes until `waiters` tasks wait for each of `locks` locks.
 async fn arrive(client: &Client, pid: u32, locks: usize, waiters: usize) -> Outcome<Duration> {
     let name = |lock: usize| format!("arrivals-{lock}");
     let mut holders = Vec::new();
@@ -89,20 +90,20 @@ async fn arrive(client: &Client, pid: u32, locks: usize, waiters: usize) -> Outc
     for lock in 0..locks {
         let came = client.inspect(&name(lock)).await?.waiters.len();
         if came != waiters {
-            return Err(format!("{came} of {waiters} came in time").into());
+            return Err(format!("only {came} of {waiters} waiters arrived in time").into());
         }
     }
     for holder in holders {
         holder.release().await?;
     }
-    while let Some(served) = waiting.join_next().await {
-        served??;
+    while let Some(released) = waiting.join_next().await {
+        released??;
     }
     Ok(used)
 }
 
-/// The share of a core that the server uses while a thousand wait for permits, beyond what it uses
-/// without them.
+/// The share of a core, in per cent, that 1,000 waiters for permits cost the server while they are
+/// idle.
 async fn idle(client: &Client, pid: u32) -> Outcome<f64> {
     let options = Options::new().ttl(Duration::from_secs(30));
     let semaphore = client.semaphore("idle", 3)?.with(options);
@@ -110,28 +111,28 @@ async fn idle(client: &Client, pid: u32) -> Outcome<f64> {
     for _ in 0..3 {
         holders.push(semaphore.acquire().await?);
     }
-    let alone = share(pid).await?;
+    let without = cpu_share(pid).await?;
     let mut waiting = JoinSet::new();
     for _ in 0..MANY {
         let semaphore = semaphore.clone();
         waiting.spawn(async move { semaphore.acquire().await?.release().await });
     }
     tokio::time::sleep(ARRIVAL).await;
-    let crowded = share(pid).await?;
+    let with_waiters = cpu_share(pid).await?;
     let came = client.inspect("idle").await?.waiters.len();
     if came != MANY {
-        return Err(format!("{came} of {MANY} wait").into());
+        return Err(format!("only {came} of {MANY} waiters arrived in time").into());
     }
     for holder in holders {
         holder.release().await?;
     }
-    while let Some(served) = waiting.join_next().await {
-        served??;
+    while let Some(released) = waiting.join_next().await {
+        released??;
     }
-    Ok((crowded - alone).max(0.0))
+    Ok((with_waiters - without).max(0.0))
 }
 
-async fn share(pid: u32) -> Outcome<f64> {
+async fn cpu_share(pid: u32) -> Outcome<f64> {
     let (start, before) = (Instant::now(), cpu_of(pid)?);
     tokio::time::sleep(IDLE).await;
     Ok((cpu_of(pid)? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)

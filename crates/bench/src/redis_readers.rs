@@ -1,4 +1,5 @@
-//! A crowd of readers behind a writer on Redis: what their admission costs everybody else.
+//! Redis: 10,000 readers wait behind a writer. Measures how long their admission delays the calls of
+//! other clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,40 +9,41 @@ use tenure_testkit::RedisServer;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::handoff::stay_on;
+use crate::machine::pin_to_core;
+use crate::machine::runtime;
 use crate::peer::Peer;
-use crate::redis::{Bare, connect, runtime};
+use crate::redis_wire::{Bare, connect};
 use crate::table::Row;
 
 const READERS: usize = 10_000;
 const PROCESSES: usize = 4;
-const LOCK: &str = "crowd";
+const LOCK: &str = "readers";
 
-/// The longest that another call may wait.
+/// The longest acceptable delay of another client's call.
 const LIMIT: Duration = Duration::from_millis(10);
 
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
-    stay_on(0)?;
+    pin_to_core(0)?;
     let server = RedisServer::start(&[])?;
-    stay_on(1)?;
+    pin_to_core(1)?;
     let runtime = runtime(1)?;
     let client = connect(&runtime, server.port(), true)?;
     let writer = runtime.block_on(client.rw_lock(LOCK)?.write())?;
     let mut peers = Vec::new();
     for _ in 0..PROCESSES {
-        let mut peer = Peer::start("redis-crowd", server.port().to_string())?;
-        peer.order(&(READERS / PROCESSES).to_string())?;
+        let mut peer = Peer::start("redis-readers", server.port().to_string())?;
+        peer.send(&(READERS / PROCESSES).to_string())?;
         peers.push(peer);
     }
-    let line = format!("tenure:{{tenure:{LOCK}}}:line");
+    let queue = format!("tenure:{{tenure:{LOCK}}}:line");
     let start = Instant::now();
-    while server.command(&["ZCARD", &line])? != READERS.to_string() {
+    while server.command(&["ZCARD", &queue])? != READERS.to_string() {
         if start.elapsed() > Duration::from_secs(60) {
-            return Err("the readers do not get in line".into());
+            return Err("the readers do not join the queue".into());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Whatever takes a millisecond is written down.
+    // Logs every command that takes a millisecond or longer.
     server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"])?;
     server.command(&["SLOWLOG", "RESET"])?;
     let over = Arc::new(AtomicBool::new(false));
@@ -56,25 +58,25 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     }
     let admitted = released.elapsed();
     over.store(true, Ordering::SeqCst);
-    let waited = other.join().map_err(|_| "the other client broke")??;
+    let waited = other.join().map_err(|_| "the thread of the other client panicked")??;
     let information = |what: &str, time| {
         let what = format!("redis: {READERS} readers behind a writer: {what}");
         Row::of_times(what, time, "the limit", LIMIT, None)
     };
     let mut rows = vec![
-        information("until all hold", admitted),
-        information("the longest command in the server", slowest(&server)?),
+        information("time until all hold", admitted),
+        information("longest command in the server", slowest(&server)?),
     ];
-    let mut longest = information("the longest that another call waits", waited);
+    let mut longest = information("longest delay of another client's call", waited);
     longest.bound = Some(1.0);
     rows.push(longest);
     Ok(rows)
 }
 
-/// How long the slowest of another client's calls took. It is on the server's core, where only the
-/// server is in its way.
+/// The time of the slowest call of another client. It runs on the server's core, where it competes
+/// only with the server.
 fn other_calls(port: u16, over: &AtomicBool) -> Outcome<Duration> {
-    stay_on(0)?;
+    pin_to_core(0)?;
     let mut bare = Bare::connect(port)?;
     let mut longest = Duration::ZERO;
     while !over.load(Ordering::SeqCst) {
@@ -89,7 +91,7 @@ fn other_calls(port: u16, over: &AtomicBool) -> Outcome<Duration> {
 /// The time of the slowest command, or a millisecond if none was slower.
 fn slowest(server: &RedisServer) -> Outcome<Duration> {
     let log = server.command(&["SLOWLOG", "GET", "128"])?;
-    // Each entry begins with its number, the time of day and the microseconds it took.
+    // Each entry begins with its number, its time of day and its duration in microseconds.
     let lines: Vec<&str> = log.lines().collect();
     let times = lines.windows(4).filter_map(|lines| {
         let numbers = lines[..3].iter().map(|line| line.parse::<u64>());
@@ -99,14 +101,14 @@ fn slowest(server: &RedisServer) -> Outcome<Duration> {
     Ok(Duration::from_micros(times.max().unwrap_or(1000)))
 }
 
-/// A process full of readers, `<how many>`: says when all of them hold.
-pub(crate) fn serve(port: &str) -> Outcome<()> {
+/// The peer: reads a number of readers, starts them, and prints a line when all of them hold.
+pub(crate) fn run_peer(port: &str) -> Outcome<()> {
     let runtime = runtime(1)?;
     let client = connect(&runtime, port.parse()?, true)?;
-    let mut order = String::new();
-    std::io::stdin().read_line(&mut order)?;
+    let mut request = String::new();
+    std::io::stdin().read_line(&mut request)?;
     let mut tasks = JoinSet::new();
-    for _ in 0..order.trim_end().parse::<usize>()? {
+    for _ in 0..request.trim_end().parse::<usize>()? {
         let lock = client.rw_lock(LOCK)?;
         tasks.spawn_on(async move { lock.read().await }, runtime.handle());
     }
@@ -115,7 +117,7 @@ pub(crate) fn serve(port: &str) -> Outcome<()> {
         guards.push(guard??);
     }
     println!("{}", guards.len());
-    // They hold until they are told to end.
-    std::io::stdin().read_line(&mut order)?;
+    // The readers hold the lock until the input ends.
+    std::io::stdin().read_line(&mut request)?;
     std::process::exit(0);
 }

@@ -1,5 +1,5 @@
-//! Many tasks at once on Redis, client and server each on a core of its own: against another client,
-//! and against what the server can do.
+//! Redis: many concurrent tasks, with client and server each on a core of its own, compared with
+//! another client and with the limit of the server.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,20 +12,21 @@ use tenure_testkit::{RedisServer, VALKEY_9};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::handoff::stay_on;
-use crate::redis::{connect, recorded_pair, runtime};
+use crate::machine::pin_to_core;
+use crate::machine::{cpu_of, runtime};
+use crate::redis_wire::{connect, recorded_pair};
 use crate::table::{Row, median};
 
 const ROUNDS: usize = 7;
 const TASKS: usize = 1_024;
-/// In each round, by all tasks together.
+/// Acquisitions in each round, by all tasks together.
 const PAIRS: u32 = 51_200;
 const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
-    stay_on(0)?;
+    pin_to_core(0)?;
     let server = RedisServer::start(&[])?;
-    stay_on(1)?;
+    pin_to_core(1)?;
     let runtime = runtime(1)?;
     let mut rows = Vec::new();
     for tasks in [16, 64, 256, TASKS] {
@@ -36,29 +37,29 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a server that compares and deletes by itself spends on a pair.
+/// The CPU time for an acquire and release on a server that has a compare-and-delete command.
 fn on_valkey(runtime: &Runtime) -> Outcome<Vec<Row>> {
     if VALKEY_9.is_missing("the CPU of Valkey 9") {
         return Ok(Vec::new());
     }
-    stay_on(0)?;
+    pin_to_core(0)?;
     let server = RedisServer::start_other(&VALKEY_9, &[])?;
-    stay_on(1)?;
+    pin_to_core(1)?;
     let raw = pipeline(&recorded_pair(&server, runtime, false)?);
     let unfenced = connect(runtime, server.port(), false)?;
     let fenced = connect(runtime, server.port(), true)?;
     let mut times: [Vec<Duration>; 3] = Default::default();
     for _ in 0..ROUNDS {
         times[0].push(on_server(&server, || ours(runtime, &unfenced, TASKS))?.1);
-        times[1].push(on_server(&server, || ceiling(&server, &raw))?.1);
+        times[1].push(on_server(&server, || pipelined(&server, &raw))?.1);
         times[2].push(on_server(&server, || ours(runtime, &fenced, TASKS))?.1);
     }
     let [unfenced, bare, fenced] = times.map(median);
     let row = |what, ours| {
-        let what = format!("valkey 9: 1,024 tasks, {what}, the server's CPU per pair");
+        let what = format!("valkey 9: 1,024 tasks, {what}, server CPU per acquire + release");
         Row::of_times(what, ours, "bare SET NX PX + DELIFEQ", bare, Some(1.3))
     };
-    // A token is made by a script, and a script that does nothing costs more than both commands.
+    // A token needs a script, and even an empty script costs more than both commands.
     Ok(vec![row("unfenced", unfenced), row("fenced", fenced)])
 }
 
@@ -77,8 +78,8 @@ fn against_rslock(server: &RedisServer, runtime: &Runtime, tasks: usize) -> Outc
         let what = format!("redis: {tasks} tasks, {what}, time per acquire + release");
         Row::of_times(what, time, "rslock, as many tasks", other, bound)
     };
-    // With a token, the server is the limit from about 64 tasks on: the script that makes it costs more
-    // than all that rslock has the server do.
+    // With tokens, the server is the limit from about 64 tasks on: the script costs the server more
+    // than all commands of rslock.
     let fenced_bound = (tasks <= 64).then_some(1.0 / 0.85);
     Ok([row("unfenced", unfenced, Some(1.0)), row("fenced", fenced, fenced_bound)])
 }
@@ -88,13 +89,13 @@ fn against_the_server(server: &RedisServer, runtime: &Runtime) -> Outcome<Vec<Ro
     let fenced = connect(runtime, server.port(), true)?;
     let raw = pipeline(&recorded_pair(server, runtime, false)?);
     let (mut times, mut limits) = (Vec::new(), Vec::new());
-    let (mut cheap, mut dear) = (Vec::new(), Vec::new());
+    let (mut unfenced_cpu, mut fenced_cpu) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let (time, cpu) = on_server(server, || ours(runtime, &unfenced, TASKS))?;
         times.push(time);
-        cheap.push(cpu);
-        limits.push(on_server(server, || ceiling(server, &raw))?.0);
-        dear.push(on_server(server, || ours(runtime, &fenced, TASKS))?.1);
+        unfenced_cpu.push(cpu);
+        limits.push(on_server(server, || pipelined(server, &raw))?.0);
+        fenced_cpu.push(on_server(server, || ours(runtime, &fenced, TASKS))?.1);
     }
     Ok(vec![
         Row::of_times(
@@ -105,23 +106,23 @@ fn against_the_server(server: &RedisServer, runtime: &Runtime) -> Outcome<Vec<Ro
             Some(1.0 / 0.85),
         ),
         Row::of_times(
-            "redis: 1,024 tasks, fenced, the server's CPU per acquire + release",
-            median(dear),
+            "redis: 1,024 tasks, fenced, server CPU per acquire + release",
+            median(fenced_cpu),
             "the same, unfenced",
-            median(cheap),
+            median(unfenced_cpu),
             Some(1.8),
         ),
     ])
 }
 
-/// The time of each pair.
+/// The time per acquire and release.
 fn timed(work: impl FnOnce() -> Outcome<()>) -> Outcome<Duration> {
     let start = Instant::now();
     work()?;
     Ok(start.elapsed() / PAIRS)
 }
 
-/// Time and the server's CPU time for each pair.
+/// The time and the server's CPU time per acquire and release.
 pub(crate) fn on_server(
     server: &RedisServer,
     work: impl FnOnce() -> Outcome<()>,
@@ -129,18 +130,6 @@ pub(crate) fn on_server(
     let before = cpu_of(server.pid())?;
     let time = timed(work)?;
     Ok((time, (cpu_of(server.pid())? - before) / PAIRS))
-}
-
-/// The CPU time that a process has used.
-pub(crate) fn cpu_of(pid: u32) -> Outcome<Duration> {
-    // The first number counts nanoseconds on a core.
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    let mut nanos = 0;
-    for thread in threads {
-        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        nanos += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(nanos))
 }
 
 fn each(tasks: usize) -> usize {
@@ -186,7 +175,7 @@ fn theirs(runtime: &Runtime, manager: &Arc<LockManager>, count: usize) -> Outcom
     })
 }
 
-/// The recorded commands for as many names as there are tasks: names as long as the recorded one.
+/// The recorded commands, once per task with a name of its own, as long as the recorded one.
 pub(crate) fn pipeline(pair: &[Vec<u8>; 2]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for task in 0..TASKS {
@@ -198,8 +187,8 @@ pub(crate) fn pipeline(pair: &[Vec<u8>; 2]) -> Vec<u8> {
     bytes
 }
 
-/// One thread writes as fast as the server takes it, another reads.
-pub(crate) fn ceiling(server: &RedisServer, commands: &[u8]) -> Outcome<()> {
+/// Sends pipelined commands as fast as the server accepts them.
+pub(crate) fn pipelined(server: &RedisServer, commands: &[u8]) -> Outcome<()> {
     let mut writer = TcpStream::connect(("127.0.0.1", server.port()))?;
     writer.set_nodelay(true)?;
     let mut reader = writer.try_clone()?;
@@ -221,7 +210,7 @@ pub(crate) fn ceiling(server: &RedisServer, commands: &[u8]) -> Outcome<()> {
         for _ in 0..each(TASKS) {
             writer.write_all(commands)?;
         }
-        reading.join().map_err(|_| "the reader broke")??;
+        reading.join().map_err(|_| "the reading thread panicked")??;
         Ok(())
     })
 }
