@@ -50,8 +50,8 @@ mod zookeeper;
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
 pub use tenure_core::{
-    Chaos, Client, Effect, Error, ErrorKind, Faults, Fence, Finding, Guard, Holder, LockName,
-    LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId, Result, RwLock, Semaphore,
-    Severity, Token, Validity, Waiter, store,
+    Cell, CellValue, Chaos, Client, Counter, Effect, Error, ErrorKind, Faults, Fence, Finding,
+    Guard, Holder, LockName, LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId,
+    Result, RwLock, Semaphore, Severity, Token, Updated, Validity, Waiter, store,
 };
 pub use url::StoreUrl;
