@@ -14,7 +14,7 @@ pub(crate) async fn execute(store: &str, output: &Output) -> Outcome {
 }
 
 async fn diagnose(connection: &Connection, output: &Output) -> Outcome {
-    let mut findings = connection.diagnose().await?;
+    let mut findings = connection.client.diagnose().await?;
     findings.sort_by_key(|finding| Reverse(finding.severity));
     let written = findings.iter().try_for_each(|finding| write_finding(finding, output));
     let worst = findings.first().map(|finding| finding.severity);

@@ -153,7 +153,6 @@ mod tests {
             (ErrorKind::Full, 69),
             (ErrorKind::Damaged, 69),
             (ErrorKind::Internal, 70),
-            (ErrorKind::Cancelled, 70),
         ] {
             assert_eq!(code(kind), expected, "{kind:?}");
         }

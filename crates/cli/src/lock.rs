@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Guard, LockName, LossReason, Options, OwnerId, Result, Token};
+use tenure::{
+    Error, ErrorKind, Guard, LockName, LossReason, Options, OwnerId, Result, Token, Wait,
+};
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure};
@@ -50,27 +52,18 @@ async fn acquire_guard(
     options: Options,
 ) -> Result<Guard> {
     let (client, name) = (&connection.client, lock.name.as_str());
+    let wait = match (lock.no_wait, lock.wait) {
+        (true, _) => Wait::NoWait,
+        (false, Some(limit)) => Wait::AtMost(limit),
+        (false, None) => Wait::Forever,
+    };
     if let Some(permits) = lock.permits {
-        let semaphore = client.semaphore(name, permits)?.taking(lock.take).with(options);
-        return match (lock.no_wait, lock.wait) {
-            (true, _) => semaphore.try_acquire().await,
-            (false, Some(limit)) => semaphore.acquire_within(limit).await,
-            (false, None) => semaphore.acquire().await,
-        };
-    }
-    if lock.shared {
-        let rw_lock = client.rw_lock(name)?.with(options);
-        return match (lock.no_wait, lock.wait) {
-            (true, _) => rw_lock.try_read().await,
-            (false, Some(limit)) => rw_lock.read_within(limit).await,
-            (false, None) => rw_lock.read().await,
-        };
-    }
-    let mutex = client.mutex(name)?.with(options);
-    match (lock.no_wait, lock.wait) {
-        (true, _) => mutex.try_acquire().await,
-        (false, Some(limit)) => mutex.acquire_within(limit).await,
-        (false, None) => mutex.acquire().await,
+        let semaphore = client.semaphore(name, permits)?.with(options);
+        semaphore.acquire_many_with(lock.take, wait).await
+    } else if lock.shared {
+        client.rw_lock(name)?.with(options).read_with(wait).await.map(Guard::from)
+    } else {
+        client.mutex(name)?.with(options).acquire_with(wait).await
     }
 }
 

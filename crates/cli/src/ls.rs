@@ -13,7 +13,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) 
 }
 
 async fn list(connection: &Connection, arguments: &args::Ls, output: &Output) -> Outcome {
-    let states = connection.states(&arguments.prefix).await?;
+    let states = connection.client.inspect_all(&arguments.prefix).await?;
     let written = match output.is_json() {
         true => states.iter().try_for_each(|state| output.object(&StateObject::from(state))),
         false => {

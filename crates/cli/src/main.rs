@@ -7,7 +7,6 @@
 
 mod args;
 mod background;
-mod changes;
 mod child;
 mod completions;
 mod connection;

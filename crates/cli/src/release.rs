@@ -1,10 +1,7 @@
 //! `tenure release`: releases a lock on behalf of its owner, or evicts its holders.
 
-use std::time::Duration;
-
 use serde::Serialize;
-use tenure::store::{Claim, Eviction, Released};
-use tenure::{LockName, Mode, OwnerId, Result};
+use tenure::{LockName, OwnerId};
 
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
@@ -27,45 +24,28 @@ async fn release(
     owner: OwnerId,
     output: &Output,
 ) -> Outcome {
-    let released = release_for(connection, name.clone(), owner).await?;
+    let released = connection.client.release(name.as_str(), owner).await?;
     let id = owner.to_string();
-    let object =
-        |released| ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
-    let (code, written) = match released {
-        Released::Released => {
-            (exit::OK, output.say(&object(true), format_args!("released {name}")))
-        }
-        Released::NotHeld => {
+    let object = ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
+    let (code, text) = match released {
+        true => (exit::OK, format!("released {name}")),
+        false => {
             let text = format!(
                 "{name} is not held by this owner; if it was waiting, it has left the queue"
             );
-            (exit::NOTHING_DONE, output.say(&object(false), text))
+            (exit::NOTHING_DONE, text)
         }
     };
-    output::exit_code(written, code)
-}
-
-/// Releases a lock on behalf of its owner.
-pub(crate) async fn release_for(
-    connection: &Connection,
-    name: LockName,
-    owner: OwnerId,
-) -> Result<Released> {
-    // A release uses only the name and the owner of the claim.
-    let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(30)).with_owner(owner);
-    connection.within("release", connection.client.store().release(&claim)).await
+    output::exit_code(output.say(&object, text), code)
 }
 
 /// Evicts each current holder; owners that acquire the lock afterwards keep it.
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
-    let store = connection.client.store();
     // All evictions come before the output, which may fail.
     let mut evicted = Vec::new();
     for holder in &state.holders {
-        let eviction = Eviction::new(name.clone(), &holder.owner, reason);
-        let outcome = connection.within("evict", store.evict(&eviction)).await;
-        if outcome.map_err(|error| error.about(name))? == Released::Released {
+        if connection.client.evict(name.as_str(), &holder.owner, reason).await? {
             evicted.push(holder);
         }
     }

@@ -14,7 +14,6 @@ use crate::exit::{self, Failure};
 use crate::lock::{self, Held};
 use crate::loss_schedule::{LossSchedule, Step};
 use crate::output::complain;
-use crate::release::release_for;
 use crate::signals::{Signals, TERMINATION};
 
 /// How a command ended.
@@ -250,7 +249,7 @@ impl<'a> LossHandler<'a> {
 /// Releases a lock while its command continues.
 async fn release_early(connection: &Connection, guard: &Held) {
     if let Held::Own(guard) = guard
-        && let Err(error) = release_for(connection, guard.name().clone(), guard.owner()).await
+        && let Err(error) = connection.client.release(guard.name().as_str(), guard.owner()).await
     {
         complain(&format!("{}; it becomes free when its TTL has passed", exit::line(&error)));
     }

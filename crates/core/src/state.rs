@@ -7,6 +7,7 @@ use crate::{LockName, Mode, Token};
 /// A snapshot of one lock: its holders and its queue of waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockState {
     /// The lock.
     pub name: LockName,
@@ -36,6 +37,7 @@ impl LockState {
 /// A claim that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Holder {
     /// The owner id, as the store spells it: 32 hexadecimal digits for a claim of tenure.
     pub owner: String,
@@ -76,6 +78,7 @@ impl Holder {
 /// A claim that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Waiter {
     /// The owner id, as the store spells it.
     pub owner: String,

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use crate::{Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token};
 
-pub use crate::background::Background;
+pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
 pub use crate::cells::contract::{
     Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped,
@@ -85,12 +85,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults of the store.
     async fn release(&self, claim: &Claim) -> Result<Released>;
 
-    /// Tells this listener, from now on, of holds that end before their time: taken by force, or by
-    /// the end of what they hang on. It is kept until it [is closed](LossListener::is_closed).
+    /// Notifies `listener`, from now on, when a hold ends early: evicted, or with the end of its session.
+    /// The store keeps the listener until it [is closed](LossListener::is_closed).
     ///
-    /// Only what is certain is told: the guard is lost by it, at once and for good. What is not told,
-    /// or not heard, is found by the next renewal. To tell twice, or of what nobody holds, does no
-    /// harm. A release, and a term that ends unrenewed, are no news.
+    /// The store reports only what is certain, because the guard is lost at once and for good. A loss that
+    /// is not reported is found by the next renewal. A second report of the same loss, or one of a hold
+    /// that no client has, does no harm. Releases, and terms that end without a renewal, are not reported.
     fn subscribe_losses(&self, listener: LossListener) {
         drop(listener);
     }

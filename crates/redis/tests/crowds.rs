@@ -33,7 +33,7 @@ async fn read(
     let before = length(server);
     for _ in 0..readers {
         let lock = client.rw_lock(LOCK).unwrap().with(options.clone());
-        tasks.spawn(async move { lock.read().await.unwrap() });
+        tasks.spawn(async move { Guard::from(lock.read().await.unwrap()) });
     }
     let all = || async { length(server) == before + readers };
     assert!(eventually(2 * GENEROUS, all).await, "only {} wait", length(server));

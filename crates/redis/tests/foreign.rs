@@ -70,7 +70,7 @@ async fn whichever_way_we_hold_a_foreign_client_is_kept_out() {
         let held: [Guard; 3] = [
             client.mutex("a").unwrap().acquire().await.unwrap(),
             // The others get their turn in the loop below.
-            client.rw_lock("b").unwrap().read().await.unwrap(),
+            client.rw_lock("b").unwrap().read().await.unwrap().into(),
             client.semaphore("c", 2).unwrap().acquire().await.unwrap(),
         ];
         assert!(!set_if_absent(&server, "theirs"));

@@ -50,8 +50,10 @@ mod zookeeper;
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
 pub use tenure_core::{
-    Cell, CellValue, Chaos, Client, Counter, Effect, Error, ErrorKind, Faults, Fence, Finding,
-    Guard, Holder, LockName, LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId,
-    Result, RwLock, Semaphore, Severity, Token, Updated, Validity, Waiter, store,
+    Cell, CellValue, Change, ChangeKind, ChangedClaim, Chaos, Client, Counter, Effect, Error,
+    ErrorKind, Faults, Fence, FencedGuard, FencedMutex, Finding, Guard, Holder, LockName,
+    LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock,
+    Semaphore, Severity, Token, Updated, Validity, Wait, Waiter, Watch, WatchEvent, WriteGuard,
+    store,
 };
 pub use url::StoreUrl;

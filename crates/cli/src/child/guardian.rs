@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
-use tenure::{Guard, LockName, OwnerId, StoreUrl};
+use tenure::{Guard, OwnerId, StoreUrl};
 
 use super::{GROUP_POLL_INTERVAL, system};
 use crate::connection::Connection;
 use crate::exit::Failure;
 use crate::output::complain;
-use crate::{process, release};
+use crate::process;
 
 /// The hidden first argument.
 const ARGUMENT: &str = "__guardian";
@@ -223,9 +223,9 @@ impl PendingRelease {
     }
 
     async fn try_release(&self) -> Result<(), Failure> {
-        let (name, owner) = (LockName::new(&self.lock)?, self.owner.parse::<OwnerId>()?);
+        let owner = self.owner.parse::<OwnerId>()?;
         let connection = Connection::open(&self.store).await?;
-        let released = release::release_for(&connection, name, owner).await;
+        let released = connection.client.release(&self.lock, owner).await;
         connection.client.close().await;
         released?;
         Ok(())

@@ -163,10 +163,10 @@ fn acquire(
         let mode: Vec<&str> = mode.iter().map(String::as_str).collect();
         match mode[..] {
             [] => client.mutex(&name)?.with(options).acquire().await,
-            ["shared"] => client.rw_lock(&name)?.with(options).read().await,
+            ["shared"] => client.rw_lock(&name)?.with(options).read().await.map(Guard::from),
             ["permits", take, of] => {
                 let semaphore = client.semaphore(&name, of.parse().unwrap())?.with(options);
-                semaphore.taking(take.parse().unwrap()).acquire().await
+                semaphore.acquire_many(take.parse().unwrap()).await
             }
             _ => panic!("unknown mode {mode:?}"),
         }

@@ -75,8 +75,8 @@ pub async fn invalid_permit_counts_are_refused(fixture: &dyn Fixture) {
     }
     for (take, of) in [(0, 3), (4, 3), (1, 0), (0, 0), (u32::MAX, 1)] {
         let semaphore = client.semaphore(name.as_str(), of);
-        let refused = match semaphore.map(|semaphore| semaphore.taking(take).with(long())) {
-            Ok(semaphore) => semaphore.try_acquire().await.unwrap_err(),
+        let refused = match semaphore.map(|semaphore| semaphore.with(long())) {
+            Ok(semaphore) => semaphore.try_acquire_many(take).await.unwrap_err(),
             Err(refused) => refused,
         };
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{take} of {of}: {refused}");
@@ -105,7 +105,7 @@ pub async fn no_more_permits_are_held_than_exist_under_load(fixture: &dyn Fixtur
     for _ in 0..2 {
         let client = client(fixture).await;
         for take in [1, 1, 2, 3] {
-            let semaphore = client.semaphore(name.as_str(), 4).unwrap().taking(take).with(long());
+            let semaphore = client.semaphore(name.as_str(), 4).unwrap().with(long());
             tasks.spawn(acquire_repeatedly(semaphore, take, Arc::clone(&held)));
         }
     }
@@ -114,7 +114,7 @@ pub async fn no_more_permits_are_held_than_exist_under_load(fixture: &dyn Fixtur
 
 async fn acquire_repeatedly(semaphore: Semaphore, take: u32, held: Arc<AtomicU32>) {
     for _ in 0..8 {
-        let guard = semaphore.acquire().await.unwrap();
+        let guard = semaphore.acquire_many(take).await.unwrap();
         let before = held.fetch_add(take, Ordering::SeqCst);
         assert!(before + take <= 4, "{} of 4 permits are held", before + take);
         tokio::task::yield_now().await;

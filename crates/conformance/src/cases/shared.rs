@@ -112,7 +112,10 @@ pub async fn readers_and_writers_exclude_each_other_under_load(fixture: &dyn Fix
 async fn acquire_repeatedly(lock: RwLock, writes: bool, inside: Arc<AtomicI64>) {
     const WRITING: i64 = -1_000;
     for _ in 0..8 {
-        let guard = if writes { lock.write().await } else { lock.read().await }.unwrap();
+        let guard = match writes {
+            true => lock.write().await.unwrap().into(),
+            false => lock.read().await.unwrap().into(),
+        };
         let step = if writes { WRITING } else { 1 };
         let before = inside.fetch_add(step, Ordering::SeqCst);
         assert!(if writes { before == 0 } else { before >= 0 }, "holders before: {before}");

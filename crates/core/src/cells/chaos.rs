@@ -19,26 +19,26 @@ impl Cells for Chaos {
 
     async fn time(&self) -> Result<Duration> {
         let cells = self.inner().cells()?;
-        self.trouble(|| cells.time()).await
+        self.call(|| cells.time()).await
     }
 
     async fn read(&self, key: &CellKey) -> Result<Option<Stored>> {
         let cells = self.inner().cells()?;
-        self.trouble(|| cells.read(key)).await
+        self.call(|| cells.read(key)).await
     }
 
     async fn swap(&self, key: &CellKey, swap: &Swap) -> Result<Swapped> {
         let cells = self.inner().cells()?;
-        self.trouble(|| cells.swap(key, swap)).await
+        self.call(|| cells.swap(key, swap)).await
     }
 
     async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
         let cells = self.inner().cells()?;
-        self.trouble(|| cells.add(key, add)).await
+        self.call(|| cells.add(key, add)).await
     }
 
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {
         let cells = self.inner().cells()?;
-        self.silence(cells.changed(key, seen)).await
+        self.message(cells.changed(key, seen)).await
     }
 }

@@ -26,5 +26,5 @@ mod value;
 pub use cell::{Cell, Updated};
 pub use counter::Counter;
 pub use value::CellValue;
-#[cfg(feature = "serde")]
+#[cfg(feature = "json")]
 pub use value::Json;

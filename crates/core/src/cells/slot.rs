@@ -69,7 +69,7 @@ impl Slot {
             match self.inner.call(self.key.space.read(), cells.read(&self.key)).await {
                 Ok(stored) => return self.open(stored),
                 Err(error) => {
-                    let error = error.of_a_look().about(&self.key.name);
+                    let error = error.without_effect().about(&self.key.name);
                     outage.pause(error, sent).await?;
                 }
             }

@@ -4,7 +4,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// A value that can be kept in a [`Cell`](crate::Cell).
 ///
-/// Bytes, text and 64-bit integers are; with the feature `serde`, so is everything that
+/// Bytes, text and 64-bit integers are; with the feature `json`, so is everything that
 /// `Json` can wrap.
 pub trait CellValue: Sized {
     /// The bytes to be stored.
@@ -73,11 +73,11 @@ integer!(u64, i64);
 /// assert_eq!(Json::<Vec<u8>>::from_bytes(&bytes)?.0, [1, 2, 3]);
 /// # Ok::<(), tenure_core::Error>(())
 /// ```
-#[cfg(feature = "serde")]
+#[cfg(feature = "json")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Json<T>(pub T);
 
-#[cfg(feature = "serde")]
+#[cfg(feature = "json")]
 impl<T: serde::Serialize + serde::de::DeserializeOwned> CellValue for Json<T> {
     fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(&self.0).map_err(|error| {
