@@ -49,11 +49,12 @@ mod zookeeper;
 
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
+pub use tenure_core::{Cell, CellValue, Counter, Updated};
 pub use tenure_core::{
-    Cell, CellValue, Change, ChangeKind, ChangedClaim, Chaos, Client, Counter, Effect, Error,
-    ErrorKind, Faults, Fence, FencedGuard, FencedMutex, Finding, Guard, Holder, LockName,
-    LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock,
-    Semaphore, Severity, Token, Updated, Validity, Wait, Waiter, Watch, WatchEvent, WriteGuard,
-    store,
+    Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
+    FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
+    Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId, ReadGuard, ReentrantGuard,
+    ReentrantMutex, Result, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
+    WatchEvent, WriteGuard, store,
 };
 pub use url::StoreUrl;
