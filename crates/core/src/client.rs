@@ -8,13 +8,8 @@ use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::primitives::Lock;
 use crate::{
-<<<<<<< HEAD
-    Background, Cell, CellValue, Claim, Clock, Counter, Error, ErrorKind, Eviction, Finding,
-    LockName, LockState, Mode, Mutex, Options, Origin, OwnerId, Released, Result, RwLock,
-=======
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
     MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
->>>>>>> main
     Semaphore, Store, Watch, require_runtime,
 };
 
@@ -132,23 +127,6 @@ impl Client {
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
         Ok(Semaphore::new(self.lock(name)?, permits))
-    }
-
-    /// The value with this name, which has nothing to do with a lock of that name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`]; [`ErrorKind::Unsupported`] if the store
-    /// keeps no values.
-    pub fn cell<T: CellValue>(&self, name: &str) -> Result<Cell<T>> {
-        Cell::new(self, name)
-    }
-
-    /// The counter with this name, which has nothing to do with a lock or a cell of that name.
-    ///
-    /// # Errors
-    /// As [`cell`](Self::cell).
-    pub fn counter(&self, name: &str) -> Result<Counter> {
-        Counter::new(self, name)
     }
 
     /// The holders and waiters of one lock, as the store shows them now.

@@ -39,16 +39,8 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
         return Err(Fault::new(ErrorKind::Unsupported, why));
     }
     let wake = dir.join("wake");
-<<<<<<< HEAD
     make_shared_dir(dir, "wake", access)?;
-    // The other files are opened, and checked then.
-=======
-    if make_dir(&wake, access)? {
-        let made = File::open(&wake).map_err(|error| looked(&wake, error))?;
-        share(dir, &made, &wake)?;
-    }
     // The other files are checked when they are opened.
->>>>>>> main
     for path in [wake, dir.join("audit.log")] {
         match std::fs::symlink_metadata(&path) {
             Ok(metadata) => access.check_owner(&metadata, &path)?,
@@ -152,8 +144,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
         .map_err(|error| Fault::io("syncing", dir, error))
 }
 
-<<<<<<< HEAD
-/// Makes a directory inside the store's, for all that share it.
+/// Creates a directory inside the store's, for all that share it, unless it exists.
 pub(crate) fn make_shared_dir(dir: &Path, name: &str, access: &Access) -> Result<()> {
     let path = dir.join(name);
     if make_dir(&path, access)? {
@@ -163,10 +154,7 @@ pub(crate) fn make_shared_dir(dir: &Path, name: &str, access: &Access) -> Result
     Ok(())
 }
 
-/// Whether it is new.
-=======
 /// Creates a directory. False if it exists.
->>>>>>> main
 fn make_dir(dir: &Path, access: &Access) -> Result<bool> {
     let failed = |error| Fault::io("creating", dir, error);
     if let Some(above) = dir.parent().filter(|above| !above.exists()) {

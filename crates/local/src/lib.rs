@@ -89,15 +89,11 @@
 mod access;
 mod async_fd;
 mod audit;
-<<<<<<< HEAD
-mod cells;
-mod check;
-=======
 mod batches;
 mod byte_locks;
+mod cells;
 mod claim_index;
 mod claims;
->>>>>>> main
 mod clock;
 mod consistency;
 mod diagnose;

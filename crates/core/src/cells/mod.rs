@@ -28,3 +28,25 @@ pub use counter::Counter;
 pub use value::CellValue;
 #[cfg(feature = "json")]
 pub use value::Json;
+
+use crate::{Client, Result};
+
+impl Client {
+    /// The value with this name, which has nothing to do with a lock of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is not a
+    /// [`LockName`](crate::LockName); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the
+    /// store keeps no values.
+    pub fn cell<T: CellValue>(&self, name: &str) -> Result<Cell<T>> {
+        Cell::new(self, name)
+    }
+
+    /// The counter with this name, which has nothing to do with a lock or a cell of that name.
+    ///
+    /// # Errors
+    /// As [`cell`](Self::cell).
+    pub fn counter(&self, name: &str) -> Result<Counter> {
+        Counter::new(self, name)
+    }
+}
