@@ -67,6 +67,7 @@ mod config;
 mod diagnose;
 mod engine;
 mod enter;
+mod factory;
 mod fault;
 mod four_letter_words;
 mod keys;
@@ -82,6 +83,7 @@ mod wire;
 
 pub use config::{Access, Neighbours, ZooKeeperConfig};
 pub use engine::ZooKeeperEngine;
+pub use factory::ZooKeeperFactory;
 pub use tenure_tls::{Password, Tls};
 
 /// Locks on ZooKeeper.
