@@ -1,5 +1,5 @@
 //! One lock's holders and line, in the table: first come, first served, handed from one to the
-//! next. The same rules as `tenure_proto::Line`, over linked records.
+//! next. The same rules as `tenure_proto::LockQueue`, over linked records.
 //!
 //! Holders and waiters are two doubly linked lists, both in order of arrival, so that anybody
 //! leaves in constant time and a hand-off costs the same with 10,000 waiters as with one.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tenure_core::store::Store;
+use tenure_core::store::{Store, require_runtime};
 use tenure_core::{Client, MemoryStore, Result};
 
 use crate::StoreUrl;
 use crate::engine::Engine;
 
-/// Opens the store behind a URL and makes a client of it. Call it inside a tokio runtime.
+/// Opens the store behind a URL and makes a client of it. Call it inside a Tokio runtime: outside, it is
+/// refused as [`Invalid`](crate::ErrorKind::Invalid).
 ///
 /// # Errors
 /// [`Invalid`](crate::ErrorKind::Invalid) for a URL that is none,
@@ -39,6 +40,7 @@ pub async fn connect_to(url: &StoreUrl) -> Result<Client> {
 /// [`Unsupported`](crate::ErrorKind::Unsupported) for an engine that is not part of this build,
 /// and whatever keeps the store from being opened.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    require_runtime("open the store")?;
     match url.engine() {
         Engine::Memory => Ok(Arc::new(MemoryStore::new())),
         #[cfg(all(feature = "local", target_os = "linux"))]
@@ -70,6 +72,18 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{url}");
             let message = error.to_string();
             assert!(message.contains("this build of tenure has no"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_not_opened_outside_a_tokio_runtime() {
+        for url in ["memory:", "local:/nowhere", "redis://h", "etcd://h", "zk://h"] {
+            let opening = std::pin::pin!(connect(url));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let std::task::Poll::Ready(Err(error)) = opening.poll(&mut context) else {
+                panic!("{url} was opened");
+            };
+            assert_eq!(error.kind(), tenure_core::ErrorKind::Invalid, "{url}: {error}");
         }
     }
 
