@@ -9,8 +9,8 @@ use crate::keeper::Keeper;
 use crate::primitives::Lock;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
-    Mutex, Options, Origin, OwnerId, Released, Result, RwLock, Semaphore, Store, Watch,
-    require_runtime,
+    MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
+    Semaphore, Store, Watch, require_runtime,
 };
 
 /// How many call timeouts a list of all locks may take: stores read it page by page.
@@ -92,6 +92,24 @@ impl Client {
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn mutex(&self, name: &str) -> Result<Mutex> {
         Ok(Mutex::new(self.lock(name)?))
+    }
+
+    /// A new handle on the mutex with this name, which its holder may acquire again. Clones of the handle
+    /// are the same holder.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
+    pub fn reentrant_mutex(&self, name: &str) -> Result<ReentrantMutex> {
+        Ok(ReentrantMutex::new(self.mutex(name)?))
+    }
+
+    /// The mutexes with these names, to be held together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if a name is not a [`LockName`] or is given twice, or if there is none.
+    pub fn multi_lock<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<MultiLock> {
+        let locks: Result<Vec<Mutex>> = names.into_iter().map(|name| self.mutex(name)).collect();
+        MultiLock::of(locks?)
     }
 
     /// The read-write lock with this name.

@@ -1,5 +1,4 @@
-//! Fencing tokens on a disk that is slow or full: it is in the way of those who need a token when
-//! none is left, and of nobody else.
+//! Fencing tokens on a slow or full disk: it delays only claims that need a token when none is left.
 
 #![allow(clippy::unwrap_used)]
 
@@ -103,7 +102,7 @@ fn false_disk() -> Option<FalseSync> {
 }
 
 #[tokio::test]
-async fn a_sync_that_hangs_in_one_process_is_in_no_other_claims_way() {
+async fn a_sync_that_hangs_in_one_process_delays_no_other_claim() {
     let Some(disk) = false_disk() else { return };
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

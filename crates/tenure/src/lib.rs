@@ -52,7 +52,8 @@ pub use open::{connect, connect_to, open};
 pub use tenure_core::{
     Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
     FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
-    Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock, Semaphore, Severity, Token, Validity,
-    Wait, Waiter, Watch, WatchEvent, WriteGuard, store,
+    Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId, ReadGuard, ReentrantGuard,
+    ReentrantMutex, Result, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
+    WatchEvent, WriteGuard, store,
 };
 pub use url::StoreUrl;

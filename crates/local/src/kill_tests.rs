@@ -1,8 +1,8 @@
-//! Tests: a process killed before any store it makes to the table leaves a sound table.
+//! Tests: a process that is killed before any of its stores to the table leaves the table consistent.
 //!
-//! A [`Scene`] has one directory and four stores, which stand for four processes: the victim is
-//! killed in the middle of an operation, the rescuer is killed while it undoes what the victim
-//! left, the departed has died before, and the survivor must find everything in order.
+//! A [`Scene`] has one directory and four stores, which stand for four processes. The victim is killed
+//! during an operation, the rescuer is killed while it rolls back the victim's change, the departed has died
+//! before, and the survivor must find a consistent table.
 
 mod cases;
 mod gate;
@@ -17,22 +17,22 @@ use tenure_core::store::{Claim, ClaimOutcome, Released, Store, WaitPolicy};
 use tenure_core::{LockName, Mode};
 use tenure_proto::Occupancy;
 
-use crate::check::check;
+use crate::claim_index::OwnerRecords;
+use crate::consistency::check;
 use crate::fault::{Fault, Result};
 use crate::layout::*;
 use crate::records::{CLAIM, FREE, FREE_LINK, LOCK};
-use crate::seats::Kept;
 use crate::store::Inner;
 use crate::txn::Txn;
 use crate::{LocalStore, Setup};
 
-/// Stores until the process counts as killed, and the most words it has read in one change.
+/// After how many stores the process counts as killed, and the most words it has read in one change.
 #[derive(Debug)]
 pub(crate) struct Kill {
     left: AtomicUsize,
     fired: AtomicBool,
     most_reads: AtomicUsize,
-    /// Nothing may be done in the background.
+    /// Whether background work is off.
     is_alone: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Default for Kill {
 }
 
 impl Kill {
-    /// Called before each store: fails from the armed one on, as a killed process stores nothing.
+    /// Called before each store. Fails from the armed one on: a killed process stores nothing.
     pub(crate) fn before_store(&self) -> Result<()> {
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -61,7 +61,7 @@ impl Kill {
         Ok(())
     }
 
-    /// Called when the gate is left, with the number of words that were read inside it.
+    /// Called when the gate is left, with the number of words read inside.
     pub(crate) fn count_reads(&self, reads: usize) {
         self.most_reads.fetch_max(reads, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl Kill {
 
 const LONG: Duration = Duration::from_secs(600);
 const QUEUE: WaitPolicy = WaitPolicy::queue(LONG);
-/// A place in line that has ended as soon as it is taken: a waiter that stands still.
+/// A wait whose lease ends at once: a waiter that is stopped.
 const LAPSED: WaitPolicy = WaitPolicy::queue(Duration::ZERO);
 
 struct Scene {
@@ -103,7 +103,7 @@ struct Scene {
 /// The table's file and what the victim and the survivor remember, to start again from.
 struct Snapshot {
     bytes: Vec<u8>,
-    kept: [Kept; 2],
+    kept: [OwnerRecords; 2],
 }
 
 /// A lock that only takes up room; it is not given back in the end.
@@ -142,7 +142,7 @@ impl Scene {
         }
     }
 
-    /// A claim of the survivor, granted or in line, that stays in the table.
+    /// A claim of the survivor, granted or queued, that stays in the table.
     async fn bystander(&mut self, mode: Mode) -> Claim {
         let claim = claim(mode);
         self.survivor.claim(&claim, QUEUE).await.unwrap();
@@ -219,7 +219,7 @@ impl Scene {
     /// Everybody the survivor knows of is where it should be, gets its turn, and in the end
     /// nothing is left; then the lock is good for others.
     async fn judge(&self, step: usize, holding: &HashSet<String>) {
-        // Their claims are in nobody's way.
+        // Their claims block no other claim.
         for dead in [&self.victim, &self.departed] {
             identity(dead).store(0, Ordering::Release);
         }
@@ -238,7 +238,7 @@ impl Scene {
                 }
                 self.at_most_what_fits(&claim.name, step).await;
             }
-            assert!(!served.is_empty(), "{step}: nobody is let in");
+            assert!(!served.is_empty(), "{step}: no waiter is admitted");
             for claim in &waiting {
                 if served.contains(&claim.owner) {
                     let released = store.release(claim).await.unwrap();
@@ -264,7 +264,7 @@ impl Scene {
     /// The names of all locks in the table, also of those that only the dead have claims on.
     fn locks(&self) -> Vec<String> {
         let txn = Txn::begin(&self.survivor.inner.table).unwrap();
-        let records = (1..txn.carved()).filter(|index| txn.kind(*index).unwrap().0 == LOCK);
+        let records = (1..txn.high_water()).filter(|index| txn.kind(*index).unwrap().0 == LOCK);
         let names = records.map(|index| txn.name_of(&txn.lock(index).unwrap()).unwrap());
         names.filter(|name| name != FILLER).collect()
     }
@@ -303,7 +303,7 @@ impl Scene {
 
     fn snapshot(&self) -> Snapshot {
         let bytes = self.bytes();
-        let kept = [&self.victim, &self.survivor].map(|store| store.inner.seats.save());
+        let kept = [&self.victim, &self.survivor].map(|store| store.inner.claim_index.save());
         Snapshot { bytes, kept }
     }
 
@@ -316,7 +316,7 @@ impl Scene {
             store.inner.table.map.refresh().unwrap();
         }
         for (store, kept) in [&self.victim, &self.survivor].into_iter().zip(&snapshot.kept) {
-            store.inner.seats.restore(kept);
+            store.inner.claim_index.restore(kept);
         }
     }
 
@@ -327,7 +327,7 @@ impl Scene {
         let word = |at| u64::from_ne_bytes(words(at..at + 1).try_into().unwrap());
         let mut image = words(STATE_CHECK..STATE + STATE_WORDS).to_vec();
         image.extend_from_slice(words(JOURNAL_LENGTH..JOURNAL_LENGTH + 1));
-        image.extend_from_slice(words(MEMBERS_AT..RECORDS_AT));
+        image.extend_from_slice(words(SLOTS_AT..RECORDS_AT));
         for at in (1..high(word(STATE))).map(words_for) {
             image.extend_from_slice(words(at..at + 1));
             image.extend_from_slice(match word(at) as u8 {

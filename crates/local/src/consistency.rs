@@ -1,4 +1,4 @@
-//! The whole table, looked over: for tests, and for whoever doubts it.
+//! A check of the whole table, for tests.
 
 use std::collections::HashSet;
 
@@ -6,42 +6,42 @@ use tenure_core::{Mode, Result};
 
 use crate::fault::{self, Fault};
 use crate::layout::BUCKETS;
-use crate::line::bucket_of;
+use crate::queue::bucket_of;
 use crate::records::{CLAIM, FREE, LOCK, Lock};
 use crate::store::LocalStore;
 use crate::txn::Txn;
 
-/// How many records of each kind there are.
+/// The number of records of each kind.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct RecordCounts {
     /// Locks held or waited for.
     pub locks: usize,
     /// Claims that hold.
     pub holders: usize,
     /// Claims that wait.
     pub waiters: usize,
-    /// Records to be used again.
+    /// Records in the free list.
     pub free: usize,
 }
 
 impl LocalStore {
-    /// Verifies that every record is reached exactly once and everything adds up.
+    /// Verifies that every record is reached exactly once and that all counts and checksums are right.
     ///
     /// # Errors
-    /// [`Damaged`](tenure_core::ErrorKind::Damaged) says what does not.
+    /// [`Damaged`](tenure_core::ErrorKind::Damaged), with what is wrong.
     #[doc(hidden)]
-    pub fn check(&self) -> Result<Census> {
+    pub fn check(&self) -> Result<RecordCounts> {
         let checked = Txn::begin(&self.inner.table).and_then(|txn| {
-            let census = check(&txn);
-            self.inner.table.map.check().and(census)
+            let counts = check(&txn);
+            self.inner.table.map.check().and(counts)
         });
         checked.map_err(|fault| fault.during("check the table", self.dir()))
     }
 }
 
-pub(crate) fn check(txn: &Txn<'_>) -> fault::Result<Census> {
-    let mut census = Census::default();
+pub(crate) fn check(txn: &Txn<'_>) -> fault::Result<RecordCounts> {
+    let mut counts = RecordCounts::default();
     let mut reached = HashSet::new();
     let mut once = |index| match reached.insert(index) {
         true => Ok(()),
@@ -50,7 +50,7 @@ pub(crate) fn check(txn: &Txn<'_>) -> fault::Result<Census> {
     let mut free = txn.first_free();
     while free != 0 {
         once(free)?;
-        census.free += 1;
+        counts.free += 1;
         (free, _) = txn.next_free(free)?;
     }
     for bucket in 0..BUCKETS {
@@ -61,20 +61,20 @@ pub(crate) fn check(txn: &Txn<'_>) -> fault::Result<Census> {
             if bucket_of(lock.hash) != bucket {
                 return Err(Fault::damaged("a lock is in the wrong bucket"));
             }
-            census.locks += 1;
-            census.holders += list(txn, &lock, true, &mut once)?;
-            census.waiters += list(txn, &lock, false, &mut once)?;
-            adds_up(txn, &lock)?;
+            counts.locks += 1;
+            counts.holders += list(txn, &lock, true, &mut once)?;
+            counts.waiters += list(txn, &lock, false, &mut once)?;
+            check_occupancy(txn, &lock)?;
             index = lock.chain;
         }
     }
-    for index in 1..txn.carved() {
+    for index in 1..txn.high_water() {
         let kind = txn.kind(index)?.0;
         if !matches!(kind, FREE | LOCK | CLAIM) || !reached.contains(&index) {
-            return Err(Fault::damaged("a record is reached by nobody"));
+            return Err(Fault::damaged("a record is on no list"));
         }
     }
-    Ok(census)
+    Ok(counts)
 }
 
 fn list(
@@ -100,12 +100,12 @@ fn list(
         Ok(true)
     })?;
     if before != last || seen != count as usize {
-        return Err(Fault::damaged("a list does not add up"));
+        return Err(Fault::damaged("the length of a list is wrong"));
     }
     Ok(seen)
 }
 
-fn adds_up(txn: &Txn<'_>, lock: &Lock) -> fault::Result<()> {
+fn check_occupancy(txn: &Txn<'_>, lock: &Lock) -> fault::Result<()> {
     let (mut exclusive, mut shared, mut permits) = (0, 0, 0);
     txn.walk(lock, lock.first_holder, |claim| {
         match claim.mode {
@@ -116,7 +116,7 @@ fn adds_up(txn: &Txn<'_>, lock: &Lock) -> fault::Result<()> {
         Ok(true)
     })?;
     if (exclusive, shared, permits) != (lock.exclusive, lock.shared, lock.permits) {
-        return Err(Fault::damaged("the room of a lock does not add up"));
+        return Err(Fault::damaged("the counts of a lock's holders are wrong"));
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Tests: a process that loses a page of the table stops using it, and harms no other process.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use tenure_core::store::{Claim, ClaimOutcome, Released, Store, WaitPolicy};
 use tenure_core::{ErrorKind, LockName, Mode};
 
 use crate::layout::*;
-use crate::line::bucket_of;
+use crate::queue::bucket_of;
 use crate::records::Name;
 use crate::txn::Txn;
-use crate::{LocalStore, reserve};
+use crate::{LocalStore, reservation};
 
 fn exclusive(lock: &str) -> Claim {
     Claim::new(LockName::new(lock).unwrap(), Mode::Exclusive, Duration::from_secs(600))
@@ -81,10 +82,10 @@ impl Scene {
         for result in results {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::Damaged);
         }
-        let this = &store.inner.this;
-        let reserved = reserve::reserve(&store.inner.table.tokens, this);
+        let table = &Arc::downgrade(&store.inner.table);
+        let reserved = reservation::reserve(&store.inner.table.tokens, table);
         assert_eq!(reserved.unwrap_err().kind(), ErrorKind::Damaged);
-        assert_eq!(reserve::grow(this).unwrap_err().kind(), ErrorKind::Damaged);
+        assert_eq!(reservation::grow(table).unwrap_err().kind(), ErrorKind::Damaged);
     }
 
     /// The other stores find the table sound, while the broken store is open and afterwards.
@@ -104,7 +105,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_store_that_lost_a_page_of_buckets_leaves_the_table_alone() {
+async fn a_store_that_lost_a_page_of_buckets_changes_nothing() {
     let scene = Scene::new().await;
     scene.lose(bucket_page("first"));
     let refused = scene.broken.claim(&exclusive("first"), WaitPolicy::NoWait).await;
@@ -124,7 +125,7 @@ async fn a_lock_on_a_lost_page_is_not_reported_as_free() {
 }
 
 #[tokio::test]
-async fn a_store_that_lost_the_page_of_the_gate_leaves_the_table_alone() {
+async fn a_store_that_lost_the_page_of_the_gate_changes_nothing() {
     let scene = Scene::new().await;
     scene.lose(GATE);
     let refused = scene.broken.claim(&exclusive("first"), WaitPolicy::NoWait).await;
@@ -134,7 +135,7 @@ async fn a_store_that_lost_the_page_of_the_gate_leaves_the_table_alone() {
 }
 
 #[tokio::test]
-async fn a_store_that_lost_a_page_of_records_leaves_the_table_alone() {
+async fn a_store_that_lost_a_page_of_records_changes_nothing() {
     let scene = Scene::new().await;
     scene.lose(RECORDS_AT + RECORD_WORDS);
     scene.broken.release(&scene.held_by_broken).await.unwrap_err();
@@ -162,7 +163,7 @@ async fn a_change_during_which_a_page_was_lost_is_undone_by_the_next_process() {
 }
 
 #[tokio::test]
-async fn nothing_is_changed_that_a_lost_page_of_the_journal_cannot_undo() {
+async fn nothing_is_changed_if_the_page_of_the_journal_is_lost() {
     let page = rustix::param::page_size() / 8;
     if page >= JOURNAL + JOURNAL_ENTRIES * 2 {
         println!("skipped: a lost page of the journal: it has one page only");
@@ -179,14 +180,14 @@ async fn nothing_is_changed_that_a_lost_page_of_the_journal_cannot_undo() {
 }
 
 #[tokio::test]
-async fn a_lost_page_of_members_does_not_open_the_gate_of_a_living_process() {
+async fn a_lost_page_of_process_slots_does_not_open_the_gate_of_a_live_process() {
     let scene = Scene::new().await;
     let inside = Txn::begin(&scene.healthy.inner.table).unwrap();
-    scene.lose(MEMBERS_AT);
+    scene.lose(SLOTS_AT);
     let fault = Txn::begin(&scene.broken.inner.table).map(drop).unwrap_err();
     assert_eq!(fault.kind(), ErrorKind::Damaged);
     let gate = scene.healthy.inner.table.map.half(GATE).unwrap().load(Ordering::Acquire);
-    let me = scene.healthy.inner.table.me().at_gate();
+    let me = scene.healthy.inner.table.me().gate_word();
     assert_eq!(gate & !(1 << 31), me, "the healthy store is still inside");
     drop(inside);
     scene.use_broken().await;
@@ -194,7 +195,7 @@ async fn a_lost_page_of_members_does_not_open_the_gate_of_a_living_process() {
 }
 
 #[tokio::test]
-async fn a_gate_whose_page_was_lost_inside_is_passed_when_the_store_is_closed() {
+async fn a_gate_whose_page_was_lost_is_free_again_when_the_store_is_closed() {
     let scene = Scene::new().await;
     let real = |word| scene.healthy.inner.table.map.word(word).unwrap().load(Ordering::Acquire);
     let mut txn = Txn::begin(&scene.broken.inner.table).unwrap();

@@ -1,4 +1,4 @@
-//! Claim, renew and release.
+//! The operations on a claim: claim, wait, renew and release.
 
 use std::time::Duration;
 
@@ -8,16 +8,21 @@ use tenure_core::store::{
 use tenure_core::{ErrorKind, OwnerId, Token};
 
 use crate::fault::{Fault, Result};
-use crate::line::{GLANCE, Wake};
-use crate::records::{Entry, Lock, Name};
+use crate::layout::{high, low, pair};
+use crate::process_slots::ProcessSlot;
+use crate::queue::{HOLDERS_CHECKED, Wake};
+use crate::records::{CLAIM, Entry, Lock, Name};
 use crate::store::Inner;
 use crate::txn::Txn;
 
-/// How many holders are searched for an owner. Claims of ours that were granted behind more than
-/// this many are remembered; the others only ever move forward.
+/// How many holders are searched for an owner. The claim index has the claims of this process that were
+/// granted behind more holders than this. The others only ever move forward in the list.
 const SEARCHED: u32 = 4;
 
-/// With an error: whether part of the work is already committed.
+/// The most holders' processes that the first waiter watches. It notices the death of others by polling.
+const WATCHED: usize = 64;
+
+/// An error comes with whether part of the work is already committed.
 pub(crate) type Outcome<T> = std::result::Result<T, (Fault, bool)>;
 
 impl Inner {
@@ -27,16 +32,16 @@ impl Inner {
             return Err((Fault::new(ErrorKind::Invalid, why), false));
         }
         let name = Name::new(claim.name.as_str());
-        let asked = self.ask(claim, &name, policy)?;
-        if !asked.unseen {
-            return Ok(asked.answer);
+        let attempt = self.attempt(claim, &name, policy)?;
+        if !attempt.skipped_holders {
+            return Ok(attempt.outcome);
         }
-        let is_queued = matches!(asked.answer, ClaimOutcome::Queued(_));
+        let is_queued = matches!(attempt.outcome, ClaimOutcome::Queued(_));
         let swept = self.sweep_all(&name, claim.mode).map_err(|(fault, _)| (fault, is_queued))?;
         if swept.removed {
-            return Ok(self.ask(claim, &name, policy)?.answer);
+            return Ok(self.attempt(claim, &name, policy)?.outcome);
         }
-        Ok(match asked.answer {
+        Ok(match attempt.outcome {
             ClaimOutcome::Queued(mut place) => {
                 let until = |end: u64| Duration::from_nanos(end.saturating_sub(now()));
                 place.ask_again_in = swept.first_end.map(until).or(place.ask_again_in);
@@ -46,26 +51,26 @@ impl Inner {
         })
     }
 
-    fn ask(&self, claim: &Claim, name: &Name<'_>, policy: WaitPolicy) -> Outcome<Asked> {
-        self.with_tokens(|| self.ask_once(claim, name, policy))
+    fn attempt(&self, claim: &Claim, name: &Name<'_>, policy: WaitPolicy) -> Outcome<Attempt> {
+        self.reserver.with_tokens(|| self.attempt_once(claim, name, policy))
     }
 
-    /// One change: admits the claim, queues it, or leaves it.
-    fn ask_once(&self, claim: &Claim, name: &Name<'_>, policy: WaitPolicy) -> Outcome<Asked> {
+    /// Grants the claim, queues it, or refuses it, in one change.
+    fn attempt_once(&self, claim: &Claim, name: &Name<'_>, policy: WaitPolicy) -> Outcome<Attempt> {
         let owner = owner_words(claim.owner);
         self.change(|txn, wakes| {
             let now = now();
-            self.table.glance(now)?;
+            self.table.verify_shared_recently(now)?;
             let newcomer = || Entry::new(owner, self.table.me(), claim.mode, nanos(claim.ttl), now);
             let Some(mut lock) = txn.find_lock(name)? else {
-                let holder = txn.open_lock(name, newcomer(), &claim.label)?;
-                return Ok(Asked::of(granted(&holder)));
+                let holder = txn.create_held_lock(name, newcomer(), &claim.label)?;
+                return Ok(Attempt::complete(granted(&holder)));
             };
             if let Some(known) = self.find_own(txn, &lock, owner)? {
                 if known.ends > now {
                     return self.claim_again(txn, lock, known, claim, policy, wakes);
                 }
-                // What has ended is gone: the claim is a new one.
+                // An expired claim counts as gone, so this one is new.
                 wakes.extend(txn.successor(&lock, &known)?);
                 txn.remove(&mut lock, &known)?;
             }
@@ -77,24 +82,24 @@ impl Inner {
                 let holder = txn.add_holder(&mut lock, newcomer(), &claim.label)?;
                 txn.save_lock(&lock)?;
                 if lock.holders > SEARCHED {
-                    self.seats.keep(owner, (holder.index, holder.generation));
+                    self.claim_index.insert(owner, (holder.index, holder.generation));
                 }
-                return Ok(Asked::of(granted(&holder)));
+                return Ok(Attempt::complete(granted(&holder)));
             }
             let WaitPolicy::Queue { lease, .. } = policy else {
-                txn.settle(&lock)?;
-                return Ok(Asked::busy(&lock));
+                txn.save_or_free(&lock)?;
+                return Ok(Attempt::busy(&lock));
             };
             let mut waiter = newcomer();
             waiter.ends = now.saturating_add(nanos(lease));
             let waiter = txn.add_waiter(&mut lock, waiter, &claim.label)?;
             txn.save_lock(&lock)?;
-            self.seats.keep(owner, (waiter.index, waiter.generation));
-            Asked::queued(txn, &lock, &waiter, now)
+            self.claim_index.insert(owner, (waiter.index, waiter.generation));
+            Attempt::queued(txn, &lock, &waiter, now)
         })
     }
 
-    /// The claim is in the table and has not ended.
+    /// Repeats a claim that is in the table and has not expired.
     fn claim_again(
         &self,
         txn: &mut Txn<'_>,
@@ -103,9 +108,9 @@ impl Inner {
         claim: &Claim,
         policy: WaitPolicy,
         wakes: &mut Vec<Wake>,
-    ) -> Result<Asked> {
+    ) -> Result<Attempt> {
         let now = now();
-        self.table.still_shared(match known.holds {
+        self.table.verify_shared(match known.holds {
             true => ErrorKind::Lost,
             false => ErrorKind::Damaged,
         })?;
@@ -113,7 +118,7 @@ impl Inner {
             known.ttl = nanos(claim.ttl);
             known.ends = now.saturating_add(known.ttl);
             txn.save_claim(&known)?;
-            return Ok(Asked::of(granted(&known)));
+            return Ok(Attempt::complete(granted(&known)));
         }
         if let WaitPolicy::Queue { lease, .. } = policy {
             known.ends = now.saturating_add(nanos(lease));
@@ -126,7 +131,7 @@ impl Inner {
         }
         if known.holds {
             wakes.retain(|wake| wake.index != known.index);
-            return Ok(Asked::of(granted(&known)));
+            return Ok(Attempt::complete(granted(&known)));
         }
         if known.before == 0 && txn.lacks_token() {
             return Err(Fault::no_token());
@@ -135,15 +140,15 @@ impl Inner {
             wakes.extend(txn.successor(&lock, &known)?);
             txn.remove(&mut lock, &known)?;
             txn.admit(&mut lock, now, wakes)?;
-            txn.settle(&lock)?;
-            self.seats.forget(known.owner);
-            return Ok(Asked::busy(&lock));
+            txn.save_or_free(&lock)?;
+            self.claim_index.remove(known.owner);
+            return Ok(Attempt::busy(&lock));
         }
         txn.save_lock(&lock)?;
-        Asked::queued(txn, &lock, &known, now)
+        Attempt::queued(txn, &lock, &known, now)
     }
 
-    /// Takes out those right before us in line who are dead.
+    /// Removes expired and dead waiters right before this claim.
     fn clear_before(
         &self,
         txn: &mut Txn<'_>,
@@ -153,12 +158,12 @@ impl Inner {
         wakes: &mut Vec<Wake>,
     ) -> Result<()> {
         let mut cleared = false;
-        for _ in 0..GLANCE {
+        for _ in 0..HOLDERS_CHECKED {
             if known.before == 0 {
                 break;
             }
             let before = txn.claim_on(lock, known.before)?;
-            if before.ends > now && self.table.lives(before.member)? {
+            if before.ends > now && self.table.is_alive(before.process)? {
                 break;
             }
             txn.remove(lock, &before)?;
@@ -174,10 +179,51 @@ impl Inner {
         Ok(())
     }
 
+    /// Checks a queued claim once.
+    pub(crate) fn wait_step(&self, claim: &Claim, place: &QueueTicket) -> Outcome<WaitStep> {
+        let owner = owner_words(claim.owner);
+        let mut is_first = false;
+        let mut step = self.change(|txn, _| {
+            let now = now();
+            let known = txn.claim_at(low(place.mark), high(place.mark))?;
+            let Some(known) = known.filter(|known| known.owner == owner && known.ends > now) else {
+                return Ok(WaitStep::Return(ClaimOutcome::Queued(QueueTicket::default())));
+            };
+            if known.holds {
+                return Ok(WaitStep::Return(granted(&known)));
+            }
+            let lock = txn.lock(known.lock)?;
+            let mut watched = Vec::new();
+            if known.before == 0 {
+                if lock.room().admits(known.mode) {
+                    // No token was left for it. Repeating the claim waits for one.
+                    let mut place = *place;
+                    place.ask_again_in = Some(Duration::ZERO);
+                    return Ok(WaitStep::Return(ClaimOutcome::Queued(place)));
+                }
+                if place.ask_again_in.is_none() {
+                    // It has become the first waiter, and needs the time of its next attempt.
+                    return queued(txn, &lock, &known, now).map(WaitStep::Return);
+                }
+                is_first = true;
+            } else {
+                watched.push(txn.claim_on(&lock, known.before)?.process);
+            }
+            Ok(WaitStep::Watch(watched))
+        })?;
+        if let WaitStep::Watch(watched) = &mut step {
+            if is_first {
+                *watched = self.holding_processes(&Name::new(claim.name.as_str()), WATCHED)?;
+            }
+            watched.retain(|process| *process != self.table.me());
+        }
+        Ok(step)
+    }
+
     pub(crate) fn renew(&self, claim: &Claim) -> Outcome<Renewal> {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
-        self.table.still_shared(ErrorKind::Lost).map_err(|fault| (fault, false))?;
+        self.table.verify_shared(ErrorKind::Lost).map_err(|fault| (fault, false))?;
         let renewal = self.on_claim(&name, owner, Renewal::Lost, |txn, _, known, _| {
             let now = now();
             if !known.holds || known.ends <= now {
@@ -189,7 +235,7 @@ impl Inner {
             Ok(Renewal::Renewed)
         });
         if let Ok(Renewal::Lost) = renewal {
-            self.seats.forget(owner);
+            self.claim_index.remove(owner);
         }
         renewal
     }
@@ -198,14 +244,14 @@ impl Inner {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
         let released = self.on_claim(&name, owner, Released::NotHeld, |txn, lock, known, wakes| {
-            self.take_out(txn, lock, known, wakes)
+            self.remove_and_admit(txn, lock, known, wakes)
         });
-        self.seats.forget(owner);
+        self.claim_index.remove(owner);
         released
     }
 
-    /// Removes a claim and lets in whoever is next.
-    pub(crate) fn take_out(
+    /// Removes a claim and admits the next waiters.
+    pub(crate) fn remove_and_admit(
         &self,
         txn: &mut Txn<'_>,
         lock: &mut Lock,
@@ -217,19 +263,19 @@ impl Inner {
         let first = wakes.len();
         let now = now();
         txn.admit(lock, now, wakes)?;
-        // Whoever was let in is told that already.
+        // An admitted waiter is woken already.
         if let Some(next) = successor
             && !wakes[first..].contains(&next)
         {
             wakes.push(next);
         }
-        txn.settle(lock)?;
+        txn.save_or_free(lock)?;
         Ok(if known.holds && known.ends > now { Released::Released } else { Released::NotHeld })
     }
 
-    /// A claim that was made here.
+    /// Finds a claim that this process made.
     fn find_own(&self, txn: &Txn<'_>, lock: &Lock, owner: [u64; 2]) -> Result<Option<Entry>> {
-        if let Some((index, generation)) = self.seats.find(owner) {
+        if let Some((index, generation)) = self.claim_index.get(owner) {
             let known = txn.claim_at(index, generation)?;
             if let Some(known) = known
                 && known.owner == owner
@@ -238,7 +284,7 @@ impl Inner {
             {
                 return Ok(Some(known));
             }
-            self.seats.forget(owner);
+            self.claim_index.remove(owner);
         }
         let mut found = None;
         let mut searched = 0;
@@ -252,7 +298,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// Does `work` on a claim, wherever it was made; `missing` is the answer if there is none.
+    /// Does `work` on a claim of any process. Returns `missing` if there is no such claim.
     pub(crate) fn on_claim<T: Copy>(
         &self,
         name: &Name<'_>,
@@ -274,7 +320,7 @@ impl Inner {
                 return Ok(done);
             }
             match self.search(name, owner)? {
-                Some(found) => self.seats.keep(owner, (found.index, found.generation)),
+                Some(found) => self.claim_index.insert(owner, (found.index, found.generation)),
                 None => break,
             }
         }
@@ -282,43 +328,51 @@ impl Inner {
     }
 }
 
-/// An answer, and whether holders were not looked at that may be in its way although they have
-/// ended.
+/// What a waiter does next.
 #[derive(Debug)]
-struct Asked {
-    answer: ClaimOutcome,
-    unseen: bool,
+pub(crate) enum WaitStep {
+    /// The wait is over.
+    Return(ClaimOutcome),
+    /// Sleep until it is woken. The death of one of these processes wakes it, too.
+    Watch(Vec<ProcessSlot>),
 }
 
-impl Asked {
-    const fn of(answer: ClaimOutcome) -> Self {
-        Self { answer, unseen: false }
+/// The outcome of one change, and whether it left out holders that may have expired.
+#[derive(Debug)]
+struct Attempt {
+    outcome: ClaimOutcome,
+    /// A sweep of all holders may change the outcome.
+    skipped_holders: bool,
+}
+
+impl Attempt {
+    const fn complete(outcome: ClaimOutcome) -> Self {
+        Self { outcome, skipped_holders: false }
     }
 
     const fn busy(lock: &Lock) -> Self {
-        let unseen = lock.first_waiter == 0 && lock.holders > GLANCE;
-        Self { answer: ClaimOutcome::Busy, unseen }
+        let skipped_holders = lock.first_waiter == 0 && lock.holders > HOLDERS_CHECKED;
+        Self { outcome: ClaimOutcome::Busy, skipped_holders }
     }
 
     fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<Self> {
-        let unseen = lock.first_waiter == waiter.index && lock.holders > GLANCE;
-        Ok(Self { answer: queued(txn, lock, waiter, now)?, unseen })
+        let skipped_holders = lock.first_waiter == waiter.index && lock.holders > HOLDERS_CHECKED;
+        Ok(Self { outcome: queued(txn, lock, waiter, now)?, skipped_holders })
     }
 }
 
-/// Whether [`Inner::find_own`] looks at all claims of a lock.
+/// Whether [`Inner::find_own`] sees all claims of a lock.
 const fn is_searched(lock: &Lock) -> bool {
     lock.holders <= SEARCHED && lock.first_waiter == 0
 }
 
 impl Txn<'_> {
-    /// The claim in this record, if it is still that one.
+    /// The claim in this record, if the record still has this generation.
     pub(crate) fn claim_at(&self, index: u32, generation: u32) -> Result<Option<Entry>> {
-        if index == 0 || index >= self.carved() {
+        if index == 0 || index >= self.high_water() {
             return Ok(None);
         }
-        let is = self.kind(index)?;
-        if is != (crate::records::CLAIM, generation) {
+        if self.kind(index)? != (CLAIM, generation) {
             return Ok(None);
         }
         self.claim(index).map(Some)
@@ -330,8 +384,8 @@ pub(crate) fn granted(holder: &Entry) -> ClaimOutcome {
     ClaimOutcome::Granted(Grant::new(Some(Token::new(holder.token)), Some(since)))
 }
 
-/// The place of a waiter; for the head of the line, when the first of the holders' terms ends, as
-/// far as they are looked at.
+/// A waiter's ticket. The first waiter's says when the first of the holders' terms ends, among those that
+/// are checked.
 pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Result<ClaimOutcome> {
     let mut first_end: Option<u64> = None;
     let mut seen = 0;
@@ -339,11 +393,11 @@ pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Re
         txn.walk(lock, lock.first_holder, |holder| {
             first_end = Some(first_end.map_or(holder.ends, |end| end.min(holder.ends)));
             seen += 1;
-            Ok(seen < GLANCE)
+            Ok(seen < HOLDERS_CHECKED)
         })?;
     }
     let ask_again_in = first_end.map(|end| Duration::from_nanos(end.saturating_sub(now)));
-    let mark = crate::layout::pair(waiter.index, waiter.generation);
+    let mark = pair(waiter.index, waiter.generation);
     Ok(ClaimOutcome::Queued(QueueTicket::new(ask_again_in).with_mark(mark)))
 }
 

@@ -1,4 +1,4 @@
-//! A descriptor that tasks can wait on.
+//! File descriptors that tasks can wait on.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Waits for the descriptor to become readable on the runtime entered, which needs its IO driver.
+/// Registers a descriptor with the current runtime, which must have its I/O driver enabled.
 pub(crate) fn readable(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is open and names the same file until it is dropped, which only the
     // `AsyncFd` that owns it can do.

@@ -10,7 +10,7 @@ use super::{QUEUE, Scene, claim, identity};
 use crate::LocalStore;
 use crate::access::Access;
 use crate::layout::STATE;
-use crate::reserve::reserve;
+use crate::reservation::reserve;
 use crate::tokens::Tokens;
 use crate::txn::Txn;
 
@@ -18,7 +18,7 @@ use crate::txn::Txn;
 fn leave_tokens(store: &LocalStore, left: u64) {
     let mut txn = Txn::begin(&store.inner.table).unwrap();
     while txn.tokens_left() > left {
-        txn.mint().unwrap();
+        txn.next_token().unwrap();
     }
     txn.commit().unwrap();
 }
@@ -43,7 +43,7 @@ async fn no_token_is_above_the_durable_ceiling_whenever_a_reservation_is_killed(
         let victim = &scene.victim.inner;
         victim.table.tokens.synced.store(0, Ordering::Release);
         victim.table.kill.arm(step);
-        let done = reserve(&victim.table.tokens, &Arc::downgrade(victim));
+        let done = reserve(&victim.table.tokens, &Arc::downgrade(&victim.table));
         let was_killed = victim.table.kill.disarm();
         identity(&scene.victim).store(0, Ordering::Release);
         scene.check(step);
@@ -90,14 +90,14 @@ async fn a_reservation_that_another_table_made_is_not_used() {
     leave_tokens(&scene.survivor, 3);
     let inner = &scene.survivor.inner;
     let theirs = inner.table.tokens.write(0).unwrap();
-    reserve(&inner.table.tokens, &Arc::downgrade(inner)).unwrap();
+    reserve(&inner.table.tokens, &Arc::downgrade(&inner.table)).unwrap();
     let mut txn = Txn::begin(&inner.table).unwrap();
-    assert_eq!(txn.mint().unwrap().get(), theirs.end);
+    assert_eq!(txn.next_token().unwrap().get(), theirs.end);
 }
 
-/// A kill in a release that has no token for the next in line.
+/// A kill in a release that has no token for the next waiter.
 #[tokio::test]
-async fn a_kill_in_a_hand_over_without_a_token_leaves_a_sound_table() {
+async fn a_kill_in_a_hand_off_without_a_token_leaves_a_sound_table() {
     let mut scene = Scene::with_tokens(64);
     let own = claim(Mode::Exclusive);
     scene.victim.claim(&own, QUEUE).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_kill_in_a_hand_over_without_a_token_leaves_a_sound_table() {
     leave_tokens(&scene.survivor, 0);
     // Nobody reserves any as long as another does.
     let kept = Tokens::open(scene.dir.path(), &Access::default(), 0, 64).unwrap();
-    let turn = kept.turn().unwrap();
+    let turn = kept.lock_reservation().unwrap();
     let before = scene.snapshot();
     for step in 0..100 {
         scene.restore(&before);
@@ -130,7 +130,7 @@ async fn a_kill_in_a_hand_over_without_a_token_leaves_a_sound_table() {
 }
 
 #[tokio::test]
-async fn a_waiter_for_which_there_was_no_token_is_woken_to_ask_for_itself() {
+async fn a_waiter_without_a_token_is_woken_to_repeat_its_claim() {
     let mut scene = Scene::with_tokens(64);
     let own = claim(Mode::Exclusive);
     scene.victim.claim(&own, QUEUE).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_waiter_for_which_there_was_no_token_is_woken_to_ask_for_itself() {
     };
     leave_tokens(&scene.survivor, 0);
     let kept = Tokens::open(scene.dir.path(), &Access::default(), 0, 64).unwrap();
-    let turn = kept.turn().unwrap();
+    let turn = kept.lock_reservation().unwrap();
     let store = scene.survivor.clone();
     let waiting = tokio::spawn({
         let next = next.clone();

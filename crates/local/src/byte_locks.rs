@@ -1,6 +1,7 @@
-//! Locks on one byte of an open file: gone with the process that holds them, whatever its end.
+//! Locks on single bytes of a file. The kernel releases them when the process that holds them ends, in
+//! whatever way.
 //!
-//! "Open file description" locks, because a classic record lock is lost as soon as the process
+//! They are "open file description" locks, because a classic record lock is lost as soon as the process
 //! closes any descriptor of the file.
 
 #![allow(unsafe_code)]
@@ -9,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Locks the byte for this open file. False if another one has it.
+/// Locks a byte for this open file. False if another open file has it locked.
 pub(crate) fn try_lock(file: &File, byte: u32) -> io::Result<bool> {
     let mut lock = whole_byte(byte);
     match control(file, libc::F_OFD_SETLK, &mut lock) {
@@ -21,7 +22,7 @@ pub(crate) fn try_lock(file: &File, byte: u32) -> io::Result<bool> {
     }
 }
 
-/// Whether another open file has the byte locked.
+/// Whether another open file has a byte locked.
 pub(crate) fn is_locked(file: &File, byte: u32) -> io::Result<bool> {
     let mut lock = whole_byte(byte);
     control(file, libc::F_OFD_GETLK, &mut lock)?;
@@ -31,7 +32,7 @@ pub(crate) fn is_locked(file: &File, byte: u32) -> io::Result<bool> {
 /// A byte that another open file has locked, if there is one.
 pub(crate) fn any_locked(file: &File) -> io::Result<Option<u32>> {
     let mut lock = whole_byte(0);
-    // To the end of the file, wherever that is.
+    // A length of zero means up to the end of the file.
     lock.l_len = 0;
     control(file, libc::F_OFD_GETLK, &mut lock)?;
     let is_locked = lock.l_type != libc::F_UNLCK as libc::c_short;
@@ -82,9 +83,9 @@ mod tests {
         assert!(is_locked(&theirs, 3).unwrap());
         assert!(!is_locked(&theirs, 4).unwrap());
         assert_eq!(any_locked(&theirs).unwrap(), Some(3));
-        assert_eq!(any_locked(&ours).unwrap(), None, "one's own lock does not count");
+        assert_eq!(any_locked(&ours).unwrap(), None, "an open file does not see its own lock");
         drop(open());
-        assert!(is_locked(&theirs, 3).unwrap(), "another close leaves it locked");
+        assert!(is_locked(&theirs, 3).unwrap(), "closing another descriptor leaves it locked");
         drop(ours);
         assert_eq!(any_locked(&theirs).unwrap(), None);
         assert!(!is_locked(&theirs, 3).unwrap());

@@ -1,32 +1,32 @@
-//! One lock's holders and line, in the table: first come, first served, handed from one to the
-//! next. The same rules as `tenure_proto::LockQueue`, over linked records.
+//! A lock's holders and waiters in the table, first come, first served. The rules are those of
+//! `tenure_proto::LockQueue`, over linked records.
 //!
-//! Holders and waiters are two doubly linked lists, both in order of arrival, so that anybody
-//! leaves in constant time and a hand-off costs the same with 10,000 waiters as with one.
+//! Holders and waiters are two doubly linked lists in order of arrival. So any claim is removed in constant
+//! time, and a hand-off costs the same with 10,000 waiters as with one.
 
 use crate::fault::{Fault, Result};
 use crate::layout::{BUCKETS, BUCKETS_AT, low, mix, pair};
-use crate::members::Member;
+use crate::process_slots::ProcessSlot;
 use crate::records::{Entry, Lock, Name};
 use crate::txn::Txn;
 
-/// Holders looked at in passing for one that has ended or died. A claim that finds no room looks
-/// at the rest of them in changes of their own (`stretch.rs`).
-pub(crate) const GLANCE: u32 = 8;
-/// Claims looked at in one change where all of them must be: some ten microseconds.
-pub(crate) const STRETCH: u32 = 256;
+/// How many holders every change checks for expired and dead ones. A claim that finds no room checks the
+/// rest in further changes (`batches`).
+pub(crate) const HOLDERS_CHECKED: u32 = 8;
+/// Claims in one batch, which take some ten microseconds.
+pub(crate) const BATCH: u32 = 256;
 
-/// A waiter with news, to be told once the gate is behind us.
+/// A waiter to be woken after the gate is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wake {
-    pub(crate) member: Member,
+    pub(crate) process: ProcessSlot,
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
 impl Wake {
     pub(crate) const fn of(claim: &Entry) -> Self {
-        Self { member: claim.member, index: claim.index, generation: claim.generation }
+        Self { process: claim.process, index: claim.index, generation: claim.generation }
     }
 }
 
@@ -34,7 +34,7 @@ impl Txn<'_> {
     pub(crate) fn find_lock(&self, name: &Name<'_>) -> Result<Option<Lock>> {
         let bucket = bucket_of(name.hash);
         let mut index = self.bucket(bucket)?;
-        for _ in 0..self.carved() {
+        for _ in 0..self.high_water() {
             if index == 0 {
                 return Ok(None);
             }
@@ -50,8 +50,8 @@ impl Txn<'_> {
         Err(Fault::damaged("a bucket has no end"))
     }
 
-    /// Grants a claim on a lock that nobody has.
-    pub(crate) fn open_lock(
+    /// Grants a claim on a lock that is not in the table.
+    pub(crate) fn create_held_lock(
         &mut self,
         name: &Name<'_>,
         mut claim: Entry,
@@ -59,14 +59,14 @@ impl Txn<'_> {
     ) -> Result<Entry> {
         let bucket = bucket_of(name.hash);
         let first = self.bucket(bucket)?;
-        claim.grant(self.mint().ok_or_else(Fault::no_token)?, claim.arrived);
+        claim.grant(self.next_token().ok_or_else(Fault::no_token)?, claim.arrived);
         let (lock, claim) = self.build_held(name, first, claim, label)?;
         self.set_bucket(bucket, lock.index)?;
         Ok(claim)
     }
 
-    /// Saves the lock, or gives its record back if nobody holds it and nobody waits.
-    pub(crate) fn settle(&mut self, lock: &Lock) -> Result<()> {
+    /// Saves the lock, or frees its record if it has no holders and no waiters.
+    pub(crate) fn save_or_free(&mut self, lock: &Lock) -> Result<()> {
         if lock.first_holder != 0 || lock.first_waiter != 0 {
             return self.save_lock(lock);
         }
@@ -76,7 +76,7 @@ impl Txn<'_> {
             self.set_bucket(bucket, lock.chain)?;
             return self.free(lock.index, lock.generation);
         }
-        for _ in 0..self.carved() {
+        for _ in 0..self.high_water() {
             let mut before = self.lock(index)?;
             if before.chain == lock.index {
                 before.chain = lock.chain;
@@ -88,7 +88,7 @@ impl Txn<'_> {
         Err(Fault::damaged("a lock is in no bucket"))
     }
 
-    /// Grants a new claim, which was asked for room before.
+    /// Grants a new claim. The caller has checked that the lock admits it.
     pub(crate) fn add_holder(
         &mut self,
         lock: &mut Lock,
@@ -97,7 +97,7 @@ impl Txn<'_> {
     ) -> Result<Entry> {
         claim.lock = lock.index;
         claim.lock_generation = lock.generation;
-        let token = self.mint().ok_or_else(Fault::no_token)?;
+        let token = self.next_token().ok_or_else(Fault::no_token)?;
         claim.grant(token, claim.arrived);
         claim.before = lock.last_holder;
         let claim = self.build_claim(claim, label)?;
@@ -105,7 +105,7 @@ impl Txn<'_> {
         Ok(claim)
     }
 
-    /// Puts a new claim at the end of the line.
+    /// Appends a new claim to the queue.
     pub(crate) fn add_waiter(
         &mut self,
         lock: &mut Lock,
@@ -126,15 +126,15 @@ impl Txn<'_> {
         Ok(claim)
     }
 
-    /// Takes a claim out. The lock is saved by the caller.
+    /// Removes a claim. The caller saves the lock.
     pub(crate) fn remove(&mut self, lock: &mut Lock, claim: &Entry) -> Result<()> {
         self.unlink(lock, claim)?;
         self.free(claim.index, claim.generation)
     }
 
-    /// Lets in those at the head of the line, as far as there is room and there are tokens. Commits
-    /// after each step, the first of them together with what the caller changed before. A head for
-    /// which there is no token is told to ask: it can wait for one, and a release cannot.
+    /// Grants the lock to the first waiters, as far as it admits them and tokens are left. Commits after
+    /// each step; the first commit includes the caller's changes. If no token is left, the first waiter is
+    /// woken to repeat its claim: it can wait for a reservation, and a release cannot.
     pub(crate) fn admit(&mut self, lock: &mut Lock, now: u64, wakes: &mut Vec<Wake>) -> Result<()> {
         let mut head_changed = false;
         while lock.first_waiter != 0 {
@@ -151,13 +151,13 @@ impl Txn<'_> {
             if !lock.room().admits(head.mode) {
                 break;
             }
-            if !self.table.lives(head.member)? {
+            if !self.table.is_alive(head.process)? {
                 self.remove(lock, &head)?;
                 self.checkpoint(lock)?;
                 head_changed = true;
                 continue;
             }
-            let Some(token) = self.mint() else {
+            let Some(token) = self.next_token() else {
                 head_changed = true;
                 break;
             };
@@ -169,7 +169,7 @@ impl Txn<'_> {
             self.link_holder(lock, &head)?;
             self.checkpoint(lock)?;
             wakes.push(Wake::of(&head));
-            // With one holder, the new head watches it already: it was its predecessor.
+            // If there is one holder, the new first waiter watches it already: it was its predecessor.
             head_changed |= lock.holders > 1;
         }
         if head_changed && lock.first_waiter != 0 {
@@ -179,22 +179,22 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Takes out holders whose term has ended or whose process has died, among the first few.
+    /// Removes expired and dead holders among the first [`HOLDERS_CHECKED`].
     pub(crate) fn sweep(&mut self, lock: &mut Lock, now: u64) -> Result<()> {
         let mut index = lock.first_holder;
         let mut alive = None;
-        for _ in 0..GLANCE {
+        for _ in 0..HOLDERS_CHECKED {
             if index == 0 {
                 break;
             }
             let holder = self.claim_on(lock, index)?;
             index = holder.after;
             if holder.ends > now {
-                if alive == Some(holder.member) {
+                if alive == Some(holder.process) {
                     continue;
                 }
-                if self.table.lives(holder.member)? {
-                    alive = Some(holder.member);
+                if self.table.is_alive(holder.process)? {
+                    alive = Some(holder.process);
                     continue;
                 }
             }
@@ -204,8 +204,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The waiter behind a claim that is about to leave the line: it must look for another
-    /// process to watch.
+    /// The waiter behind a claim that is about to leave the queue. It must watch another process then.
     pub(crate) fn successor(&self, lock: &Lock, claim: &Entry) -> Result<Option<Wake>> {
         if claim.holds || claim.after == 0 {
             return Ok(None);
@@ -214,7 +213,7 @@ impl Txn<'_> {
         Ok(Some(Wake::of(&next)))
     }
 
-    /// A claim reached over a link of this lock.
+    /// Reads a claim that a link of this lock leads to.
     pub(crate) fn claim_on(&self, lock: &Lock, index: u32) -> Result<Entry> {
         let claim = self.claim(index)?;
         if claim.lock != lock.index || claim.lock_generation != lock.generation {
@@ -223,7 +222,7 @@ impl Txn<'_> {
         Ok(claim)
     }
 
-    /// Calls `visit` with each claim of a list, until it answers false.
+    /// Calls `visit` with each claim of a list, until it returns false.
     pub(crate) fn walk(
         &self,
         lock: &Lock,
@@ -231,7 +230,7 @@ impl Txn<'_> {
         mut visit: impl FnMut(Entry) -> Result<bool>,
     ) -> Result<()> {
         let mut index = first;
-        for _ in 0..self.carved() {
+        for _ in 0..self.high_water() {
             if index == 0 {
                 return Ok(());
             }
@@ -247,7 +246,7 @@ impl Txn<'_> {
     pub(crate) fn bucket(&self, bucket: usize) -> Result<u32> {
         let word = self.get(BUCKETS_AT + bucket)?;
         if word != bucket_word(bucket, low(word)) {
-            return Err(Fault::damaged("a bucket does not add up"));
+            return Err(Fault::damaged("a hash bucket has a wrong checksum"));
         }
         Ok(low(word))
     }

@@ -15,7 +15,7 @@ use crate::txn::Txn;
 async fn a_live_process_that_stays_inside_is_named_in_an_error() {
     let scene = Scene::new();
     let gate = scene.survivor.inner.table.map.half(GATE).unwrap();
-    gate.store(scene.victim.inner.table.me().at_gate(), Ordering::Release);
+    gate.store(scene.victim.inner.table.me().gate_word(), Ordering::Release);
     let error = scene.survivor.claim(&claim(Mode::Exclusive), QUEUE).await.unwrap_err();
     gate.store(0, Ordering::Release);
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -52,7 +52,7 @@ async fn a_change_too_large_for_the_journal_is_refused_and_undone() {
 
 /// No operation does this today; the next one that does must not have to know about it.
 #[tokio::test]
-async fn records_taken_and_given_back_in_one_change_are_as_before_when_it_is_undone() {
+async fn a_roll_back_restores_records_that_were_taken_and_freed_in_one_change() {
     let scene = Scene::new();
     let [held, gone] = [claim(Mode::Shared), claim(Mode::Shared)];
     for claim in [&held, &gone] {
@@ -67,7 +67,7 @@ async fn records_taken_and_given_back_in_one_change_are_as_before_when_it_is_und
             txn.free(live.index, live.generation).unwrap();
         }
         for _ in 0..2 {
-            let entry = Entry::new([1, 2], live.member, Mode::Exclusive, 3, 4);
+            let entry = Entry::new([1, 2], live.process, Mode::Exclusive, 3, 4);
             let taken = txn.build_claim(entry, "another label").unwrap();
             txn.free(taken.index, taken.generation).unwrap();
         }
@@ -93,7 +93,7 @@ async fn most_reads(claims: u32) -> usize {
         panic!("not queued");
     };
     store.claim(&head, QUEUE).await.unwrap();
-    store.inner.look(&head, &place).unwrap();
+    store.inner.wait_step(&head, &place).unwrap();
     let waiters: Vec<_> = (0..claims).map(|_| permit(claims)).collect();
     for waiter in &waiters {
         scene.departed.claim(waiter, QUEUE).await.unwrap();
@@ -107,7 +107,7 @@ async fn most_reads(claims: u32) -> usize {
 }
 
 #[tokio::test]
-async fn no_change_takes_longer_the_more_holders_and_waiters_there_are() {
+async fn the_length_of_a_change_does_not_depend_on_the_number_of_claims() {
     let few = most_reads(600).await;
     let many = most_reads(3_000).await;
     assert!(many <= few + few / 10, "{few} words with 600 claims, {many} with 3,000");

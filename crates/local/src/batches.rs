@@ -1,15 +1,15 @@
-//! Work on all claims of a lock, of which there may be ten thousand: some at a time, with the gate
-//! left in between, so that no other process waits for long.
+//! Work on all claims of a lock, of which there may be ten thousand. They are visited in batches, and the
+//! gate is left in between, so that no other process waits for long.
 
 use std::collections::HashSet;
 
 use tenure_core::Mode;
 use tenure_proto::Occupancy;
 
+use crate::claims::{Outcome, now};
 use crate::fault::Result;
-use crate::line::{STRETCH, Wake};
-use crate::members::Member;
-use crate::ops::{Outcome, now};
+use crate::process_slots::ProcessSlot;
+use crate::queue::{BATCH, Wake};
 use crate::records::{Entry, Lock, Name};
 use crate::store::Inner;
 use crate::txn::Txn;
@@ -21,27 +21,27 @@ enum List {
     Waiters,
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     /// Holders were removed.
     pub(crate) removed: bool,
-    /// When the first of the remaining terms ends, if all were looked at.
+    /// When the first of the remaining terms ends, if all holders were checked.
     pub(crate) first_end: Option<u64>,
 }
 
 impl Inner {
-    /// Removes all holders whose term has ended or whose process has died, and admits the next in
-    /// line. Stops at a holder that alone leaves no room for a claim of this mode.
+    /// Removes all holders that have expired or whose process has died, and admits the next waiters. Stops
+    /// at a holder that alone keeps out a claim of this mode.
     pub(crate) fn sweep_all(&self, name: &Name<'_>, mode: Mode) -> Outcome<Swept> {
         let mut swept = Swept::default();
         let mut first_end = u64::MAX;
         let mut alive = HashSet::new();
-        let complete = self.each_stretch(name, List::Holders, |stretch| {
+        let complete = self.each_batch(name, List::Holders, |batch| {
             let now = now();
             let mut ended = Vec::new();
-            for holder in stretch {
-                if holder.ends <= now || !self.lives(&mut alive, holder.member)? {
+            for holder in batch {
+                if holder.ends <= now || !self.is_alive(&mut alive, holder.process)? {
                     ended.push(*holder);
                 } else if blocks(holder.mode, mode) {
                     self.remove_all(name, &ended, &mut swept)?;
@@ -57,71 +57,74 @@ impl Inner {
         Ok(swept)
     }
 
-    /// The processes that hold the lock, up to so many.
-    pub(crate) fn holding_members(&self, name: &Name<'_>, most: usize) -> Outcome<Vec<Member>> {
+    /// The processes that hold the lock, at most `most` of them.
+    pub(crate) fn holding_processes(
+        &self,
+        name: &Name<'_>,
+        most: usize,
+    ) -> Outcome<Vec<ProcessSlot>> {
         let mut members = HashSet::new();
-        self.each_stretch(name, List::Holders, |stretch| {
-            members.extend(stretch.iter().map(|holder| holder.member));
+        self.each_batch(name, List::Holders, |batch| {
+            members.extend(batch.iter().map(|holder| holder.process));
             Ok(members.len() < most)
         })?;
         Ok(members.into_iter().take(most).collect())
     }
 
-    /// Looks for an owner's claim, wherever it was made.
+    /// Finds an owner's claim, of any process.
     pub(crate) fn search(&self, name: &Name<'_>, owner: [u64; 2]) -> Outcome<Option<Entry>> {
         let mut found = None;
-        // A claim that is admitted meanwhile moves from the first of these to the second.
+        // In this order, because a claim that is admitted meanwhile moves from waiters to holders.
         for list in [List::Waiters, List::Holders] {
-            self.each_stretch(name, list, |stretch| {
-                found = found.or(stretch.iter().find(|claim| claim.owner == owner).copied());
+            self.each_batch(name, list, |batch| {
+                found = found.or(batch.iter().find(|claim| claim.owner == owner).copied());
                 Ok(found.is_none())
             })?;
         }
         Ok(found)
     }
 
-    /// Calls `visit`, outside the gate, with all claims of a list, some at a time, until it answers
-    /// false; true if it never did. Claims that come or go meanwhile may be visited or not.
-    fn each_stretch(
+    /// Calls `visit`, outside the gate, with all claims of a list, in batches, until it returns false.
+    /// Returns true if it never did. Claims that are added or removed meanwhile may be left out.
+    fn each_batch(
         &self,
         name: &Name<'_>,
         list: List,
         mut visit: impl FnMut(&[Entry]) -> Outcome<bool>,
     ) -> Outcome<bool> {
         let mut last = Vec::new();
-        // If all of a stretch are gone when the next one is looked for, it starts again from the
-        // beginning of the list: not for ever, where claims come and go.
-        let mut left: Option<u64> = None;
+        // If all claims of a batch are gone when the next one is read, reading starts again at the
+        // beginning of the list. The budget bounds that.
+        let mut budget: Option<u64> = None;
         loop {
-            let (stretch, count) = self.change(|txn, _| txn.stretch(name, list, &last))?;
-            if !visit(&stretch)? {
+            let (batch, count) = self.change(|txn, _| txn.batch(name, list, &last))?;
+            if !visit(&batch)? {
                 return Ok(false);
             }
-            if stretch.len() < STRETCH as usize {
+            if batch.len() < BATCH as usize {
                 return Ok(true);
             }
-            let before = left.unwrap_or(3 * u64::from(count) + u64::from(STRETCH));
-            let Some(now) = before.checked_sub(stretch.len() as u64) else {
+            let before = budget.unwrap_or(3 * u64::from(count) + u64::from(BATCH));
+            let Some(now) = before.checked_sub(batch.len() as u64) else {
                 return Ok(false);
             };
-            left = Some(now);
-            last = stretch;
+            budget = Some(now);
+            last = batch;
         }
     }
 
-    fn lives(&self, alive: &mut HashSet<Member>, member: Member) -> Outcome<bool> {
-        if alive.contains(&member) {
+    fn is_alive(&self, alive: &mut HashSet<ProcessSlot>, process: ProcessSlot) -> Outcome<bool> {
+        if alive.contains(&process) {
             return Ok(true);
         }
-        let lives = self.table.lives(member).map_err(|fault| (fault, false))?;
-        if lives {
-            alive.insert(member);
+        let is_alive = self.table.is_alive(process).map_err(|fault| (fault, false))?;
+        if is_alive {
+            alive.insert(process);
         }
-        Ok(lives)
+        Ok(is_alive)
     }
 
-    /// Removes holders that were seen to have ended: neither the dead nor a term that is over come
-    /// back.
+    /// Removes holders that were seen expired or dead. Neither changes back, so they are not checked again.
     fn remove_all(&self, name: &Name<'_>, ended: &[Entry], swept: &mut Swept) -> Outcome<()> {
         if ended.is_empty() {
             return Ok(());
@@ -133,7 +136,7 @@ impl Inner {
                     break;
                 };
                 if let Some(claim) = txn.still_on(&lock, claim)?.filter(|claim| claim.holds) {
-                    self.take_out(txn, &mut lock, &claim, wakes)?;
+                    self.remove_and_admit(txn, &mut lock, &claim, wakes)?;
                     txn.commit()?;
                 }
             }
@@ -143,9 +146,9 @@ impl Inner {
 }
 
 impl Txn<'_> {
-    /// The claims of a list behind the last one of `last` that is still there, and how many there
-    /// are in all.
-    fn stretch(&self, name: &Name<'_>, list: List, last: &[Entry]) -> Result<(Vec<Entry>, u32)> {
+    /// The next batch of a list: the claims behind the last one of `last` that is still there. Also returns
+    /// the length of the list.
+    fn batch(&self, name: &Name<'_>, list: List, last: &[Entry]) -> Result<(Vec<Entry>, u32)> {
         let Some(lock) = self.find_lock(name)? else {
             return Ok((Vec::new(), 0));
         };
@@ -161,15 +164,15 @@ impl Txn<'_> {
                 break;
             }
         }
-        let mut stretch = Vec::new();
+        let mut batch = Vec::new();
         self.walk(&lock, first, |claim| {
-            stretch.push(claim);
-            Ok(stretch.len() < STRETCH as usize)
+            batch.push(claim);
+            Ok(batch.len() < BATCH as usize)
         })?;
-        Ok((stretch, count))
+        Ok((batch, count))
     }
 
-    /// A claim that was read before, as it is now, if it is still there.
+    /// Reads a claim again, if it is still there.
     fn still_on(&self, lock: &Lock, claim: &Entry) -> Result<Option<Entry>> {
         let known = self.claim_at(claim.index, claim.generation)?;
         Ok(known.filter(|known| {
@@ -179,7 +182,7 @@ impl Txn<'_> {
     }
 }
 
-/// Whether one holder is enough to keep a claim out.
+/// Whether this holder alone keeps a claim out.
 fn blocks(holder: Mode, claim: Mode) -> bool {
     let mut room = Occupancy::default();
     room.enter(holder);

@@ -1,4 +1,4 @@
-//! Inspect, list and evict.
+//! Inspection, listing and eviction.
 
 use std::time::Duration;
 
@@ -6,18 +6,16 @@ use tenure_core::store::{Eviction, Origin, Released};
 use tenure_core::{Holder, LockName, LockState, OwnerId, Token, Waiter};
 
 use crate::audit;
+use crate::claims::{Outcome, now, owner_words};
 use crate::fault::{Fault, Result};
-use crate::line::Wake;
-use crate::members::{self, Member};
-use crate::ops::{now, owner_words};
+use crate::process_slots::{self, ProcessSlot};
+use crate::queue::Wake;
 use crate::records::{Entry, LOCK, Lock, Name};
 use crate::store::Inner;
 use crate::txn::Txn;
 
-/// Records looked at in one go while listing.
-const SWATH: u32 = 4096;
-
-type Outcome<T> = std::result::Result<T, (Fault, bool)>;
+/// Records that one change reads while listing.
+const RECORDS_PER_CHANGE: u32 = 4096;
 
 impl Inner {
     pub(crate) fn inspect(&self, name: &LockName) -> Outcome<LockState> {
@@ -29,15 +27,15 @@ impl Inner {
             };
             let now = now();
             let host = &Origin::here().host;
-            let mut census = Census::new(self);
+            let mut liveness = Liveness::new(self);
             txn.walk(&lock, lock.first_holder, |claim| {
-                if census.counts(&claim, now)? {
+                if liveness.counts(&claim, now)? {
                     state.holders.push(self.holder(txn, &claim, host, now)?);
                 }
                 Ok(true)
             })?;
             txn.walk(&lock, lock.first_waiter, |claim| {
-                if census.counts(&claim, now)? {
+                if liveness.counts(&claim, now)? {
                     state.waiters.push(self.waiter(txn, &claim, host, now)?);
                 }
                 Ok(true)
@@ -50,24 +48,24 @@ impl Inner {
         let mut names = Vec::new();
         let mut next = 1;
         loop {
-            let (end, carved) = self.change(|txn, _| {
-                let mut census = Census::new(self);
-                let end = txn.carved().min(next + SWATH);
+            let (end, high_water) = self.change(|txn, _| {
+                let mut liveness = Liveness::new(self);
+                let end = txn.high_water().min(next + RECORDS_PER_CHANGE);
                 for index in next..end {
                     if txn.kind(index)?.0 != LOCK {
                         continue;
                     }
                     let lock = txn.lock(index)?;
                     let name = txn.name_of(&lock)?;
-                    if name.starts_with(prefix) && is_in_use(txn, &lock, &mut census)? {
+                    if name.starts_with(prefix) && is_in_use(txn, &lock, &mut liveness)? {
                         let name = LockName::new(&name)
-                            .map_err(|_| Fault::damaged("a name is not one"))?;
+                            .map_err(|_| Fault::damaged("a lock name is not valid"))?;
                         names.push(name);
                     }
                 }
-                Ok((end, txn.carved()))
+                Ok((end, txn.high_water()))
             })?;
-            if end >= carved {
+            if end >= high_water {
                 break;
             }
             next = end;
@@ -77,8 +75,8 @@ impl Inner {
         Ok(names)
     }
 
-    /// The record of the order is written and synced first, outside the gate. If the claim goes
-    /// away in between, nothing is evicted and the answer says so.
+    /// Removes a claim by an operator's order. The order is written to the audit log and synced first, outside
+    /// the gate. If the claim is gone by then, the result says that nothing was evicted.
     pub(crate) fn evict(&self, eviction: &Eviction) -> Outcome<Released> {
         let Ok(owner) = eviction.owner.parse::<OwnerId>() else {
             return Ok(Released::NotHeld);
@@ -99,16 +97,16 @@ impl Inner {
             };
             match txn.claim_at(found.index, found.generation)? {
                 Some(known) if known.owner == owner && known.lock == lock.index => {
-                    // The fence moves past the evicted one even if nobody is next, and a waiter
-                    // that was evicted learns of it.
-                    txn.mint().ok_or_else(Fault::no_token)?;
+                    // Using up a token fences off the evicted holder even if there is no next one. The
+                    // wake-up tells an evicted waiter.
+                    txn.next_token().ok_or_else(Fault::no_token)?;
                     wakes.push(Wake::of(&known));
-                    self.take_out(txn, &mut lock, &known, wakes)
+                    self.remove_and_admit(txn, &mut lock, &known, wakes)
                 }
                 _ => Ok(Released::NotHeld),
             }
         };
-        self.with_tokens(|| self.change(evict))
+        self.reserver.with_tokens(|| self.change(evict))
     }
 
     fn holder(&self, txn: &Txn<'_>, claim: &Entry, host: &str, now: u64) -> Result<Holder> {
@@ -132,20 +130,20 @@ impl Inner {
     }
 
     fn pid(&self, claim: &Entry) -> Result<Option<u32>> {
-        if claim.member.slot as usize >= crate::layout::MEMBERS {
-            return Err(Fault::damaged("a claim of a process that cannot be"));
+        if claim.process.slot as usize >= crate::layout::SLOTS {
+            return Err(Fault::damaged("a claim has an impossible process slot"));
         }
-        members::pid(&self.table.map, claim.member)
+        process_slots::pid(&self.table.map, claim.process)
     }
 }
 
-/// Tells the living from the dead, asking the kernel once for each run of the same process.
-struct Census<'a> {
+/// Decides whether claims count. Asks the kernel once for consecutive claims of the same process.
+struct Liveness<'a> {
     inner: &'a Inner,
-    last: Option<(Member, bool)>,
+    last: Option<(ProcessSlot, bool)>,
 }
 
-impl<'a> Census<'a> {
+impl<'a> Liveness<'a> {
     const fn new(inner: &'a Inner) -> Self {
         Self { inner, last: None }
     }
@@ -155,23 +153,23 @@ impl<'a> Census<'a> {
             return Ok(false);
         }
         match self.last {
-            Some((member, lives)) if member == claim.member => Ok(lives),
+            Some((process, is_alive)) if process == claim.process => Ok(is_alive),
             _ => {
-                let lives = self.inner.table.lives(claim.member)?;
-                self.last = Some((claim.member, lives));
-                Ok(lives)
+                let is_alive = self.inner.table.is_alive(claim.process)?;
+                self.last = Some((claim.process, is_alive));
+                Ok(is_alive)
             }
         }
     }
 }
 
-fn is_in_use(txn: &Txn<'_>, lock: &Lock, census: &mut Census<'_>) -> Result<bool> {
+fn is_in_use(txn: &Txn<'_>, lock: &Lock, liveness: &mut Liveness<'_>) -> Result<bool> {
     let now = now();
     let mut used = false;
     for first in [lock.first_holder, lock.first_waiter] {
         if !used {
             txn.walk(lock, first, |claim| {
-                used = census.counts(&claim, now)?;
+                used = liveness.counts(&claim, now)?;
                 Ok(!used)
             })?;
         }

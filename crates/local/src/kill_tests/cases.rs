@@ -9,9 +9,9 @@ use tenure_testkit::{GENEROUS, eventually};
 use super::{FILLER, LAPSED, QUEUE, Scene, brief, claim, claim_on};
 use crate::LocalStore;
 use crate::layout::{CHUNK, words_for};
-use crate::line::bucket_of;
+use crate::queue::bucket_of;
 use crate::records::Name;
-use crate::reserve;
+use crate::reservation;
 
 const PERMIT: Mode = Mode::Permits { take: 1, of: 3 };
 const ALL_PERMITS: Mode = Mode::Permits { take: 3, of: 3 };
@@ -42,7 +42,7 @@ async fn a_kill_in_a_claim_renewal_or_release_leaves_a_sound_table() {
 }
 
 #[tokio::test]
-async fn a_kill_among_waiters_that_live_leaves_them_in_line() {
+async fn a_kill_among_live_waiters_leaves_them_queued() {
     let mut scene = Scene::new();
     let own = claim(Mode::Exclusive);
     scene.victim.claim(&own, QUEUE).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_kill_among_readers_and_permits_leaves_a_sound_table() {
 }
 
 #[tokio::test]
-async fn a_kill_while_several_are_let_in_leaves_the_rest_to_ask_again() {
+async fn a_kill_while_several_waiters_are_admitted_leaves_the_rest_queued() {
     for (held, waiting) in [(Mode::Exclusive, Mode::Shared), (ALL_PERMITS, PERMIT)] {
         let mut scene = Scene::new();
         let own = claim(held);
@@ -158,7 +158,7 @@ async fn a_kill_while_expired_claims_of_others_are_swept_leaves_a_sound_table() 
 }
 
 #[tokio::test]
-async fn a_kill_while_the_dead_before_a_waiter_are_removed_leaves_a_sound_table() {
+async fn a_kill_while_dead_waiters_are_removed_leaves_a_sound_table() {
     let mut scene = Scene::new();
     scene.bystander(PERMIT).await;
     scene.departed.claim(&claim(PERMIT), QUEUE).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_kill_in_an_eviction_leaves_a_sound_table() {
 
 /// A process that died had holds and places on several locks, alone and in company.
 #[tokio::test]
-async fn a_kill_while_a_dead_process_is_reaped_leaves_a_sound_table() {
+async fn a_kill_while_claims_of_a_dead_process_are_removed_leaves_a_sound_table() {
     let mut scene = Scene::new();
     scene.departed.claim(&claim_on("its own", Mode::Exclusive), QUEUE).await.unwrap();
     scene.departed.claim(&claim(PERMIT), QUEUE).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_kill_while_a_dead_process_is_reaped_leaves_a_sound_table() {
     scene.bury_departed();
     let slot = scene.departed.inner.table.me().slot;
     let reap = async |store: &LocalStore| {
-        let reaped = store.inner.reap_slot(slot, |_| true);
+        let reaped = store.inner.remove_claims_of(slot, |_| true);
         reaped.map_err(|fault| fault.during("reap", store.dir()))
     };
     scene.kill_everywhere(reap).await;
@@ -222,7 +222,7 @@ async fn a_kill_while_the_table_grows_leaves_a_sound_table() {
     }
     let own = claim(Mode::Exclusive);
     let grow_ahead = async |store: &LocalStore| {
-        let grown = reserve::grow(&Arc::downgrade(&store.inner));
+        let grown = reservation::grow(&Arc::downgrade(&store.inner.table));
         grown.map_err(|fault| fault.during("grow", store.dir()))
     };
     let full = scene.snapshot();
@@ -290,7 +290,7 @@ async fn a_kill_in_a_chain_of_locks_leaves_a_sound_table() {
 }
 
 #[tokio::test]
-async fn looking_at_locks_stores_nothing() {
+async fn inspection_does_not_write_to_the_table() {
     let mut scene = Scene::new();
     scene.bystander(Mode::Exclusive).await;
     scene.departed.claim(&brief(&claim_on("another", Mode::Shared)), QUEUE).await.unwrap();
@@ -304,7 +304,7 @@ async fn looking_at_locks_stores_nothing() {
     assert_eq!(scene.kill_everywhere(async |store| store.inspect(&name).await).await, 1);
     assert_eq!(scene.kill_everywhere(async |store| store.list("").await).await, 1);
     let look = async |store: &LocalStore| {
-        let looked = store.inner.look(&own, &place);
+        let looked = store.inner.wait_step(&own, &place);
         looked.map_err(|(fault, _)| fault.during("look", store.dir()))
     };
     assert_eq!(scene.kill_everywhere(look).await, 2);
