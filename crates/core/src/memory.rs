@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tenure_proto::{ClaimState, Entry, LockQueue};
 use tokio::sync::Notify;
 
+use crate::store::{Connecting, Scheme, StoreFactory, StoreUrl, UrlOption};
 use crate::{
     Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder, LockName,
     LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released, Renewal,
@@ -34,6 +35,29 @@ impl MemoryStore {
     /// All evictions so far, oldest first.
     pub fn evictions(&self) -> Vec<Eviction> {
         self.locks.lock().evictions.clone()
+    }
+}
+
+/// The engine behind `memory:`. Each connection is to a store of its own.
+#[derive(Debug)]
+pub struct MemoryFactory;
+
+#[async_trait]
+impl StoreFactory for MemoryFactory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn schemes(&self) -> &'static [Scheme] {
+        const { &[Scheme::nothing("memory", "this process alone, for tests")] }
+    }
+
+    fn options(&self) -> &'static [UrlOption] {
+        &[]
+    }
+
+    async fn connect(&self, _: &StoreUrl, _: &Connecting) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(MemoryStore::new()))
     }
 }
 
@@ -195,7 +219,15 @@ impl Details {
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         let fault = "the process ends: its locks end with it, and a new one counts from 1";
-        Capabilities { cross_process: false, ..Capabilities::full(Fencing::Until { fault }) }
+        Capabilities::none()
+            .fencing(Fencing::Until { fault })
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .detects_death()
+            .tells_losses()
+            .ages()
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {

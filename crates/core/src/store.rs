@@ -14,9 +14,17 @@ pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};
+pub use crate::connecting::Connecting;
+pub use crate::factory::{Scheme, StoreFactory, UrlOption};
 pub use crate::listener::{Hold, LossListener, LossListeners};
+pub use crate::memory::MemoryFactory;
+pub use crate::password::Password;
 pub use crate::self_test::self_test;
-pub use tenure_proto::Moment;
+pub use crate::url::StoreUrl;
+pub use tenure_proto::{Moment, admitted};
+
+/// How long one call to a store may take, unless a URL (`timeout=`) or a configuration says otherwise.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keeps locks: on a server, a quorum of servers, in a directory.
 ///

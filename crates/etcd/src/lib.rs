@@ -68,6 +68,7 @@ mod diagnose;
 mod dial;
 mod endpoints;
 mod engine;
+mod factory;
 mod fault;
 mod fence;
 mod keys;
@@ -81,6 +82,7 @@ mod watch;
 
 pub use config::EtcdConfig;
 pub use engine::{EntryKey, EtcdEngine, EtcdStore};
+pub use factory::EtcdFactory;
 pub use fence::etcdctl;
 pub use lease::Lease;
 pub use srv::Srv;

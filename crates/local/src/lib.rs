@@ -96,6 +96,8 @@ mod claims;
 mod clock;
 mod consistency;
 mod diagnose;
+mod directory;
+mod factory;
 mod fault;
 mod files;
 mod gate;
@@ -122,6 +124,7 @@ mod wakes;
 
 #[doc(hidden)]
 pub use consistency::RecordCounts;
+pub use factory::LocalFactory;
 pub use options::LocalOptions;
 pub use store::LocalStore;
 #[doc(hidden)]

@@ -161,14 +161,21 @@ impl Drop for Inner {
 #[async_trait]
 impl Store for LocalStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(Fencing::Until {
+        let fencing = Fencing::Until {
             fault: "the directory, or its file `tokens`, is deleted or restored from a copy while \
                     the wall clock is behind the last token (tokens then start from the clock, at \
                     1,048,576 per second), or the disk loses what it has confirmed as written",
-        });
-        capabilities.tells_losses = false;
-        capabilities.clock = CLOCK;
-        capabilities
+        };
+        Capabilities::none()
+            .fencing(fencing)
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .detects_death()
+            .cross_process()
+            .ages()
+            .clock(CLOCK)
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {

@@ -51,9 +51,15 @@ impl<E: Engine> OrderedStore<E> {
 #[async_trait]
 impl<E: Engine> Store for OrderedStore<E> {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(self.shared.engine.fencing());
-        capabilities.detects_death = false;
-        capabilities
+        Capabilities::none()
+            .fencing(self.shared.engine.fencing())
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .tells_losses()
+            .cross_process()
+            .ages()
     }
 
     fn longest_ttl(&self) -> Option<Duration> {

@@ -82,6 +82,7 @@ mod credentials;
 mod diagnose;
 mod dialect;
 mod errand;
+mod factory;
 mod fault;
 mod held;
 mod inbox;
@@ -101,6 +102,7 @@ mod wire;
 
 pub use config::{RedisConfig, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
+pub use factory::{RedisFactory, RedlockFactory};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;

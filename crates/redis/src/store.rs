@@ -301,11 +301,10 @@ impl Store for RedisStore {
         } else {
             Fencing::None
         };
-        let mut capabilities = Capabilities::full(fencing);
-        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
+        let promised =
+            Capabilities::none().fencing(fencing).fifo().push().shared().permits().cross_process();
         // A bare SET cannot write down the server's time.
-        capabilities.ages = self.config.fencing;
-        capabilities
+        if self.config.fencing { promised.ages() } else { promised }
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {

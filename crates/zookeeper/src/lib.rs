@@ -66,6 +66,7 @@ mod config;
 mod diagnose;
 mod engine;
 mod enter;
+mod factory;
 mod fault;
 mod four_letter_words;
 mod keys;
@@ -81,6 +82,7 @@ mod wire;
 
 pub use config::{Access, Neighbours, ZooKeeperConfig};
 pub use engine::ZooKeeperEngine;
+pub use factory::ZooKeeperFactory;
 pub use tenure_tls::{Password, Tls};
 
 /// Locks on ZooKeeper.

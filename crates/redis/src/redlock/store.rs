@@ -164,15 +164,12 @@ fn granted(token: Token) -> ClaimOutcome {
 #[async_trait]
 impl Store for RedlockStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(Fencing::Until {
+        let fencing = Fencing::Until {
             fault: "a server restarts without its data while the servers' clocks differ by more \
                     than the longest TTL, or most of them lose their data at once while their \
                     clocks are behind",
-        });
-        capabilities.fifo = false;
-        capabilities.permits = false;
-        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
-        capabilities
+        };
+        Capabilities::none().fencing(fencing).push().shared().cross_process().ages()
     }
 
     fn longest_ttl(&self) -> Option<Duration> {
