@@ -10,6 +10,7 @@
 mod attempt;
 mod background;
 mod capabilities;
+mod cells;
 mod chaos;
 mod claim;
 mod client;
@@ -43,6 +44,9 @@ mod url;
 mod validity;
 mod watch;
 
+#[cfg(feature = "json")]
+pub use cells::Json;
+pub use cells::{Cell, CellValue, Counter, Updated};
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
 pub use duration::parse_duration;

@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use tenure_proto::{ClaimState, Entry, LockQueue};
 use tokio::sync::Notify;
 
+use crate::cells::memory::MemoryCells;
 use crate::store::{Connecting, Scheme, StoreFactory, StoreUrl, UrlOption};
 use crate::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder, LockName,
-    LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released, Renewal,
-    Result, Store, Token, WaitPolicy, Waiter, now,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder,
+    LockName, LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released,
+    Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
 };
 
 /// A store inside one process, which ends with it. Use it in tests of code that takes locks, with
@@ -24,6 +25,7 @@ use crate::{
 pub struct MemoryStore {
     locks: Arc<Mutex<Locks>>,
     listeners: Arc<LossListeners>,
+    cells: Arc<MemoryCells>,
 }
 
 impl MemoryStore {
@@ -301,6 +303,10 @@ impl Store for MemoryStore {
             self.listeners.lost(Hold { owner, token });
         }
         Ok(released)
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(&*self.cells)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Fence, Finding, LockName, LockState, Result, Token};
+use crate::{Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token};
 
 pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
+pub use crate::cells::contract::{
+    Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped,
+    Version,
+};
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};
 pub use crate::connecting::Connecting;
@@ -132,6 +136,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults that keep the store from being checked at all. A check that is not allowed is a finding.
     async fn diagnose(&self) -> Result<Vec<Finding>>;
+
+    /// The store's small values beside its locks.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), with the reason, if it keeps none.
+    fn cells(&self) -> Result<&dyn Cells> {
+        let why = "this store keeps locks only: use another one for values";
+        Err(Error::new(ErrorKind::Unsupported, "keep values", why))
+    }
 
     /// Closes sessions and leases in the engine that no claim needs now. Those that cannot be closed end by
     /// themselves, later. Calls that come meanwhile or afterwards are served as usual.

@@ -63,6 +63,7 @@
 //! etcd ends its lease. A holder that is evicted, or whose lease is revoked by hand, is told at once;
 //! one whose key is deleted by hand, at its next renewal.
 
+mod cells;
 mod config;
 mod diagnose;
 mod dial;

@@ -62,6 +62,7 @@
 //! not from what a single server says, which may have lost the others. A holder that is evicted is
 //! told at once.
 
+mod cells;
 mod config;
 mod diagnose;
 mod engine;
