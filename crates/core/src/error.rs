@@ -144,6 +144,9 @@ pub enum ErrorKind {
     LeaseTooShort,
     /// The request makes no sense: a bad name, TTL or number of permits. Correct it.
     Invalid,
+    /// The result would be below a counter's floor, or above what a counter can count to. Nothing was
+    /// changed.
+    OutOfRange,
     /// The store cannot do this.
     Unsupported,
     /// The store does not allow it: permissions or credentials.

@@ -74,6 +74,7 @@
 //! etcd ends its lease. A holder that is evicted, or whose lease is revoked by hand, hears of it at
 //! once; one whose key is deleted by hand, at its next renewal.
 
+mod cells;
 mod config;
 mod diagnose;
 mod dial;

@@ -91,6 +91,7 @@ mod async_fd;
 mod audit;
 mod batches;
 mod byte_locks;
+mod cells;
 mod claim_index;
 mod claims;
 mod clock;

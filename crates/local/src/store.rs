@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal, Store,
-    WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal,
+    Store, WaitPolicy,
 };
 use tenure_core::{Finding, LockName, LockState, Result};
 
@@ -218,6 +218,10 @@ impl Store for LocalStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

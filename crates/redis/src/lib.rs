@@ -76,6 +76,7 @@
 //! 1024, or one more than the last: they keep rising across data loss, unless it comes together
 //! with a clock that is behind.
 
+mod cells;
 mod cluster;
 mod config;
 mod credentials;

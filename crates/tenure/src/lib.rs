@@ -35,6 +35,7 @@
 //! # Store URLs
 //!
 #![doc = include_str!("urls.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(doctest)]
 mod documents;
@@ -42,6 +43,7 @@ mod registry;
 
 pub use registry::Registry;
 pub use tenure_core::store::StoreUrl;
+pub use tenure_core::{Cell, CellValue, Counter, Updated};
 pub use tenure_core::{
     Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
     FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,

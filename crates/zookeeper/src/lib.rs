@@ -101,6 +101,7 @@
 //! not from what a single server says, which may have lost the others. A holder that is evicted hears
 //! of it at once.
 
+mod cells;
 mod config;
 mod diagnose;
 mod engine;

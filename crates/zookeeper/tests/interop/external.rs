@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use tenure_testkit::{Neighbour, Process};
+use tenure_testkit::{ExternalClient, Process};
 
 /// The limit for an answer: a client may wait behind many rounds of others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running client. Ends with the test.
-pub(crate) struct ExternalClient(Process);
+pub(crate) struct Driver(Process);
 
-impl ExternalClient {
+impl Driver {
     /// Starts a client while the lock is free. It has held the lock once when this returns, so that it
     /// does not answer `busy` for lack of a connection.
     pub(crate) async fn start(
-        client: &Neighbour,
+        client: &ExternalClient,
         port: u16,
         path: &str,
         kind: &str,

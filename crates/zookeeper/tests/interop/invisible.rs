@@ -1,7 +1,7 @@
 //! Locks of other clients that ignore tenure's nodes, or that tenure ignores.
 
 use tenure_core::ErrorKind;
-use tenure_testkit::Neighbour;
+use tenure_testkit::ExternalClient;
 
 use crate::scene::{NAME, Scene};
 
@@ -34,7 +34,7 @@ pub(crate) async fn their_semaphore_and_ours_do_not_exclude_each_other(scene: &S
 /// Curator and kazoo ignore each other. Each waits for tenure, and tenure for both.
 pub(crate) async fn tenure_excludes_two_clients_that_ignore_each_other(
     scene: &Scene,
-    other: &Neighbour,
+    other: &ExternalClient,
 ) {
     let mut curator = scene.theirs().await;
     let mut kazoo = scene.others(other, "exclusive").await;

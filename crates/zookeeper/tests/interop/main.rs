@@ -11,7 +11,7 @@ mod mixed;
 mod scene;
 
 use scene::{Scene, Setting};
-use tenure_testkit::{Neighbour, ZooKeeperServer};
+use tenure_testkit::{ExternalClient, ZooKeeperServer};
 use tenure_zookeeper::Compat;
 
 const DEFAULT: Compat = Compat { curator_rw: false, kazoo: false };
@@ -19,9 +19,9 @@ const CURATOR_RW: Compat = Compat { curator_rw: true, kazoo: false };
 const KAZOO: Compat = Compat { curator_rw: false, kazoo: true };
 const ALL: Compat = Compat { curator_rw: true, kazoo: true };
 
-const CURATOR_DEBIAN: Neighbour = Neighbour { name: "curator-debian", needs: &["java"] };
-const CURATOR_MAVEN: Neighbour = Neighbour { name: "curator-maven", needs: &["java"] };
-const KAZOO_CLIENT: Neighbour = Neighbour { name: "kazoo", needs: &["python3"] };
+const CURATOR_DEBIAN: ExternalClient = ExternalClient { name: "curator-debian", needs: &["java"] };
+const CURATOR_MAVEN: ExternalClient = ExternalClient { name: "curator-maven", needs: &["java"] };
+const KAZOO_CLIENT: ExternalClient = ExternalClient { name: "kazoo", needs: &["python3"] };
 
 /// One module for each client and kind of lock, with tenure's `Compat` and the number of servers; one
 /// test for each case.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tenure_testkit::temp_dir;
 
-use crate::external::ExternalClient;
+use crate::external::Driver;
 use crate::scene::Scene;
 
 const EACH: usize = 2;
@@ -21,7 +21,7 @@ pub(crate) async fn ours_and_theirs_count_together_and_lose_nothing(scene: &Scen
 }
 
 /// Counts with clients of tenure and these, as many rounds each.
-pub(crate) async fn count_together(scene: &Scene, drivers: Vec<ExternalClient>) {
+pub(crate) async fn count_together(scene: &Scene, drivers: Vec<Driver>) {
     let folder = temp_dir();
     let file = &*folder.path().join("counter");
     std::fs::write(file, "0").unwrap();
@@ -37,7 +37,7 @@ pub(crate) async fn count_together(scene: &Scene, drivers: Vec<ExternalClient>) 
     assert!(tokens.is_sorted_by(|one, next| one.1 < next.1), "{tokens:?}");
 }
 
-async fn their_rounds(mut theirs: ExternalClient, file: &Path) {
+async fn their_rounds(mut theirs: Driver, file: &Path) {
     for _ in 0..ROUNDS {
         theirs.hold().await;
         count(file).await;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Client, Guard, LockState, Mutex};
-use tenure_testkit::{GENEROUS, Neighbour, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_testkit::{ExternalClient, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_zookeeper::{Compat, ZooKeeperConfig, ZooKeeperStore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::external::ExternalClient;
+use crate::external::Driver;
 
 /// The lock's name in tenure, and its path for other clients.
 pub(crate) const NAME: &str = "orders";
@@ -23,7 +23,7 @@ const SHORT: Duration = Duration::from_secs(4);
 
 /// Another client, the kind of lock it uses, and tenure's setting for it.
 pub(crate) struct Setting {
-    pub(crate) client: Neighbour,
+    pub(crate) client: ExternalClient,
     pub(crate) kind: &'static str,
     pub(crate) beside: Compat,
     /// How many servers there are. Of several, ours is connected to another than theirs.
@@ -58,27 +58,27 @@ impl Scene {
     }
 
     /// Starts another client.
-    pub(crate) async fn theirs(&self) -> ExternalClient {
+    pub(crate) async fn theirs(&self) -> Driver {
         self.start(self.setting.kind, LONG).await
     }
 
     /// Starts another client with this kind of lock.
-    pub(crate) async fn theirs_that(&self, kind: &str) -> ExternalClient {
+    pub(crate) async fn theirs_that(&self, kind: &str) -> Driver {
         self.start(kind, LONG).await
     }
 
     /// Starts another client whose session ends soon after it is killed.
-    pub(crate) async fn mortal(&self) -> ExternalClient {
+    pub(crate) async fn mortal(&self) -> Driver {
         self.start(self.setting.kind, SHORT).await
     }
 
     /// Starts a client of another project.
-    pub(crate) async fn others(&self, client: &Neighbour, kind: &str) -> ExternalClient {
-        ExternalClient::start(client, self.ports[1], PATH, kind, LONG).await
+    pub(crate) async fn others(&self, client: &ExternalClient, kind: &str) -> Driver {
+        Driver::start(client, self.ports[1], PATH, kind, LONG).await
     }
 
-    async fn start(&self, kind: &str, session: Duration) -> ExternalClient {
-        ExternalClient::start(&self.setting.client, self.ports[1], PATH, kind, session).await
+    async fn start(&self, kind: &str, session: Duration) -> Driver {
+        Driver::start(&self.setting.client, self.ports[1], PATH, kind, session).await
     }
 
     pub(crate) fn mutex(&self) -> Mutex {
