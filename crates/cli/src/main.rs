@@ -27,6 +27,7 @@ mod run;
 mod show;
 mod signals;
 mod status;
+mod stores;
 mod supervise;
 mod usage;
 mod wait_report;

@@ -2,12 +2,11 @@
 
 use std::io::{self, Write};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 
-use crate::args::Arguments;
 use crate::exit::{self, Failure, Outcome};
-use crate::output;
+use crate::{args, output, stores};
 
 pub(crate) fn execute() -> Outcome {
     let page = page().map_err(|error| Failure::system("write the manual page", &error))?;
@@ -15,7 +14,7 @@ pub(crate) fn execute() -> Outcome {
 }
 
 fn page() -> io::Result<Vec<u8>> {
-    let mut command = Arguments::command();
+    let mut command = args::command();
     command.build();
     let mut page = Vec::new();
     let main = Man::new(command.clone()).manual("tenure");
@@ -28,6 +27,7 @@ fn page() -> io::Result<Vec<u8>> {
     for command in command.get_subcommands().filter(shown) {
         write_subcommand(command, &mut page)?;
     }
+    page.write_all(stores::manual().as_bytes())?;
     page.write_all(ENVIRONMENT.as_bytes())?;
     let codes = exit::TABLE.split_once('\n').map_or(exit::TABLE, |(_, codes)| codes);
     write!(page, ".SH \"EXIT STATUS\"\n.nf\n{}\n.fi\n", codes.replace('-', "\\-"))?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::primitives::Lock;
+use crate::store::CALL_TIMEOUT;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
     MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
@@ -64,7 +65,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
-        Self::build(store, Duration::from_secs(2))
+        Self::build(store, CALL_TIMEOUT)
     }
 
     /// A client of the same store that gives up on a single call to it after `limit`, instead of
@@ -79,6 +80,11 @@ impl Client {
             return Err(Error::new(ErrorKind::Invalid, "make a client", why));
         }
         Self::build(Arc::clone(&self.inner.store), limit.min(LONGEST))
+    }
+
+    /// How long one call to the store may take.
+    pub fn call_timeout(&self) -> Duration {
+        self.inner.call_timeout
     }
 
     /// The store underneath.

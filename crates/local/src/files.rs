@@ -39,10 +39,7 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
         return Err(Fault::new(ErrorKind::Unsupported, why));
     }
     let wake = dir.join("wake");
-    if make_dir(&wake, access)? {
-        let made = File::open(&wake).map_err(|error| looked(&wake, error))?;
-        share(dir, &made, &wake)?;
-    }
+    make_shared_dir(dir, "wake", access)?;
     // The other files are checked when they are opened.
     for path in [wake, dir.join("audit.log")] {
         match std::fs::symlink_metadata(&path) {
@@ -145,6 +142,16 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir)
         .and_then(|file| file.sync_all())
         .map_err(|error| Fault::io("syncing", dir, error))
+}
+
+/// Creates a directory inside the store's, for all that share it, unless it exists.
+pub(crate) fn make_shared_dir(dir: &Path, name: &str, access: &Access) -> Result<()> {
+    let path = dir.join(name);
+    if make_dir(&path, access)? {
+        let made = File::open(&path).map_err(|error| Fault::io("looking at", &path, error))?;
+        share(dir, &made, &path)?;
+    }
+    Ok(())
 }
 
 /// Creates a directory. False if it exists.

@@ -91,11 +91,14 @@ mod async_fd;
 mod audit;
 mod batches;
 mod byte_locks;
+mod cells;
 mod claim_index;
 mod claims;
 mod clock;
 mod consistency;
 mod diagnose;
+mod directory;
+mod factory;
 mod fault;
 mod files;
 mod gate;
@@ -122,6 +125,7 @@ mod wakes;
 
 #[doc(hidden)]
 pub use consistency::RecordCounts;
+pub use factory::LocalFactory;
 pub use options::LocalOptions;
 pub use store::LocalStore;
 #[doc(hidden)]

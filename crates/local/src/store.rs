@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal, Store,
-    WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal,
+    Store, WaitPolicy,
 };
 use tenure_core::{Finding, LockName, LockState, Result};
 
@@ -161,14 +161,21 @@ impl Drop for Inner {
 #[async_trait]
 impl Store for LocalStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(Fencing::Until {
+        let fencing = Fencing::Until {
             fault: "the directory, or its file `tokens`, is deleted or restored from a copy while \
                     the wall clock is behind the last token (tokens then start from the clock, at \
                     1,048,576 per second), or the disk loses what it has confirmed as written",
-        });
-        capabilities.tells_losses = false;
-        capabilities.clock = CLOCK;
-        capabilities
+        };
+        Capabilities::none()
+            .fencing(fencing)
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .detects_death()
+            .cross_process()
+            .ages()
+            .clock(CLOCK)
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
@@ -211,6 +218,10 @@ impl Store for LocalStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -31,13 +31,13 @@ pub(crate) fn silent(config: &RedisConfig) -> Error {
 }
 
 /// There is no connection.
-pub(crate) fn unmade(server: &str, error: &io::Error) -> Error {
-    if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
+pub(crate) fn unmade(server: &str, error: io::Error) -> Error {
+    if distrust(&error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
         let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
-        return Error::new(ErrorKind::Denied, CONNECT, why);
+        return Error::new(ErrorKind::Denied, CONNECT, why).caused_by(error);
     }
     let why = format!("{server}: {error}; check that it runs");
-    Error::new(ErrorKind::Unreachable, CONNECT, why)
+    Error::new(ErrorKind::Unreachable, CONNECT, why).caused_by(error)
 }
 
 /// The server answered with an error. Outside a script, it executed nothing.

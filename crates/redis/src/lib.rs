@@ -76,12 +76,14 @@
 //! 1024, or one more than the last: they keep rising across data loss, unless it comes together
 //! with a clock that is behind.
 
+mod cells;
 mod cluster;
 mod config;
 mod credentials;
 mod diagnose;
 mod dialect;
 mod errand;
+mod factory;
 mod fault;
 mod held;
 mod inbox;
@@ -101,6 +103,7 @@ mod wire;
 
 pub use config::{RedisConfig, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
+pub use factory::{RedisFactory, RedlockFactory};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use rights::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;

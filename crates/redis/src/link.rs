@@ -366,11 +366,11 @@ impl Inner {
                 // Certificates are read again for each connection, so that they can be replaced.
                 let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
                 let stream = Stream::open(address, limit, tls.as_ref()).await;
-                stream.map_err(|error| unmade(&format!("{}:{}", address.0, address.1), &error))?
+                stream.map_err(|error| unmade(&format!("{}:{}", address.0, address.1), error))?
             }
             Endpoint::Unix(path) => {
                 let stream = Stream::open_unix(path).await;
-                stream.map_err(|error| unmade(&path.display().to_string(), &error))?
+                stream.map_err(|error| unmade(&path.display().to_string(), error))?
             }
         };
         let connection = Connection::start(stream, limit, self.hearer.clone());

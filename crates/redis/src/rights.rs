@@ -61,6 +61,8 @@ mod tests {
     fn the_rights_have_every_command_of_the_scripts_and_no_other() {
         let scripts = concat!(
             include_str!("../lua/alone.lua"),
+            include_str!("../lua/cells/add.lua"),
+            include_str!("../lua/cells/swap.lua"),
             include_str!("../lua/claim.lua"),
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),

@@ -19,6 +19,10 @@ pub(crate) struct Scripts {
     pub(crate) alone: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
+    /// Replaces the value of a cell.
+    pub(crate) swap: Script,
+    /// Adds to a counter.
+    pub(crate) add: Script,
 }
 
 #[derive(Debug)]
@@ -43,7 +47,7 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, alone, evict, inspect] = [
+        let [take, claim, refresh, release, renew, alone, evict, inspect, swap, add] = [
             compose(include_str!("../lua/take.lua")),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
@@ -52,12 +56,15 @@ impl Scripts {
             include_str!("../lua/alone.lua").to_owned(),
             compose(include_str!("../lua/evict.lua")),
             compose(include_str!("../lua/inspect.lua")),
+            include_str!("../lua/cells/swap.lua").to_owned(),
+            include_str!("../lua/cells/add.lua").to_owned(),
         ]
         .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, alone, evict, inspect) =
-            tokio::try_join!(take, claim, refresh, release, renew, alone, evict, inspect)?;
-        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect })
+        let (take, claim, refresh, release, renew, alone, evict, inspect, swap, add) = tokio::try_join!(
+            take, claim, refresh, release, renew, alone, evict, inspect, swap, add
+        )?;
+        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect, swap, add })
     }
 }
 

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released, Renewal,
-    Store, WaitPolicy, now,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released,
+    Renewal, Store, WaitPolicy, now,
 };
 use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token};
 
@@ -33,14 +33,14 @@ const ENOUGH: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
-    config: RedisConfig,
-    servers: Servers,
+    pub(crate) config: RedisConfig,
+    pub(crate) servers: Servers,
     /// Connections for renewals only, made by the first of them and served by the runtime it is on:
     /// the client's keeper has one of its own, so renewals go on while the program's is blocked or
     /// has ended. They are not held up by `WAIT` either.
     renewals: Servers,
-    keyring: Keyring,
-    scripts: Arc<Scripts>,
+    pub(crate) keyring: Keyring,
+    pub(crate) scripts: Arc<Scripts>,
     inbox: Inbox,
     /// Holds whose value in the store is known to the byte: taken while they were free.
     taken: Held,
@@ -200,7 +200,11 @@ impl RedisStore {
     }
 
     /// Runs a script, and where replicas count, waits for them.
-    async fn run(&self, script: &Script, call: Call<'_>) -> Result<(Value, Option<Value>)> {
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        call: Call<'_>,
+    ) -> Result<(Value, Option<Value>)> {
         if self.config.replicas == 0 {
             return Ok((script.run(&self.servers, call).await?, None));
         }
@@ -301,11 +305,10 @@ impl Store for RedisStore {
         } else {
             Fencing::None
         };
-        let mut capabilities = Capabilities::full(fencing);
-        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
+        let promised =
+            Capabilities::none().fencing(fencing).fifo().push().shared().permits().cross_process();
         // A bare SET cannot write down the server's time.
-        capabilities.ages = self.config.fencing;
-        capabilities
+        if self.config.fencing { promised.ages() } else { promised }
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
@@ -444,6 +447,10 @@ impl Store for RedisStore {
             arguments: &[owner.into(), (&record).into(), (&value).into()],
         };
         released("evict", &self.scripts.evict.run(&self.servers, call).await?)
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -1,7 +1,6 @@
 //! Sockets and encrypted connections, as all stores set them up: always verified, from PEM files.
 
 mod connector;
-mod password;
 mod stream;
 
 use std::error::Error as StdError;
@@ -10,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use connector::{TlsConnector, secure};
-pub use password::Password;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 pub use stream::Stream;
+pub use tenure_core::store::Password;
+use tenure_core::store::{StoreUrl, UrlOption};
 use tenure_core::{Error, ErrorKind, Result};
 pub use tokio_rustls::client::TlsStream;
 
@@ -34,6 +34,44 @@ pub struct Tls {
 }
 
 impl Tls {
+    /// `ca=` of a URL.
+    pub const CA: UrlOption = UrlOption::new(
+        "ca",
+        "FILE",
+        "the authorities to trust (PEM), instead of the system's; SSL_CERT_FILE and SSL_CERT_DIR name \
+         others for all programs",
+    )
+    .file()
+    .only_with_tls();
+    /// `cert=` of a URL.
+    pub const CERT: UrlOption =
+        UrlOption::new("cert", "FILE", "a certificate of our own (PEM)").file().only_with_tls();
+    /// `key=` of a URL.
+    pub const KEY: UrlOption =
+        UrlOption::new("key", "FILE", "the key of that certificate (PEM)").file().only_with_tls();
+    /// `server-name=` of a URL.
+    pub const SERVER_NAME: UrlOption = UrlOption::new(
+        "server-name",
+        "NAME",
+        "the name that the server's certificate must be for, instead of the host",
+    )
+    .only_with_tls();
+
+    /// TLS as a URL has it: `None` where its scheme asks for none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a certificate without its key, or the other way round.
+    pub fn of(url: &StoreUrl) -> Result<Option<Self>> {
+        let file = |option: UrlOption| url.option(option.name()).map(PathBuf::from);
+        let identity = match (file(Self::CERT), file(Self::KEY)) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(url.invalid("cert= and key= go together")),
+        };
+        let server_name = url.option(Self::SERVER_NAME.name()).map(str::to_owned);
+        Ok(url.tls().then(|| Self { ca: file(Self::CA), identity, server_name }))
+    }
+
     /// What opens connections. It always verifies. The provider is named, so that other users of TLS
     /// in the same program cannot make the choice ambiguous.
     ///

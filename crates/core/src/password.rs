@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tenure_core::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The password of a login, or the file that it stands in.
 ///

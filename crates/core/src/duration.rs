@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Reads a duration: a whole number and its unit, `250ms`, `30s`, `5m` or `2h`.
 ///
@@ -12,9 +12,9 @@ use tenure_core::{Error, ErrorKind, Result};
 /// ```
 /// use std::time::Duration;
 ///
-/// assert_eq!(tenure::parse_duration("250ms")?, Duration::from_millis(250));
-/// assert!(tenure::parse_duration("30").is_err());
-/// # Ok::<(), tenure::Error>(())
+/// assert_eq!(tenure_core::parse_duration("250ms")?, Duration::from_millis(250));
+/// assert!(tenure_core::parse_duration("30").is_err());
+/// # Ok::<(), tenure_core::Error>(())
 /// ```
 ///
 /// # Errors
