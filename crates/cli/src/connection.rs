@@ -8,7 +8,7 @@ use crate::exit::{self, Failure, Outcome};
 use crate::stores::registry;
 use crate::{args, output};
 
-/// How long the end of a command waits for releases in the background.
+/// How long a command waits at its end for releases in the background.
 const CLOSE: Duration = tenure::store::CALL_TIMEOUT;
 
 const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with \
@@ -20,8 +20,7 @@ pub(crate) struct Connection {
     pub(crate) url: StoreUrl,
 }
 
-/// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
-/// opened.
+/// Warns of a password on the command line. Other faults of the URL are reported when it is opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
     let url = || registry().parse(&global.store).ok();
     if global.store_is_visible

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 
 use crate::args::{self, Arguments};
@@ -13,30 +13,29 @@ use crate::{exit, output};
 /// Parses the command line. If it asks for help or is invalid, prints the help or an error, and
 /// returns the exit code.
 pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
-    parse(std::env::args_os()).map_err(|error| match error.kind() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    parse(&words).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Fails if the reader has closed the pipe, which is not an error.
             let _ = error.print();
             ExitCode::SUCCESS
         }
         _ => {
-            output::report(&line(&error));
+            output::report(&line(&error, &words));
             ExitCode::from(exit::USAGE)
         }
     })
 }
 
-fn parse<T: Into<OsString> + Clone>(
-    words: impl IntoIterator<Item = T>,
-) -> Result<Arguments, clap::Error> {
+fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let matches = args::command().try_get_matches_from(words)?;
     let mut arguments = Arguments::from_arg_matches(&matches)
         .map_err(|error| error.format(&mut args::command()))?;
     if let Some(("hold", hold)) = matches.subcommand() {
-        // Not `requires`, which would count a default from the environment, too.
+        // Not `requires`, which would also apply to values from the environment.
         let given = |id: &str| hold.value_source(id) == Some(ValueSource::CommandLine);
         if !hold.contains_id("fd") && (given("on_lost") || given("grace")) {
-            let why = "--on-lost and --grace of hold are about the caller of `hold --fd N`";
+            let why = "--on-lost and --grace of `tenure hold` require --fd N";
             return Err(args::command().error(ErrorKind::MissingRequiredArgument, why));
         }
     }
@@ -46,7 +45,7 @@ fn parse<T: Into<OsString> + Clone>(
 }
 
 /// clap's message in one line: the error, its tips, and the command that prints the help.
-fn line(error: &clap::Error) -> String {
+fn line(error: &clap::Error, words: &[OsString]) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see `tenure --help`".into();
     }
@@ -57,13 +56,21 @@ fn line(error: &clap::Error) -> String {
     let mut lines = message.lines();
     let what: Vec<_> = lines.by_ref().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let tips = lines.map(str::trim).filter(|line| line.starts_with("tip: "));
-    let command = match error.get(ContextKind::Usage) {
-        Some(usage) if usage.to_string().contains("tenure run") => "tenure run --help",
-        _ => "tenure --help",
-    };
+    let command = help_command(words);
     let parts: Vec<_> = std::iter::once(what.join(" ")).chain(tips.map(String::from)).collect();
     let line = format!("{}; see `{command}`", parts.join("; "));
     without_passwords(&line)
+}
+
+/// The command that prints the help on these words: that of their subcommand, if they have one.
+fn help_command(words: &[OsString]) -> String {
+    let command = args::command();
+    let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    match words.find(|word| names.contains(word)) {
+        Some(name) => format!("tenure {name} --help"),
+        None => "tenure --help".into(),
+    }
 }
 
 /// Replaces what may be a password by `***`: the text may contain a store's URL that was given in the
@@ -85,8 +92,9 @@ mod tests {
     use super::*;
 
     fn error_line(arguments: &[&str]) -> String {
-        let arguments = [&["tenure"], arguments].concat();
-        line(&parse(arguments).unwrap_err())
+        let words = [&["tenure"], arguments].concat();
+        let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        line(&parse(&words).unwrap_err(), &words)
     }
 
     #[test]
@@ -120,7 +128,11 @@ mod tests {
             assert!(!line.contains('\n') && line.contains("--help`"), "{arguments:?}: {line}");
         }
         let line = error_line(&["run", "--tll", "5s", "a", "--", "true"]);
-        assert!(line.contains("'--ttl'"), "{line}");
+        assert!(line.contains("'--ttl'") && line.contains("`tenure run --help`"), "{line}");
+        let line = error_line(&["hold", "--fd", "2", "a"]);
+        assert!(line.contains("`tenure hold --help`"), "{line}");
+        let line = error_line(&["run", "a"]);
+        assert!(line.contains("-- COMMAND, or -c 'SHELL LINE'"), "{line}");
     }
 
     #[test]
