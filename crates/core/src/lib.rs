@@ -7,6 +7,8 @@
 //! Users start at [`Client`]; authors of an engine start at [`store`]. Most users depend on the
 //! `tenure` crate, which re-exports this one and opens stores by URL.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod attempt;
 mod background;
 mod capabilities;

@@ -6,6 +6,8 @@
 //! dependency but an optional serde. The current moment and random numbers come in as arguments, so every decision can be
 //! tested exhaustively.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod admission;
 mod backoff;
 mod lock_queue;
