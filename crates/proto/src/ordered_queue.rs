@@ -62,14 +62,15 @@ impl Default for OrderedQueue {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     mode: Mode,
+    /// Watched, and there since the watch was set: its removal would be known. An entry may be watched
+    /// before its process has heard that it is one of its own waiters.
+    watched: bool,
     /// Watched for a change since before the last listing.
     change_watched: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiter {
-    /// Its own entry is watched, so that its removal would be known.
-    watched: bool,
     /// Its own entry was in a listing that arrived just now.
     fresh: bool,
 }
@@ -147,7 +148,7 @@ impl OrderedQueue {
 
     /// A waiter of this process has joined the queue.
     pub fn handle_entered(&mut self, order: Order, mode: Mode) {
-        self.entries.entry(order).or_insert(Known { mode, change_watched: false });
+        self.entries.entry(order).or_insert(Known { mode, watched: false, change_watched: false });
         self.waiters.entry(order).or_default();
     }
 
@@ -173,8 +174,9 @@ impl OrderedQueue {
         let later = self.entries.split_off(&covers.saturating_add(1));
         let before = std::mem::replace(&mut self.entries, later);
         for (order, mode) in listed {
-            let change_watched = before.get(&order).is_some_and(|known| known.change_watched);
-            self.entries.insert(order, Known { mode, change_watched });
+            let (watched, change_watched) =
+                before.get(&order).map_or((false, false), |it| (it.watched, it.change_watched));
+            self.entries.insert(order, Known { mode, watched, change_watched });
         }
         self.covers = Some(self.covers.map_or(covers, |known| known.max(covers)));
         self.missing = 0;
@@ -210,13 +212,9 @@ impl OrderedQueue {
     /// A watch for a change of an entry is in place, and the entry was there afterwards.
     pub fn handle_watched(&mut self, order: Order, watched_for: WatchFor) {
         self.missing = 0;
-        if let Some(waiter) = self.waiters.get_mut(&order) {
-            waiter.watched = true;
-        }
-        if watched_for == WatchFor::Change
-            && let Some(known) = self.entries.get_mut(&order)
-            && !known.change_watched
-        {
+        let Some(known) = self.entries.get_mut(&order) else { return };
+        known.watched = true;
+        if watched_for == WatchFor::Change && !known.change_watched {
             known.change_watched = true;
             // It may have been admitted between the listing and the watch.
             self.stale = true;
@@ -225,11 +223,8 @@ impl OrderedQueue {
 
     /// The watch of an entry has ended, with or without a reason.
     pub fn handle_unwatched(&mut self, order: Order) {
-        if let Some(waiter) = self.waiters.get_mut(&order) {
-            waiter.watched = false;
-        }
         if let Some(known) = self.entries.get_mut(&order) {
-            known.change_watched = false;
+            (known.watched, known.change_watched) = (false, false);
         }
     }
 
@@ -255,7 +250,7 @@ impl OrderedQueue {
         while let Some((&order, &waiter)) = self.waiters.first_key_value()
             && self.is_covered(order)
             && self.obstacle(order).is_none()
-            && (waiter.watched || waiter.fresh)
+            && (waiter.fresh || self.entries.get(&order).is_some_and(|known| known.watched))
         {
             self.waiters.remove(&order);
             step.admitted.push(order);

@@ -359,3 +359,19 @@ fn a_waiter_behind_many_permit_holders_watches_the_queue_and_not_each_of_them() 
     assert_eq!(world.processes[1].holds.len(), 1);
     assert!(world.processes[1].watches.len() <= 3);
 }
+
+/// The reply to an arrival is late: the entry was listed, and watched as the obstacle of a later waiter.
+#[test]
+fn a_waiter_that_was_watched_before_it_is_known_is_admitted() {
+    let mut view = OrderedQueue::default();
+    view.handle_entered(2, Mode::Exclusive);
+    assert!(view.step().list);
+    view.handle_listing_begun();
+    view.handle_listing_ended(false);
+    view.handle_listed([(1, Mode::Exclusive), (2, Mode::Exclusive)], 2);
+    assert_eq!(view.step().watch, [(1, WatchFor::Removal), (2, WatchFor::Removal)]);
+    view.handle_watched(1, WatchFor::Removal);
+    view.handle_watched(2, WatchFor::Removal);
+    view.handle_entered(1, Mode::Exclusive);
+    assert_eq!(view.step().admitted, [1]);
+}
