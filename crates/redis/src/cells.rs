@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Add, Added, CellClock, CellKey, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version,
+    Add, Added, CellClock, CellKey, Cells, Expiry, Rule, Stored, Swap, SwapId, Swapped, Take,
+    Taken, Version,
 };
 use tenure_core::{Error, ErrorKind, Result};
 
@@ -31,6 +32,7 @@ const VERSION_DIGITS: usize = 16;
 const READ: &str = "read the cell";
 const WRITE: &str = "write the cell";
 const ADD: &str = "change the counter";
+const TAKE: &str = "ask the rate limiter";
 const WAIT: &str = "wait for a change of the cell";
 
 #[async_trait]
@@ -92,6 +94,30 @@ impl Cells for RedisStore {
             Some(("range", value)) => Ok(Some(Added::OutOfRange(number(value)?))),
             _ if words == "damaged" => Err(damaged(ADD).about(&key.name)),
             _ => Err(nonsense(ADD)),
+        }
+    }
+
+    async fn take(&self, key: &CellKey, take: &Take) -> Result<Option<Taken>> {
+        let (rule, numbers) = match take.rule {
+            Rule::FixedWindow { period, limit, cost } => ("window", [period, limit, cost]),
+            Rule::Gcra { increment, bucket } => ("gcra", [increment, bucket, 0]),
+            // A rule that this crate does not know is kept by swaps.
+            _ => return Ok(None),
+        };
+        let [one, two, cost] = numbers.map(Arg::from);
+        let peek = if take.peek { "peek" } else { "" };
+        let arguments = [rule.into(), one, two, cost, peek.into()];
+        let reply = self.run_on_cell(TAKE, key, &self.scripts.limit, &arguments).await?;
+        let words = reply.text().ok_or_else(|| nonsense(TAKE))?;
+        if words == "damaged" {
+            return Err(damaged(TAKE).about(&key.name));
+        }
+        let numbers: Option<Vec<u64>> = words.split(' ').map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([allowed, first, second, now]) => {
+                Ok(Some(Taken::new(*allowed == 1, (*first, *second), *now)))
+            }
+            _ => Err(nonsense(TAKE)),
         }
     }
 

@@ -62,6 +62,7 @@ mod tests {
         let scripts = concat!(
             include_str!("../lua/alone.lua"),
             include_str!("../lua/cells/add.lua"),
+            include_str!("../lua/cells/take.lua"),
             include_str!("../lua/cells/swap.lua"),
             include_str!("../lua/claim.lua"),
             include_str!("../lua/engine.lua"),

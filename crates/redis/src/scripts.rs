@@ -23,6 +23,8 @@ pub(crate) struct Scripts {
     pub(crate) swap: Script,
     /// Adds to a counter.
     pub(crate) add: Script,
+    /// Asks a rate limit.
+    pub(crate) limit: Script,
 }
 
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, alone, evict, inspect, swap, add] = [
+        let [take, claim, refresh, release, renew, alone, evict, inspect, swap, add, limit] = [
             compose(include_str!("../lua/take.lua")),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
@@ -58,13 +60,14 @@ impl Scripts {
             compose(include_str!("../lua/inspect.lua")),
             include_str!("../lua/cells/swap.lua").to_owned(),
             include_str!("../lua/cells/add.lua").to_owned(),
+            include_str!("../lua/cells/take.lua").to_owned(),
         ]
         .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, alone, evict, inspect, swap, add) = tokio::try_join!(
-            take, claim, refresh, release, renew, alone, evict, inspect, swap, add
+        let (take, claim, refresh, release, renew, alone, evict, inspect, swap, add, limit) = tokio::try_join!(
+            take, claim, refresh, release, renew, alone, evict, inspect, swap, add, limit
         )?;
-        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect, swap, add })
+        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect, swap, add, limit })
     }
 }
 
