@@ -47,7 +47,9 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "NOAUTH" | "WRONGPASS" => {
             (ErrorKind::Denied, "the user name or password is wrong, or missing")
         }
-        "NOPERM" => (ErrorKind::Denied, "the user lacks rights (the README has the ACL)"),
+        "NOPERM" => {
+            (ErrorKind::Denied, "the user lacks rights (docs/engines/redis.md has the ACL)")
+        }
         "DENIED" => (ErrorKind::Denied, "the server takes only local clients, or wants a password"),
         "WRONGTYPE" => (
             ErrorKind::Damaged,

@@ -35,6 +35,7 @@
 //! # Store URLs
 //!
 #![doc = include_str!("urls.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(doctest)]
 mod documents;
@@ -92,7 +93,7 @@ pub mod etcd {
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper {
     pub use tenure_zookeeper::{
-        Access, Neighbours, Password, Tls, ZooKeeperConfig as Config, ZooKeeperFactory as Factory,
+        Access, Compat, Password, Tls, ZooKeeperConfig as Config, ZooKeeperFactory as Factory,
         ZooKeeperStore as Store,
     };
 }

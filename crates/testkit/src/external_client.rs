@@ -1,21 +1,21 @@
-//! Programs of other projects, as `cargo xtask clients` makes them ready.
+//! Other projects' programs, which `cargo xtask clients` prepares.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{Process, lacks, skip};
 
-/// A program of another project, and what it cannot do without.
+/// Another project's program, such as a lock client or a server.
 #[derive(Debug)]
-pub struct Neighbour {
-    /// What it is called here.
+pub struct ExternalClient {
+    /// The name of its launch script.
     pub name: &'static str,
-    /// Programs, or files by their absolute paths.
+    /// What it needs: programs, or files by their absolute paths.
     pub needs: &'static [&'static str],
 }
 
-impl Neighbour {
-    /// Whether it cannot be run here. Says so, by its name and the test's.
+impl ExternalClient {
+    /// Whether it cannot run here. If so, reports the test as skipped.
     pub fn is_missing(&self, test: &str) -> bool {
         let test = format!("{}: {test}", self.name);
         if self.needs.iter().any(|program| lacks(program, &test)) {
@@ -23,12 +23,12 @@ impl Neighbour {
         }
         let unprepared = self.launcher().is_none();
         if unprepared {
-            skip(&test, "it is not here: `cargo xtask clients` fetches it");
+            skip(&test, "it is not prepared: `cargo xtask clients` fetches it");
         }
         unprepared
     }
 
-    /// Starts it, with these words behind its name.
+    /// Starts it with these arguments.
     ///
     /// # Errors
     /// If it is not there, or cannot be started.
@@ -38,11 +38,11 @@ impl Neighbour {
         Process::start(Path::new("sh"), &[&[launcher], words].concat())
     }
 
-    /// Written when the program is ready to run, into the target directory, in which the program
-    /// that asks is, too.
+    /// Its launch script, in the target directory, which also contains the test program that asks.
     pub(crate) fn launcher(&self) -> Option<PathBuf> {
-        let asks = std::env::current_exe().ok()?;
-        let here = asks.ancestors().map(|folder| folder.join("interop/launch").join(self.name));
+        let test_program = std::env::current_exe().ok()?;
+        let here =
+            test_program.ancestors().map(|folder| folder.join("interop/launch").join(self.name));
         here.into_iter().find(|file| file.is_file())
     }
 }

@@ -1,4 +1,4 @@
-//! A disk that is slow to confirm writes, or refuses to, for processes that tests start.
+//! A simulated disk that confirms writes late or never, for processes that tests start.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -9,15 +9,15 @@ use tempfile::TempDir;
 
 use crate::temp_dir;
 
-/// Stands between a process and `fdatasync` of all files of one name. Needs `cc`.
+/// Intercepts `fdatasync` of all files of one name in a process. Needs `cc`.
 #[derive(Debug)]
-pub struct FalseSync {
+pub struct FakeSync {
     folder: TempDir,
     name: String,
 }
 
-impl FalseSync {
-    /// A disk that works, until it is told otherwise.
+impl FakeSync {
+    /// A disk that works, until [`hold`](Self::hold) or [`fail`](Self::fail) is called.
     ///
     /// # Errors
     /// If there is no `cc`, or it fails.
@@ -35,7 +35,7 @@ impl FalseSync {
         }
     }
 
-    /// From now on no call returns.
+    /// Makes all calls block from now on.
     ///
     /// # Errors
     /// If the file is gone.
@@ -43,7 +43,7 @@ impl FalseSync {
         self.set(1)
     }
 
-    /// From now on every call fails because the disk is full.
+    /// Makes all calls fail with "disk full" from now on.
     ///
     /// # Errors
     /// If the file is gone.
@@ -51,7 +51,7 @@ impl FalseSync {
         self.set(rustix::io::Errno::NOSPC.raw_os_error())
     }
 
-    /// From now on calls work again, also those that were held.
+    /// Makes all calls work again, including the blocked ones.
     ///
     /// # Errors
     /// If the file is gone.
@@ -59,7 +59,7 @@ impl FalseSync {
         self.set(0)
     }
 
-    /// How many calls are held now.
+    /// How many calls are blocked now.
     ///
     /// # Errors
     /// If the file is gone.
@@ -69,7 +69,7 @@ impl FalseSync {
         Ok(i32::from_ne_bytes(count))
     }
 
-    /// What a process needs in its environment to be affected.
+    /// The environment variables that a process needs to be affected.
     pub fn environment(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
         vec![
@@ -88,8 +88,8 @@ impl FalseSync {
     }
 }
 
-impl Drop for FalseSync {
-    /// Processes that are still held would hang beyond their test.
+impl Drop for FakeSync {
+    /// Unblocks processes, which would otherwise hang after their test.
     fn drop(&mut self) {
         let _ = self.recover();
     }

@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::temp_dir;
 
-/// A clock that runs with the machine's, until it is set. Needs `cc`.
+/// A clock that agrees with the machine's until it is set. Needs `cc`.
 #[derive(Debug)]
-pub struct FalseClock {
+pub struct FakeClock {
     folder: TempDir,
 }
 
-impl FalseClock {
-    /// A clock that is right.
+impl FakeClock {
+    /// A clock that agrees with the machine's.
     ///
     /// # Errors
     /// If there is no `cc`, or it fails.
@@ -35,7 +35,7 @@ impl FalseClock {
         }
     }
 
-    /// Sets it to this much ahead of the machine's.
+    /// Sets it ahead of the machine's clock by this much.
     ///
     /// # Errors
     /// If the file is gone.
@@ -45,7 +45,7 @@ impl FalseClock {
         file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// What a process needs in its environment to go by it.
+    /// The environment variables that a process needs to use it.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
         vec![("LD_PRELOAD".into(), path("clock.so")), ("TENURE_FALSE_CLOCK".into(), path("shift"))]

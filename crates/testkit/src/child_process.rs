@@ -1,4 +1,4 @@
-//! Children that can be stopped and killed, and do not outlive this process, however it ends.
+//! Child processes that can be stopped and killed, and that end with this process, however it ends.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -12,15 +12,15 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{GENEROUS, with_default_signals};
 
-type Order = (Command, io::Result<CpuSet>, Sender<io::Result<Child>>);
+type Request = (Command, io::Result<CpuSet>, Sender<io::Result<Child>>);
 
-/// A child is told of its parent's death when the *thread* that started it ends. So one thread,
-/// which lasts as long as the process, starts them all.
-static STARTER: LazyLock<Sender<Order>> = LazyLock::new(|| {
-    let (sender, orders) = channel::<Order>();
+/// Starts all children. The kernel kills a child when the *thread* that started it ends, so this thread
+/// lasts as long as the process.
+static STARTER: LazyLock<Sender<Request>> = LazyLock::new(|| {
+    let (sender, requests) = channel::<Request>();
     std::thread::spawn(move || {
-        for (mut command, cores, reply) in orders {
-            // The child inherits where it may run: that is for the caller to say.
+        for (mut command, cores, reply) in requests {
+            // The child inherits the CPU affinity, which must be the caller's and not this thread's.
             let started = cores
                 .and_then(|cores| Ok(sched_setaffinity(None, &cores)?))
                 .and_then(|()| command.spawn());
@@ -32,25 +32,25 @@ static STARTER: LazyLock<Sender<Order>> = LazyLock::new(|| {
 
 /// A child process that can be stopped and killed.
 ///
-/// Dropping it kills it, also when it is stopped. Every signal goes to its own process id, and
-/// only while the child has not been waited for, so never to a stranger that got the same id.
+/// Dropping it kills it, even if it is stopped. A signal is sent only while the child has not been waited
+/// for, so it never reaches another process that got the same id.
 #[derive(Debug)]
-pub struct Servant(Child);
+pub struct ChildProcess(Child);
 
-impl Servant {
-    /// Starts a command whose process is killed when this one ends, also by `kill -9`. Every
-    /// signal is at its default there.
+impl ChildProcess {
+    /// Starts a command. Its process is killed when this one ends, even by `kill -9`. All signals have
+    /// their default action there.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
         with_default_signals(&mut command);
-        let mortal = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        let end_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: between fork and exec only one system call is made; it allocates nothing and takes
         // no lock.
         #[allow(unsafe_code, reason = "the only way to do something in the child before it starts")]
         unsafe {
-            command.pre_exec(mortal);
+            command.pre_exec(end_with_parent);
         }
         let (reply, started) = channel();
         let cores = sched_getaffinity(None).map_err(io::Error::from);
@@ -72,7 +72,7 @@ impl Servant {
         self.0.try_wait()
     }
 
-    /// Kills it with SIGKILL, and waits until it is gone. Does nothing to one that has ended.
+    /// Kills it with SIGKILL and waits until it has ended. Does nothing if it has ended already.
     ///
     /// # Errors
     /// If the system refuses.
@@ -81,15 +81,15 @@ impl Servant {
         self.0.wait().map(drop)
     }
 
-    /// Stops it with SIGSTOP: it stands still until [`cont`](Self::cont). Returns when it does: a
-    /// signal is only on its way at first.
+    /// Stops it with SIGSTOP until [`cont`](Self::cont). Returns when all its threads are stopped, because the
+    /// signal takes effect some time after it was sent.
     ///
     /// # Errors
     /// If it has ended.
     pub fn stop(&mut self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
         let start = Instant::now();
-        while !stands_still(self.pid())? {
+        while !is_stopped(self.pid())? {
             if start.elapsed() > GENEROUS {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -98,7 +98,7 @@ impl Servant {
         Ok(())
     }
 
-    /// Lets a stopped one continue.
+    /// Continues a stopped process.
     ///
     /// # Errors
     /// If it has ended.
@@ -116,46 +116,46 @@ impl Servant {
     }
 }
 
-impl From<Child> for Servant {
+impl From<Child> for ChildProcess {
     fn from(child: Child) -> Self {
         Self(child)
     }
 }
 
-impl Drop for Servant {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Errors only say that it has ended already.
+        // An error means that it has ended already.
         let _gone = self.kill9();
     }
 }
 
-/// Lets everything that is done to a servant be done to whatever has one.
-macro_rules! is_a_servant {
+/// Implements `Deref` to [`ChildProcess`] for a type with a field `child`.
+macro_rules! deref_to_child {
     ($type:ty) => {
         impl std::ops::Deref for $type {
-            type Target = crate::Servant;
+            type Target = crate::ChildProcess;
 
-            fn deref(&self) -> &crate::Servant {
-                &self.servant
+            fn deref(&self) -> &crate::ChildProcess {
+                &self.child
             }
         }
 
         impl std::ops::DerefMut for $type {
-            fn deref_mut(&mut self) -> &mut crate::Servant {
-                &mut self.servant
+            fn deref_mut(&mut self) -> &mut crate::ChildProcess {
+                &mut self.child
             }
         }
     };
 }
 
-pub(crate) use is_a_servant;
+pub(crate) use deref_to_child;
 
 /// Whether every thread of a process is stopped.
-fn stands_still(pid: u32) -> io::Result<bool> {
+fn is_stopped(pid: u32) -> io::Result<bool> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end meanwhile.
+        // A thread may have ended meanwhile.
         let stat = std::fs::read_to_string(task?.path().join("stat")).unwrap_or_default();
-        // The name before the state is in brackets, and may hold anything.
+        // The name before the state is in brackets and may contain anything.
         let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
         if state.is_some_and(|state| state != "T") {
             return Ok(false);
@@ -172,7 +172,8 @@ mod tests {
 
     const PARENT: &str = "TENURE_TESTKIT_PARENT";
 
-    /// Plays the parent: starts a servant from a thread that ends, tells its pid, and stays.
+    /// Not a test of its own: the parent. It starts a child from a thread that ends, writes down its pid, and
+    /// waits.
     #[test]
     fn parent() {
         if std::env::var_os(PARENT).is_none() {
@@ -181,26 +182,26 @@ mod tests {
         let start = || {
             let mut command = Command::new("sleep");
             command.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
-            Servant::spawn(command).unwrap()
+            ChildProcess::spawn(command).unwrap()
         };
-        let mut servant = std::thread::spawn(start).join().unwrap();
-        std::fs::write(std::env::var_os(PARENT).unwrap(), servant.pid().to_string()).unwrap();
-        servant.0.wait().unwrap();
+        let mut child = std::thread::spawn(start).join().unwrap();
+        std::fs::write(std::env::var_os(PARENT).unwrap(), child.pid().to_string()).unwrap();
+        child.0.wait().unwrap();
     }
 
     #[tokio::test]
-    async fn a_servant_outlives_its_thread_but_not_its_process() {
+    async fn a_child_outlives_the_thread_that_started_it_but_not_the_process() {
         let folder = crate::temp_dir();
         let told = folder.path().join("pid");
         let mut parent = Command::new(std::env::current_exe().unwrap());
-        parent.args(["--exact", "servant::tests::parent"]).env(PARENT, &told);
+        parent.args(["--exact", "child_process::tests::parent"]).env(PARENT, &told);
         let mut parent = parent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let written = || async { std::fs::read_to_string(&told).is_ok_and(|pid| !pid.is_empty()) };
         assert!(eventually(crate::GENEROUS, written).await);
         let pid = std::fs::read_to_string(&told).unwrap();
         let runs = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // A zombie is dead; who reaps it is not our affair.
+            // A zombie is dead. Another process reaps it.
             stat.split(' ').nth(2).is_some_and(|state| state != "Z")
         };
         assert!(runs(), "it outlives the thread that started it");
