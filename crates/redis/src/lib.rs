@@ -17,6 +17,7 @@
 //! | `tenure:{tenure:orders}:w` | hash | waiters, each with an end of its own |
 //! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and when each ends |
 //! | `tenure:{tenure:orders}:audit` | list | evictions, newest first, at most 1,000 |
+//! | `tenure:{tenure:orders}:cell`, `:counter`, `:limit`, `:once` | string | values of that name (module `cells`) |
 //! | `tenure:{token}` | string | the last token; on a Cluster one per slot in use |
 //!
 //! All but the tokens and the audit end by themselves. A free lock that nobody waits for costs one
