@@ -67,58 +67,50 @@ impl Cluster {
         Ok(Arc::new(cluster))
     }
 
-    /// Sends a command to whoever has the slot, and follows where it is sent on to; behind it, on
-    /// the same connection, another whose reply goes into the place beside it.
-    pub(crate) async fn send(
+    /// Sends a command to the node that has the slot, and follows redirections. See
+    /// [`Servers::call`](crate::servers::Servers::call).
+    pub(crate) async fn call(
         self: &Arc<Self>,
         operation: &'static str,
         slot: u16,
         command: &Command,
-        mut also: Option<(&Command, &mut Value)>,
-    ) -> Result<Value> {
+        wait: Option<&Command>,
+    ) -> Result<(Value, Option<Value>)> {
         let asking = cmd("ASKING");
         let mut sent_on = None;
-        let mut value = Value::Null;
+        let mut replies = (Value::Null, None);
         for _ in 0..REDIRECTIONS {
             let (address, ask) = match sent_on.take() {
                 Some(address) => (address, true),
                 None => (self.address(slot).await?, false),
             };
             let link = self.link_to(&address)?;
-            // The node takes in the slot piece by piece, and must be told that we know. What is to
-            // be confirmed is confirmed by the node that has it.
-            let outcome = match (&mut also, ask) {
-                (None, false) => link.try_send(operation, command).await,
-                (None, true) => {
-                    let replies = link.try_send_all(operation, [&asking, command]).await;
-                    replies.map(|[_, value]| value)
+            // A node that is taking the slot in answers only to `ASKING`. The `WAIT` goes to the node
+            // that carried the command out.
+            let outcome = match (ask, wait) {
+                (false, None) => link.call(operation, [command]).await.map(|[it]| (it, None)),
+                (true, None) => {
+                    link.call(operation, [&asking, command]).await.map(|[_, it]| (it, None))
                 }
-                (Some((behind, reply)), false) => {
-                    let replies = link.try_send_all(operation, [command, behind]).await;
-                    replies.map(|[value, behind]| {
-                        **reply = behind;
-                        value
-                    })
+                (false, Some(wait)) => {
+                    link.call(operation, [command, wait]).await.map(|[it, acks]| (it, Some(acks)))
                 }
-                (Some((behind, reply)), true) => {
-                    let replies = link.try_send_all(operation, [&asking, command, behind]).await;
-                    replies.map(|[_, value, behind]| {
-                        **reply = behind;
-                        value
-                    })
+                (true, Some(wait)) => {
+                    let replies = link.call(operation, [&asking, command, wait]).await;
+                    replies.map(|[_, it, acks]| (it, Some(acks)))
                 }
             };
-            value = outcome.inspect_err(|_| self.doubt())?;
-            let Value::Refusal(refusal) = &value else { return Ok(value) };
+            replies = outcome.inspect_err(|_| self.doubt())?;
+            let Value::Refusal(refusal) = &replies.0 else { return Ok(replies) };
             let to = refusal.address().map(|to| complete(to, &address.0));
             match (&*refusal.code, to) {
                 ("MOVED", Some(to)) => self.moved(slot, to),
                 ("ASK", Some(to)) => sent_on = Some(to),
-                _ => return Ok(value),
+                _ => return Ok(replies),
             }
         }
-        tracing::debug!(operation, slot, "sent on too often");
-        Ok(value)
+        tracing::debug!(operation, slot, "too many redirections");
+        Ok(replies)
     }
 
     pub(crate) async fn subscribe(
@@ -342,7 +334,8 @@ impl Cluster {
 
     async fn look_up(&self, link: &Link, asked: &str) -> Result<Map> {
         if !self.is_old() {
-            match link.try_send(REACH, &cmd("CLUSTER").arg("SHARDS")).await? {
+            let [shards] = link.call(REACH, [&cmd("CLUSTER").arg("SHARDS")]).await?;
+            match shards {
                 Value::Refusal(refusal) if is_unknown(&refusal) => {}
                 Value::Refusal(refusal) => return Err(fault(REACH, &refusal)),
                 shards => {

@@ -34,7 +34,8 @@ pub struct RedisConfig {
     pub prefix: String,
     /// Whether grants carry fencing tokens. Without them, a free lock costs one `SET`.
     pub fencing: bool,
-    /// A grant counts only when so many replicas have acknowledged it (`WAIT`).
+    /// A grant or a renewal counts only when so many replicas have acknowledged it (`WAIT`). A master
+    /// that is cut off from its replicas can then neither grant a lock nor extend one.
     pub replicas: u32,
     /// How long to wait for a connection or a reply.
     pub timeout: Duration,

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use tenure_core::{Error, ErrorKind};
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::distrust;
 
 use crate::config::RedisConfig;
 use crate::rights;
-use crate::wire::{Lost, Refusal};
+use crate::wire::{Lost, Refusal, Value};
 
 pub(crate) const CONNECT: &str = "connect to Redis";
 
@@ -38,6 +38,14 @@ pub(crate) fn unmade(server: &str, error: &io::Error) -> Error {
     }
     let why = format!("{server}: {error}; check that it runs");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
+}
+
+/// The reply, unless the server answered with an error.
+pub(crate) fn accepted(operation: &'static str, reply: Value) -> Result<Value> {
+    match reply {
+        Value::Refusal(refusal) => Err(fault(operation, &refusal)),
+        reply => Ok(reply),
+    }
 }
 
 /// The server answered with an error. Outside a script, it executed nothing.

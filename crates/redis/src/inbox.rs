@@ -367,9 +367,10 @@ impl Inner {
             slot: keys.slot,
             keys: &keys.all(),
             arguments: &arguments,
+            wait: None,
         };
         let sent = self.desk.sending();
-        let reply = self.scripts.refresh.run(&self.servers, call).await?;
+        let (reply, _) = self.scripts.refresh.run(&self.servers, call).await?;
         let mut words = reply.texts().unwrap_or_default().into_iter();
         let again = words.next().and_then(|again| again.parse().ok()).map(Duration::from_millis);
         let server_us = words.next().and_then(|us| us.parse().ok());

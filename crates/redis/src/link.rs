@@ -13,7 +13,7 @@ use crate::config::{RedisConfig, Topology};
 use crate::credentials::Credentials;
 use crate::dialect::Dialect;
 use crate::errand::Errand;
-use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
+use crate::fault::{CONNECT, accepted, fault, kind_of, lost, silent, unmade};
 use crate::login::{Protocol, log_in, log_in_by_auth};
 use crate::pace::Pace;
 use crate::sentinels::Sentinels;
@@ -163,37 +163,20 @@ impl Link {
         here || ears.is_some_and(|ears| ears.listens_to(channel))
     }
 
-    /// Sends a command. What the server says against it is an error.
+    /// Sends a command. A refusal is an error.
     pub(crate) async fn send(&self, operation: &'static str, command: &Command) -> Result<Value> {
-        match self.try_send(operation, command).await? {
-            Value::Refusal(refusal) => Err(fault(operation, &refusal)),
-            value => Ok(value),
-        }
+        let [reply] = self.call(operation, [command]).await?;
+        accepted(operation, reply)
     }
 
-    /// Sends a command. What the server says against it is a value.
-    pub(crate) async fn try_send(
-        &self,
-        operation: &'static str,
-        command: &Command,
-    ) -> Result<Value> {
-        // One that ends just now takes nothing: it was not sent, and another is made.
-        for _ in 0..2 {
-            let connection = self.connection().await?;
-            let Some(reply) = connection.call(command).await else { continue };
-            let reply = reply.map_err(|loss| lost(operation, &loss))?;
-            self.close_if_demoted(&connection, &reply);
-            return Ok(reply);
-        }
-        Err(restless(operation))
-    }
-
-    /// Sends commands with nothing in between. What the server says against them are values.
-    pub(crate) async fn try_send_all<const N: usize>(
+    /// Sends commands with nothing in between. A refusal is a value.
+    pub(crate) async fn call<const N: usize>(
         &self,
         operation: &'static str,
         commands: [&Command; N],
     ) -> Result<[Value; N]> {
+        // A connection that ends at this moment takes nothing: the commands were not sent, and
+        // another connection is made.
         for _ in 0..2 {
             let connection = self.connection().await?;
             let Some(replies) = connection.call_all(commands).await else { continue };

@@ -2,7 +2,7 @@
 
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::fault::fault;
+use crate::fault::accepted;
 use crate::link::Link;
 use crate::servers::Servers;
 use crate::wire::{Arg, Command, Value, cmd};
@@ -34,6 +34,8 @@ pub(crate) struct Call<'a> {
     pub(crate) slot: u16,
     pub(crate) keys: &'a [&'a str],
     pub(crate) arguments: &'a [Arg<'a>],
+    /// Sent right behind the script: see [`Servers::call`].
+    pub(crate) wait: Option<&'a Command>,
 }
 
 impl Scripts {
@@ -82,60 +84,45 @@ impl Script {
         Ok(Self { source, digest })
     }
 
-    /// Runs it by digest; a server that does not know it, after a restart, a flush or a failover,
-    /// is sent the whole.
-    pub(crate) async fn run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
-        let operation = call.operation;
-        refused(operation, self.try_run(servers, call).await?)
+    /// Runs the script, and returns its reply and that to the call's `WAIT`, if it has one.
+    pub(crate) async fn run(
+        &self,
+        servers: &Servers,
+        call: Call<'_>,
+    ) -> Result<(Value, Option<Value>)> {
+        let (reply, acknowledged) = self.try_run(servers, call).await?;
+        Ok((accepted(call.operation, reply)?, acknowledged))
     }
 
-    /// As [`run`](Self::run); but while the slot moves, and not all keys are at one place, `meanwhile`
-    /// is run with the first key and the same arguments, as far as that is for it to say.
+    /// As [`run`](Self::run). While the slot moves and not all keys are at one node, `single_key` runs
+    /// instead, with the first key and the same arguments; it replies -1 where one key is not enough.
     pub(crate) async fn run_or(
         &self,
-        meanwhile: &Script,
+        single_key: &Script,
         servers: &Servers,
         call: Call<'_>,
-    ) -> Result<Value> {
-        let Call { operation, slot, keys, arguments } = call;
-        let value = self.try_run(servers, call).await?;
-        if matches!(&value, Value::Refusal(refusal) if refusal.code == "TRYAGAIN") {
-            let call = Call { operation, slot, keys: &keys[..1], arguments };
-            match meanwhile.run(servers, call).await? {
-                Value::Integer(-1) => {}
-                value => return Ok(value),
+    ) -> Result<(Value, Option<Value>)> {
+        let (reply, acknowledged) = self.try_run(servers, call).await?;
+        if matches!(&reply, Value::Refusal(refusal) if refusal.code == "TRYAGAIN") {
+            let call = Call { keys: &call.keys[..1], ..call };
+            match single_key.run(servers, call).await? {
+                (Value::Integer(-1), _) => {}
+                replies => return Ok(replies),
             }
         }
-        refused(operation, value)
+        Ok((accepted(call.operation, reply)?, acknowledged))
     }
 
-    async fn try_run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
-        let Call { operation, slot, .. } = call;
-        match servers.try_send(operation, slot, &self.by_digest(&call)).await? {
-            value if is_unknown(&value) => {
-                servers.try_send(operation, slot, &self.whole(&call)).await
+    /// Runs the script by its digest. A server that does not know the digest, after a restart, a flush
+    /// or a failover, is sent the whole source.
+    async fn try_run(&self, servers: &Servers, call: Call<'_>) -> Result<(Value, Option<Value>)> {
+        let Call { operation, slot, wait, .. } = call;
+        match servers.call(operation, slot, &self.by_digest(&call), wait).await? {
+            (reply, _) if is_unknown(&reply) => {
+                servers.call(operation, slot, &self.whole(&call), wait).await
             }
-            value => Ok(value),
+            replies => Ok(replies),
         }
-    }
-
-    /// As [`run`](Self::run), with a `WAIT` behind it on the same connection: then it covers what
-    /// the script wrote.
-    pub(crate) async fn run_and_wait(
-        &self,
-        servers: &Servers,
-        call: Call<'_>,
-        wait: &Command,
-    ) -> Result<(Value, Value)> {
-        let Call { operation, slot, .. } = call;
-        let by_digest = self.by_digest(&call);
-        let both = match servers.try_send_and_wait(operation, slot, &by_digest, wait).await? {
-            (value, _) if is_unknown(&value) => {
-                servers.try_send_and_wait(operation, slot, &self.whole(&call), wait).await?
-            }
-            both => both,
-        };
-        Ok((refused(operation, both.0)?, both.1))
     }
 
     fn by_digest(&self, call: &Call<'_>) -> Command {
@@ -153,13 +140,6 @@ impl Script {
 
 fn is_unknown(value: &Value) -> bool {
     matches!(value, Value::Refusal(refusal) if refusal.code == "NOSCRIPT")
-}
-
-fn refused(operation: &'static str, value: Value) -> Result<Value> {
-    match value {
-        Value::Refusal(refusal) => Err(fault(operation, &refusal)),
-        value => Ok(value),
-    }
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Sentinels {
         // While a failover goes on, only this names the new master.
         let address = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         let details = cmd("SENTINEL").arg("MASTER").arg(&self.service);
-        let [named, details] = link.try_send_all(CONNECT, [&address, &details]).await?;
+        let [named, details] = link.call(CONNECT, [&address, &details]).await?;
         if let Value::Refusal(refusal) = &named {
             return Err(fault(CONNECT, refusal));
         }

@@ -55,50 +55,24 @@ impl Servers {
         }
     }
 
-    /// Sends a command to the server that has this slot, wherever that is by now.
-    pub(crate) async fn send(
+    /// Sends a command to the server that has this slot, wherever that is by now, and right behind it
+    /// on the same connection `wait`, if there is one: a `WAIT` then covers what the command wrote.
+    /// Returns both replies. A refusal is a value.
+    pub(crate) async fn call(
         &self,
         operation: &'static str,
         slot: u16,
         command: &Command,
-    ) -> Result<Value> {
-        match self.try_send(operation, slot, command).await? {
-            Value::Refusal(refusal) => Err(fault(operation, &refusal)),
-            value => Ok(value),
-        }
-    }
-
-    /// As [`send`](Self::send), but the server's refusal is a value.
-    pub(crate) async fn try_send(
-        &self,
-        operation: &'static str,
-        slot: u16,
-        command: &Command,
-    ) -> Result<Value> {
-        match self {
-            Self::One(link) => link.try_send(operation, command).await,
-            Self::Cluster(cluster) => cluster.send(operation, slot, command, None).await,
-        }
-    }
-
-    /// Sends a command, and right behind it on the same connection a `WAIT`; the value of the
-    /// first comes with that of the second, unless the first was refused.
-    pub(crate) async fn try_send_and_wait(
-        &self,
-        operation: &'static str,
-        slot: u16,
-        command: &Command,
-        wait: &Command,
-    ) -> Result<(Value, Value)> {
-        match self {
-            Self::One(link) => {
-                let [value, waited] = link.try_send_all(operation, [command, wait]).await?;
-                Ok((value, waited))
+        wait: Option<&Command>,
+    ) -> Result<(Value, Option<Value>)> {
+        match (self, wait) {
+            (Self::Cluster(cluster), _) => cluster.call(operation, slot, command, wait).await,
+            (Self::One(link), None) => {
+                link.call(operation, [command]).await.map(|[reply]| (reply, None))
             }
-            Self::Cluster(cluster) => {
-                let mut waited = Value::Null;
-                let value = cluster.send(operation, slot, command, Some((wait, &mut waited))).await;
-                Ok((value?, waited))
+            (Self::One(link), Some(wait)) => {
+                let replies = link.call(operation, [command, wait]).await;
+                replies.map(|[reply, acknowledged]| (reply, Some(acknowledged)))
             }
         }
     }

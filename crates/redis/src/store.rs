@@ -17,16 +17,16 @@ use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, 
 use crate::config::{RedisConfig, Topology};
 use crate::diagnose;
 use crate::dialect::set_again;
-use crate::fault::{fault, silent};
+use crate::fault::{accepted, fault, silent};
 use crate::held::{Held, Hold};
 use crate::inbox::{Desk, Inbox, Sent};
 use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
 use crate::link::Link;
 use crate::list;
-use crate::scripts::{Call, Script, Scripts};
+use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
-use crate::wire::{Arg, Value, cmd};
+use crate::wire::{Arg, Command, Value, cmd};
 
 /// So many calls remove a quarter of a million holders whose terms have ended.
 const ENOUGH: usize = 1024;
@@ -44,6 +44,8 @@ pub struct RedisStore {
     inbox: Inbox,
     /// Holds whose value in the store is known to the byte: taken while they were free.
     taken: Held,
+    /// The `WAIT` behind every command that grants or renews, where replicas count.
+    wait: Option<Command>,
 }
 
 impl RedisStore {
@@ -69,7 +71,11 @@ impl RedisStore {
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
         let renewals = servers.beside()?;
-        Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken: Held::default() })
+        let limit = millis(config.timeout / 2);
+        let wait = cmd("WAIT").number(config.replicas).number(limit);
+        let wait = (config.replicas > 0).then_some(wait);
+        let taken = Held::default();
+        Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken, wait })
     }
 
     /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
@@ -113,7 +119,7 @@ impl RedisStore {
             return Ok(false);
         };
         let command = delete.command(keys.holder(), &self.written(claim, hold.token));
-        let reply = self.servers.try_send("release", keys.slot, &command).await?;
+        let (reply, _) = self.servers.call("release", keys.slot, &command, None).await?;
         if let (Value::Refusal(refusal), Some(link)) = (&reply, self.servers.link(keys.slot)) {
             link.dialect().refused_delete(delete, refusal);
         }
@@ -132,7 +138,9 @@ impl RedisStore {
         let value = self.written(claim, hold.token);
         let command = set_again(keys.holder(), &value, millis(claim.ttl));
         let at = now();
-        match self.renewals.try_send("renew", keys.slot, &command).await? {
+        let wait = self.wait.as_ref();
+        let (reply, acknowledged) = self.renewals.call("renew", keys.slot, &command, wait).await?;
+        match reply {
             Value::Refusal(refusal) => {
                 if let Some(link) = self.renewals.link(keys.slot) {
                     link.dialect().refused_set(&refusal);
@@ -146,7 +154,8 @@ impl RedisStore {
             }
             _ => {
                 self.taken.extend(claim.owner, at + claim.ttl);
-                Ok(true)
+                let checked = self.check_replicas("renew", acknowledged);
+                checked.map(|()| true).map_err(Error::with_unknown_effect)
             }
         }
     }
@@ -171,11 +180,12 @@ impl RedisStore {
             slot: keys.slot,
             keys: &keys.all(),
             arguments: if policy.is_zero() { &arguments[..4] } else { &arguments },
+            wait: self.wait.as_ref(),
         };
         // Each call removes some of the holders whose terms have ended; another follows if it must.
         for _ in 0..ENOUGH {
             let sent = self.inbox.sending();
-            let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
+            let (reply, acknowledged) = self.scripts.claim.run(&self.servers, call).await?;
             if let Some(answer) = self.answer(claim, Some(sent), &reply)? {
                 return self.confirm(claim, answer, acknowledged).await;
             }
@@ -191,23 +201,13 @@ impl RedisStore {
             slot: keys.slot,
             keys: &[holder, queue, token],
             arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&who).into()],
+            wait: self.wait.as_ref(),
         };
-        let (reply, acknowledged) = self.run(&self.scripts.take, call).await?;
+        let (reply, acknowledged) = self.scripts.take.run(&self.servers, call).await?;
         match self.answer(claim, None, &reply)? {
             Some(answer) => self.confirm(claim, answer, acknowledged).await.map(Some),
             None => Ok(None),
         }
-    }
-
-    /// Runs a script, and where replicas count, waits for them.
-    async fn run(&self, script: &Script, call: Call<'_>) -> Result<(Value, Option<Value>)> {
-        if self.config.replicas == 0 {
-            return Ok((script.run(&self.servers, call).await?, None));
-        }
-        let limit = millis(self.config.timeout / 2);
-        let wait = cmd("WAIT").number(self.config.replicas).number(limit);
-        let (reply, acknowledged) = script.run_and_wait(&self.servers, call, &wait).await?;
-        Ok((reply, Some(acknowledged)))
     }
 
     /// The cheapest lock there is: one `SET NX PX`, which any other client would send.
@@ -218,7 +218,8 @@ impl RedisStore {
         let value = self.written(claim, Token::new(0));
         let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
         let set = set.number(millis(claim.ttl));
-        match self.servers.send("acquire", keys.slot, &set).await? {
+        let (reply, _) = self.servers.call("acquire", keys.slot, &set, None).await?;
+        match accepted("acquire", reply)? {
             Value::Null => Ok(None),
             _ => Ok(Some(ClaimOutcome::Granted(Grant { token: None, since: None }))),
         }
@@ -264,24 +265,34 @@ impl RedisStore {
         answer: ClaimOutcome,
         acknowledged: Option<Value>,
     ) -> Result<ClaimOutcome> {
-        let wanted = self.config.replicas;
-        let (ClaimOutcome::Granted(_), Some(acknowledged)) = (&answer, acknowledged) else {
-            return Ok(answer);
-        };
-        let acknowledged = match acknowledged {
-            Value::Integer(count) => u32::try_from(count).unwrap_or(0),
-            // Whatever went wrong with it, the grant is there and must be undone.
-            Value::Refusal(refusal) => {
-                return Err(fault("acquire", &refusal).with_unknown_effect());
-            }
-            _ => 0,
-        };
-        if acknowledged >= wanted {
+        if !matches!(answer, ClaimOutcome::Granted(_)) {
             return Ok(answer);
         }
+        let Err(error) = self.check_replicas("acquire", acknowledged) else { return Ok(answer) };
+        if error.kind() != ErrorKind::QuorumLost {
+            // The client undoes a claim whose effect is unknown.
+            return Err(error);
+        }
         self.release(claim).await.map_err(Error::with_unknown_effect)?;
-        let why = format!("only {acknowledged} of {wanted} replicas have it: it was undone");
-        Err(Error::new(ErrorKind::QuorumLost, "acquire", why).about(&claim.name))
+        Err(error.about(&claim.name))
+    }
+
+    /// Fails unless as many replicas as the configuration asks for have acknowledged a write.
+    fn check_replicas(&self, operation: &'static str, acknowledged: Option<Value>) -> Result<()> {
+        let wanted = self.config.replicas;
+        let acknowledged = match acknowledged {
+            None => return Ok(()),
+            Some(Value::Integer(count)) => u32::try_from(count).unwrap_or(0),
+            Some(Value::Refusal(refusal)) => {
+                return Err(fault(operation, &refusal).with_unknown_effect());
+            }
+            Some(_) => 0,
+        };
+        if acknowledged >= wanted {
+            return Ok(());
+        }
+        let why = format!("only {acknowledged} of {wanted} replicas have acknowledged it");
+        Err(Error::new(ErrorKind::QuorumLost, operation, why))
     }
 
     /// Without fencing there are no tokens, also where a line that others stand in made one.
@@ -363,7 +374,7 @@ impl Store for RedisStore {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.keyring.keys(&claim.name);
-        if self.set_unchanged(claim, &keys).await? {
+        if self.set_unchanged(claim, &keys).await.map_err(|error| error.about(&claim.name))? {
             return Ok(Renewal::Renewed);
         }
         let [holder, _, _, pool, ends, _] = keys.all();
@@ -371,7 +382,7 @@ impl Store for RedisStore {
             ([holder, pool, ends], [claim.owner.into(), millis(claim.ttl).into()]);
         let over = |servers| {
             let (slot, keys, arguments) = (keys.slot, &keys_used[..], &arguments[..]);
-            let call = Call { operation: "renew", slot, keys, arguments };
+            let call = Call { operation: "renew", slot, keys, arguments, wait: self.wait.as_ref() };
             self.scripts.renew.run_or(&self.scripts.alone, servers, call)
         };
         let renewed = match self.renewals.is_connected(keys.slot) {
@@ -384,8 +395,12 @@ impl Store for RedisStore {
             }
         };
         match renewed? {
-            Value::Integer(1) => Ok(Renewal::Renewed),
-            Value::Integer(0) => Ok(Renewal::Lost),
+            (Value::Integer(1), acknowledged) => {
+                let checked = self.check_replicas("renew", acknowledged);
+                let unknown = |error: Error| error.about(&claim.name).with_unknown_effect();
+                checked.map(|()| Renewal::Renewed).map_err(unknown)
+            }
+            (Value::Integer(0), _) => Ok(Renewal::Lost),
             _ => Err(nonsense("renew")),
         }
     }
@@ -401,9 +416,10 @@ impl Store for RedisStore {
             slot: keys.slot,
             keys: &keys.all(),
             arguments: &[claim.owner.into()],
+            wait: None,
         };
         let Scripts { release, alone, .. } = &*self.scripts;
-        released("release", &release.run_or(alone, &self.servers, call).await?)
+        released("release", &release.run_or(alone, &self.servers, call).await?.0)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -411,10 +427,9 @@ impl Store for RedisStore {
         let [all @ .., _] = &keys.all();
         let mut pages = Pages::new(name);
         while let Some(arguments) = pages.next() {
-            let arguments = &arguments;
-            let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments };
-            let page = self.scripts.inspect.run(&self.servers, call).await?;
-            pages.add(page)?;
+            let (slot, arguments) = (keys.slot, &arguments);
+            let call = Call { operation: "inspect", slot, keys: all, arguments, wait: None };
+            pages.add(self.scripts.inspect.run(&self.servers, call).await?.0)?;
         }
         let mut state = pages.finish();
         for holder in &mut state.holders {
@@ -442,8 +457,9 @@ impl Store for RedisStore {
             slot: keys.slot,
             keys: &[&keys.all()[..], &[keys.audit()]].concat(),
             arguments: &[owner.into(), (&record).into(), (&value).into()],
+            wait: None,
         };
-        released("evict", &self.scripts.evict.run(&self.servers, call).await?)
+        released("evict", &self.scripts.evict.run(&self.servers, call).await?.0)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

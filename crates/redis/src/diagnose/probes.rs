@@ -114,7 +114,8 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
 
 /// Sends one command. Errors that are not about rights are what is expected of most.
 async fn probe(link: &Link, command: Command) -> Result<Option<Lack>> {
-    match link.try_send("try the user's rights", &command).await? {
+    let [reply] = link.call("try the user's rights", [&command]).await?;
+    match reply {
         Value::Refusal(refusal) if refusal.code == "NOPERM" => Ok(Some(lack(&refusal.words))),
         _ => Ok(None),
     }
