@@ -39,8 +39,9 @@
 //! the nodes name their TLS ports, and each certificate must be good for the address that
 //! `CLUSTER SHARDS` shows. `WAIT` goes to the master that made the grant.
 //!
-//! All Sentinels are asked at once, over one connection each that lasts, and the answer of the
-//! highest configuration epoch counts.
+//! All Sentinels are asked at once, over one connection each that lasts. More than half of them must
+//! answer, and the answer of the highest configuration epoch counts. While fewer answer, no new
+//! connection to a master is made: a lone Sentinel may be cut off and name an old one.
 //!
 //! A server is dialled at most about four times a second, whatever the rate of the calls; the first
 //! dial after a connection was lost is immediate. Calls wait for the dial that is due.

@@ -1,9 +1,11 @@
 //! The Sentinels: which server they call the master.
 //!
-//! Each has one connection, which lasts. All are asked at once, and the answer with the highest
-//! configuration epoch counts: a Sentinel that was cut off goes on naming the old master, with an
-//! older epoch. The highest epoch is remembered, so that such a Sentinel is not believed when it
-//! is the only one to answer either.
+//! Each has one connection, which lasts. All are asked at once, more than half of them must answer, and
+//! the answer with the highest configuration epoch counts: a Sentinel that was cut off goes on naming
+//! the old master, with an older epoch. If fewer answer, no server is connected to: those that do may be
+//! on the wrong side of a partition, together with the old master, which would go on granting locks. A
+//! connection that exists is kept. So the configuration should name all Sentinels, and none that is
+//! gone for good. The highest epoch is remembered.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -76,12 +78,25 @@ impl Sentinels {
                 end = end.min(Instant::now() + COURTESY);
             }
         }
+        if said.len() <= self.links.len() / 2 {
+            let told = said.is_empty() || !telling.is_transient();
+            return Err(if told { telling } else { self.too_few(said.len(), &telling) });
+        }
         let (masters, epoch) = choose(&said, self.links.len(), self.epoch.load(Ordering::Acquire));
         if masters.is_empty() {
-            return Err(if said.is_empty() { telling } else { outdated() });
+            return Err(outdated());
         }
         self.epoch.store(epoch, Ordering::Release);
         Ok(masters)
+    }
+
+    fn too_few(&self, answered: usize, telling: &Error) -> Error {
+        let (named, needed) = (self.links.len(), self.links.len() / 2 + 1);
+        let why = format!(
+            "{answered} of {named} Sentinels answer, {needed} are needed: fewer may be cut off and name \
+             an old master; bring the others back, or name only those that exist ({telling})"
+        );
+        Error::new(ErrorKind::Unreachable, CONNECT, why)
     }
 
     async fn ask(&self, link: &Link) -> Result<Named> {
