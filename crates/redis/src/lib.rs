@@ -47,7 +47,7 @@
 //! dial after a connection was lost is immediate. Calls wait for the dial that is due.
 //!
 //! Servers, or proxies before them, that refuse `HELLO 3` are spoken to in RESP2, with a second
-//! connection for news. A quorum needs RESP3.
+//! connection for messages.
 //!
 //! # Rights
 //!

@@ -14,7 +14,7 @@ use crate::credentials::Credentials;
 use crate::dialect::Dialect;
 use crate::errand::Errand;
 use crate::fault::{CONNECT, accepted, fault, kind_of, lost, silent, unmade};
-use crate::login::{Protocol, log_in, log_in_by_auth};
+use crate::login::{log_in, log_in_by_auth};
 use crate::pace::Pace;
 use crate::sentinels::Sentinels;
 use crate::servers::Address;
@@ -67,7 +67,6 @@ struct State {
 #[derive(Clone)]
 struct Made {
     connection: Connection,
-    protocol: Protocol,
     server: Endpoint,
     at: Instant,
 }
@@ -218,12 +217,6 @@ impl Link {
         }
     }
 
-    /// Whether messages come over the connection that commands go over.
-    pub(crate) fn speaks_resp3(&self) -> bool {
-        let state = self.0.state.lock();
-        state.made.as_ref().is_some_and(|made| made.protocol == Protocol::Resp3)
-    }
-
     /// The connection that messages come over: with RESP2 that is another one to the same server.
     async fn listener(&self) -> Result<Connection> {
         let connection = self.connection().await?;
@@ -231,8 +224,8 @@ impl Link {
             let mut state = self.0.state.lock();
             let State { made, ears, .. } = &mut *state;
             match made {
-                Some(Made { protocol: Protocol::Resp2, server, .. })
-                    if self.0.kind == Kind::All =>
+                Some(Made { connection, server, .. })
+                    if self.0.kind == Kind::All && !connection.carries_pushes() =>
                 {
                     if ears.as_ref().is_none_or(|(of, _)| of != server) {
                         *ears = Some((server.clone(), self.0.ears_at(server)?));
@@ -318,7 +311,7 @@ impl Inner {
             Kind::Sentinel => self.config.sentinel_login()?,
             _ => self.config.login().await?,
         };
-        let (connection, protocol) = match self.greet(&server, login.as_ref()).await {
+        let connection = match self.greet(&server, login.as_ref()).await {
             // A Sentinel that wants a password is given the servers', unless it has its own.
             Err(error) if error.kind() == ErrorKind::Denied && login.is_none() => {
                 let Some(login) = self.config.login().await? else { return Err(error) };
@@ -335,14 +328,14 @@ impl Inner {
         if self.config.database != 0 && self.kind == Kind::All {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
-        Ok(Made { connection, protocol, server, at: Instant::now() })
+        Ok(Made { connection, server, at: Instant::now() })
     }
 
     async fn greet(
         &self,
         server: &Endpoint,
         credentials: Option<&Credentials>,
-    ) -> Result<(Connection, Protocol)> {
+    ) -> Result<Connection> {
         let limit = self.config.timeout;
         let stream = match server {
             Endpoint::Tcp(address) => {
@@ -358,14 +351,14 @@ impl Inner {
         };
         let connection = Connection::start(stream, limit, self.hearer.clone());
         let name = (self.kind != Kind::Sentinel).then_some(&*self.config.client_name);
-        let protocol = match self.kind {
+        match self.kind {
             Kind::Subscriptions => {
                 connection.take_lists_for_messages();
-                log_in_by_auth(&connection, credentials, name).await?
+                log_in_by_auth(&connection, credentials, name).await?;
             }
             _ => log_in(&connection, credentials, name).await?,
-        };
-        Ok((connection, protocol))
+        }
+        Ok(connection)
     }
 
     /// A link for subscriptions to the same server.

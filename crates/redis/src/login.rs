@@ -11,21 +11,12 @@ use crate::credentials::Credentials;
 use crate::fault::{CONNECT, fault, kind_of};
 use crate::wire::{Command, Connection, Refusal, Value, cmd};
 
-/// What the server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// Messages of channels come between replies.
-    Resp3,
-    /// A connection that listens to channels can do nothing else.
-    Resp2,
-}
-
 /// Agrees on the protocol and logs in, over a connection that nothing was sent over yet.
 pub(crate) async fn log_in(
     connection: &Connection,
     credentials: Option<&Credentials>,
     name: Option<&str>,
-) -> Result<Protocol> {
+) -> Result<()> {
     let mut hello = cmd("HELLO").arg("3");
     if let Some(Credentials { username, password, .. }) = credentials {
         let user = username.as_deref().unwrap_or("default");
@@ -42,10 +33,11 @@ pub(crate) async fn log_in(
     };
     let reply = accepted(reply)?;
     match reply.field("proto") {
-        Some(Value::Integer(3)) => Ok(Protocol::Resp3),
-        Some(Value::Integer(2)) => Ok(Protocol::Resp2),
-        _ => Err(nonsense()),
+        Some(Value::Integer(3)) => connection.expect_pushes(),
+        Some(Value::Integer(2)) => {}
+        _ => return Err(nonsense()),
     }
+    Ok(())
 }
 
 /// As [`log_in`], in RESP2.
@@ -53,7 +45,7 @@ pub(crate) async fn log_in_by_auth(
     connection: &Connection,
     credentials: Option<&Credentials>,
     name: Option<&str>,
-) -> Result<Protocol> {
+) -> Result<()> {
     if let Some(Credentials { username, password, .. }) = credentials {
         let auth = cmd("AUTH").args(username.as_deref()).arg(password);
         let reply = accepted(call(connection, &auth).await?)?;
@@ -65,7 +57,7 @@ pub(crate) async fn log_in_by_auth(
         // Only for people who look at the server.
         call(connection, &cmd("CLIENT").arg("SETNAME").arg(name)).await?;
     }
-    Ok(Protocol::Resp2)
+    Ok(())
 }
 
 /// Whether the server has no `HELLO`, or none for this user, or only the older protocol.

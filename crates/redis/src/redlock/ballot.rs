@@ -114,11 +114,12 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Nobody waits in a line that it hears nothing of.
+    /// Subscribes on every node before the claim gets in line there. For nodes that speak RESP2 that was
+    /// done before the ballot: see [`Quorum::subscribe_in_resp2`].
     fn listen(&self) {
         let channel = &self.quorum.channel;
         for connection in self.view.connections.iter().flatten() {
-            if !connection.listens_to(channel) {
+            if connection.carries_pushes() && !connection.listens_to(channel) {
                 connection.post_subscribe(channel);
             }
         }

@@ -105,6 +105,22 @@ impl Node {
         None
     }
 
+    /// Whether messages on this channel arrive, from a server that can be asked.
+    pub(super) fn listens_to(self: &Arc<Self>, channel: &str) -> bool {
+        self.connection(now()).is_some_and(|(connection, _)| match connection.carries_pushes() {
+            true => connection.listens_to(channel),
+            false => self.link.listens_to(channel),
+        })
+    }
+
+    /// Whether the server can be asked, and messages on this channel need another connection, which
+    /// is not there: in RESP2, a connection that subscribes can do nothing else.
+    pub(super) fn lacks_listener(self: &Arc<Self>, channel: &str) -> bool {
+        self.connection(now()).is_some_and(|(connection, _)| {
+            !connection.carries_pushes() && !self.link.listens_to(channel)
+        })
+    }
+
     /// Why it does not answer or count, for a message.
     pub(super) fn trouble(&self, now: Moment) -> Option<String> {
         let state = self.state.lock();
@@ -164,11 +180,6 @@ impl Node {
 
     async fn introduce(&self) -> Result<Connection> {
         let connection = self.link.connection().await?;
-        if !self.link.speaks_resp3() {
-            let why = "a quorum needs RESP3, which this server or a proxy before it refuses: let it \
-                       answer HELLO 3";
-            return Err(Error::new(ErrorKind::Unsupported, GREET, why));
-        }
         let post = |command| connection.post(&command).ok_or_else(gone);
         let info = post(cmd("INFO").arg("server"))?;
         let id = post(cmd("CLIENT").arg("ID"))?;

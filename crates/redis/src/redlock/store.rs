@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tenure_core::store::{
     Background, Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released,
@@ -110,10 +111,27 @@ impl Quorum {
 
     /// Whether enough nodes tell this client that there is room.
     fn listens(&self) -> bool {
-        let listens = |node: &Arc<super::node::Node>| {
-            node.connection(now()).is_some_and(|(it, _)| it.listens_to(&self.channel))
+        let listening = self.nodes.list.iter().filter(|node| node.listens_to(&self.channel));
+        listening.count() >= self.nodes.majority()
+    }
+
+    /// Subscribes to the nodes that speak RESP2, each over a connection of its own, for as long as a
+    /// node may take to answer. A waiter that a node cannot tell is left out of that node's line, and
+    /// asks again at its poll.
+    async fn subscribe_in_resp2(&self, limit: Duration) {
+        let lacking = self.nodes.list.iter().filter(|node| node.lacks_listener(&self.channel));
+        let lacking: Vec<_> = lacking.cloned().collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let channel = self.channel.clone();
+        let subscribing = async move {
+            let each = lacking.iter().map(|node| node.link.subscribe("SUBSCRIBE", &channel));
+            let _in_time = tokio::time::timeout(limit, join_all(each)).await;
+            Ok(())
         };
-        self.nodes.list.iter().filter(|node| listens(node)).count() >= self.nodes.majority()
+        // The store's thread serves these connections, too.
+        let _told_by_poll = self.background.run("subscribe to messages", subscribing).await;
     }
 
     async fn vote(&self, claim: &Claim, keys: &Keys, policy: Duration) -> Result<Decision> {
@@ -137,6 +155,7 @@ impl Quorum {
         }
         let known = self.desk.expects(owner);
         self.desk.enter(owner);
+        self.subscribe_in_resp2(self.limit(claim.ttl)).await;
         let decision = self.vote(claim, keys, lease).await;
         if let Err(error) = &decision
             && error.effect() == Effect::None

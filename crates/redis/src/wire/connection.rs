@@ -88,6 +88,9 @@ pub(super) struct Shared {
     /// Taken before `state`, by whoever reads.
     pub(super) input: Mutex<Input>,
     pub(super) hearer: Option<Arc<dyn Hearer>>,
+    /// Whether messages come between replies, as in RESP3. Else a connection that subscribes can do
+    /// nothing else.
+    pushes: AtomicBool,
     /// Whether every list that arrives is a message.
     listening_only: AtomicBool,
     /// Wakes the task that serves the connection.
@@ -159,6 +162,7 @@ impl Connection {
             state: Mutex::default(),
             input: Mutex::new(input),
             hearer,
+            pushes: AtomicBool::new(false),
             listening_only: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
@@ -240,6 +244,16 @@ impl Connection {
             }
         }
         Some(Ok(values))
+    }
+
+    /// The server has agreed to RESP3.
+    pub(crate) fn expect_pushes(&self) {
+        self.0.shared.pushes.store(true, Ordering::Release);
+    }
+
+    /// Whether messages come over this connection besides replies.
+    pub(crate) fn carries_pushes(&self) -> bool {
+        self.0.shared.pushes.load(Ordering::Acquire)
     }
 
     /// From now on every list that arrives is a message of a channel: so they come in RESP2.
