@@ -11,6 +11,8 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// The ratio that is still good. `None`: for information.
     pub(crate) bound: Option<f64>,
+    /// Why the bound may be missed, where that is known; shown when it is.
+    pub(crate) reason: &'static str,
 }
 
 impl Row {
@@ -24,7 +26,14 @@ impl Row {
     ) -> Self {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let (what, against) = (what.into(), against.into());
-        Self { what, ours: micros(ours), against, theirs: micros(theirs), unit: "us", bound }
+        let (ours, theirs) = (micros(ours), micros(theirs));
+        Self { what, ours, against, theirs, unit: "us", bound, reason: "" }
+    }
+
+    /// The same row, with the reason for which its bound may be missed.
+    pub(crate) fn because(mut self, reason: &'static str) -> Self {
+        self.reason = reason;
+        self
     }
 
     fn ratio(&self) -> f64 {
@@ -42,9 +51,10 @@ pub(crate) fn print(rows: &[Row]) {
     for row in rows {
         let Row { what, ours, against, theirs, unit, .. } = row;
         let verdict = match row.bound {
-            None => "for information",
-            Some(_) if row.holds() => "holds",
-            Some(_) => "ABOVE",
+            None => "for information".to_owned(),
+            Some(_) if row.holds() => "holds".to_owned(),
+            Some(_) if row.reason.is_empty() => "ABOVE".to_owned(),
+            Some(_) => format!("ABOVE: {}", row.reason),
         };
         let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
         let ratio = row.ratio();

@@ -94,7 +94,8 @@ impl<'a> Ballot<'a> {
         }
         self.carry_out();
         self.replies.decided_by(self.quorum.nodes.majority());
-        self.view.look(self.asked);
+        let nodes = &self.quorum.nodes;
+        self.view.poll(&nodes.poller, self.asked, nodes.majority());
         loop {
             self.carry_out();
             match self.round.verdict() {

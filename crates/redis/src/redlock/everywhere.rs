@@ -82,7 +82,7 @@ impl Quorum {
             }
         }
         errand.replies.decided_by(self.nodes.majority());
-        view.look(to);
+        view.poll(&self.nodes.poller, to, self.nodes.majority());
         loop {
             match tally.outcome() {
                 Majority::For => return Ok(Released::Released),

@@ -13,11 +13,12 @@ use super::desk::{Desk, Ear};
 use super::node::Node;
 use super::runs::Runs;
 use super::scripts::Scripts;
-use crate::wire::{Command, Connection, Reply, Value};
+use crate::wire::{BusyPoller, Command, Connection, Reply, Value};
 
 pub(super) struct Nodes {
     pub(super) list: Vec<Arc<Node>>,
     pub(super) scripts: Arc<Scripts>,
+    pub(super) poller: BusyPoller,
 }
 
 /// What a node answered a call with, or why it did not.
@@ -45,7 +46,7 @@ impl Nodes {
             let ear = Arc::new(Ear { desk: Arc::clone(desk), node: number });
             list.push(Node::new(number, node, ear, &scripts, &runs)?);
         }
-        let nodes = Self { list, scripts };
+        let nodes = Self { list, scripts, poller: BusyPoller::default() };
         nodes.greet_all(config).await?;
         if let Err(why) = runs.check() {
             return Err(Error::new(ErrorKind::Invalid, CONNECT, why.to_string()));
@@ -188,13 +189,20 @@ impl View {
         self.connections[node].as_ref()?.post(command)
     }
 
-    /// Hands out what the nodes with a bit in `asked` have answered by now. Those that were asked
-    /// first may have, while the others were: then nobody need go to sleep and be woken for it.
-    pub(super) fn look(&self, asked: u32) {
-        for (node, connection) in self.connections.iter().enumerate() {
-            if let Some(connection) = connection.as_ref().filter(|_| asked & 1 << node != 0) {
-                connection.look_if_worth_it();
+    /// Hands out what the nodes with a bit in `asked` answer at once, until `enough` of them have.
+    /// Then the caller need not go to sleep and be woken for it.
+    pub(super) fn poll(&self, poller: &BusyPoller, asked: u32, enough: usize) {
+        let (mut open, mut met) = (asked, 0);
+        poller.poll(|| {
+            for (node, connection) in self.connections.iter().enumerate() {
+                if let Some(connection) = connection.as_ref().filter(|_| open & 1 << node != 0)
+                    && connection.look()
+                {
+                    open &= !(1 << node);
+                    met += 1;
+                }
             }
-        }
+            met >= enough
+        });
     }
 }

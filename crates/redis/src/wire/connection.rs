@@ -13,7 +13,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -25,6 +25,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::busy_poll::BusyPoller;
 use super::task::{Ending, Task};
 use super::value::{Frame, Reader, Stop, Value};
 use super::{Command, Stream, cmd};
@@ -79,8 +80,7 @@ pub(crate) struct Connection(Arc<Owner>);
 struct Owner {
     shared: Arc<Shared>,
     shortcut: Option<Arc<OwnedWriteHalf>>,
-    /// How often in a row no reply was there yet.
-    misses: AtomicU32,
+    poller: BusyPoller,
 }
 
 pub(super) struct Shared {
@@ -145,8 +145,6 @@ const CHUNK: usize = 64 << 10;
 const BATCH_SHARE: usize = 3;
 /// Fewer commands than this are not worth a system call while others are on their way.
 const SMALLEST_BATCH: usize = 4;
-/// After so many looks in vain, only one call in as many looks.
-const LOOKS: u32 = 16;
 
 pub(crate) type Outcome = Result<Value, Lost>;
 
@@ -173,7 +171,7 @@ impl Connection {
             let why = poll_fn(|context| task.poll(context)).await;
             end.end(&why);
         });
-        Self(Arc::new(Owner { shared, shortcut, misses: AtomicU32::new(0) }))
+        Self(Arc::new(Owner { shared, shortcut, poller: BusyPoller::default() }))
     }
 
     /// Gives a handle again, unless the last one is gone.
@@ -274,18 +272,9 @@ impl Connection {
     ) -> Option<[Reply; N]> {
         let (replies, alone) = self.write(commands, channel)?;
         if alone {
-            self.look_if_worth_it();
+            self.0.poller.poll(|| self.look());
         }
         Some(replies)
-    }
-
-    /// A look in vain costs a system call: beside a server that takes longer, it is always in vain.
-    pub(crate) fn look_if_worth_it(&self) {
-        let misses = &self.0.misses;
-        let missed = misses.load(Ordering::Relaxed);
-        let worth_it = missed < LOOKS || missed.is_multiple_of(LOOKS);
-        let met = worth_it && self.look();
-        misses.store(if met { 0 } else { missed.wrapping_add(1) }, Ordering::Relaxed);
     }
 
     /// The replies, and whether no other is awaited.
@@ -326,7 +315,7 @@ impl Connection {
     }
 
     /// Hands out what has arrived by now. False if nothing has.
-    fn look(&self) -> bool {
+    pub(crate) fn look(&self) -> bool {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return false;

@@ -1,10 +1,12 @@
 //! Redis on the wire: commands, replies, and one connection that many calls share.
 
+mod busy_poll;
 mod command;
 mod connection;
 mod task;
 mod value;
 
+pub(crate) use busy_poll::BusyPoller;
 pub(crate) use command::{Arg, Command, cmd};
 pub(crate) use connection::{Connection, Hearer, Lost, Outcome, Reply};
 pub(crate) use tenure_tls::Stream;
