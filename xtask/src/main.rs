@@ -1,8 +1,9 @@
-//! `cargo xtask`: the project's own steps. `cargo xtask test` is the one that decides whether a
-//! change is good; everything it needs it installs, or names.
+//! `cargo xtask`: the repository's own commands. A change is good when `cargo xtask test` passes. It
+//! installs what it needs, or says what to install.
 
 use std::process::ExitCode;
 
+mod builds;
 mod interop;
 mod packages;
 mod programs;
@@ -13,11 +14,12 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["test"] => steps::test(),
+        ["builds"] => steps::builds(),
         ["clients"] => steps::clients(),
         ["bench", scenarios @ ..] => steps::bench(scenarios),
         ["stubs"] => steps::stubs(),
         _ => {
-            eprintln!("usage: cargo xtask test | clients | bench [SCENARIO...] | stubs");
+            eprintln!("usage: cargo xtask test | builds | clients | bench [SCENARIO...] | stubs");
             ExitCode::from(64)
         }
     }

@@ -2,12 +2,12 @@
 
 use std::process::{Command, Stdio};
 
-/// What the tests call for beyond Rust: the program, or file, to look for, and the package that
-/// has it.
+/// What the tests need beyond Rust: a program or file, and the package that contains it.
 const NEEDED: &[(&str, &str)] = &[
     ("cc", "gcc"),
     ("bindfs", "bindfs"),
     ("mkfs.btrfs", "btrfs-progs"),
+    ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),
@@ -18,10 +18,10 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/share/java/curator-recipes.jar", "libcurator-recipes-java"),
 ];
 
-/// Installs what is missing where that is allowed (root, with `apt-get`); otherwise says what to
-/// install. The answer names what could not be had.
+/// Installs missing packages where that is allowed (root, with `apt-get`); otherwise prints the command
+/// that installs them. Returns the packages that are still missing.
 pub(crate) fn provide() -> Vec<String> {
-    let missing: Vec<_> = NEEDED.iter().filter(|(program, _)| !is_there(program)).collect();
+    let missing: Vec<_> = NEEDED.iter().filter(|(program, _)| !is_installed(program)).collect();
     if missing.is_empty() {
         return Vec::new();
     }
@@ -34,7 +34,7 @@ pub(crate) fn provide() -> Vec<String> {
     packages.into_iter().map(str::to_owned).collect()
 }
 
-pub(crate) fn is_there(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_there(program: &str) -> bool {
 fn may_install() -> bool {
     let identity = Command::new("id").arg("-u").output();
     let root = identity.is_ok_and(|output| output.stdout.trim_ascii() == b"0");
-    root && is_there("apt-get")
+    root && is_installed("apt-get")
 }
 
 fn install(packages: &[&str]) -> bool {

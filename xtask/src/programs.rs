@@ -1,4 +1,4 @@
-//! The test programs: built once, run two at a time, each to its end whatever the others do.
+//! The test programs of all packages: built once, run two at a time, each to its end even if others fail.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::steps::cargo;
 
-/// Tests wait more than they work. More at a time would make each wait for the others.
-const LANES: usize = 2;
+/// How many test programs run at a time. More would compete for the processors and slow each other down.
+const PARALLEL: usize = 2;
 
-/// The package whose test programs are one suite a store.
+/// The package that has one test program per store.
 const CONFORMANCE: &str = "conformance";
 
 /// One test program.
@@ -27,22 +27,22 @@ pub(crate) struct Program {
     target: String,
 }
 
-/// What became of one.
+/// The outcome of one test program.
 pub(crate) struct Run {
     pub(crate) name: String,
-    pub(crate) said: String,
+    pub(crate) output: String,
     pub(crate) sound: bool,
     pub(crate) seconds: u64,
 }
 
 impl Program {
-    /// `None` for anything else that cargo tells about.
+    /// Reads a message of cargo's. `None` if it is not about a test program.
     fn read(line: &str) -> Option<Self> {
-        let told: Value = serde_json::from_str(line).ok()?;
-        told["profile"]["test"].as_bool().filter(|is_test| *is_test)?;
-        let file = PathBuf::from(told["executable"].as_str()?);
-        let folder = Path::new(told["manifest_path"].as_str()?).parent()?.to_path_buf();
-        let target = told["target"]["name"].as_str()?.to_owned();
+        let message: Value = serde_json::from_str(line).ok()?;
+        message["profile"]["test"].as_bool().filter(|is_test| *is_test)?;
+        let file = PathBuf::from(message["executable"].as_str()?);
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
+        let target = message["target"]["name"].as_str()?.to_owned();
         Some(Self { folder, file, target })
     }
 
@@ -63,26 +63,26 @@ impl Program {
         }
     }
 
-    /// Runs it to its end. It writes to a file, so that what it says stays in one piece.
+    /// Runs it to its end, with its output in a file, so that outputs do not mix.
     fn run(&self) -> Run {
         let started = Instant::now();
-        let (said, sound) = self.outcome().unwrap_or_else(|error| (error.to_string(), false));
-        Run { name: self.name(), said, sound, seconds: started.elapsed().as_secs() }
+        let (output, sound) = self.outcome().unwrap_or_else(|error| (error.to_string(), false));
+        Run { name: self.name(), output, sound, seconds: started.elapsed().as_secs() }
     }
 
     fn outcome(&self) -> io::Result<(String, bool)> {
-        let path = self.file.with_extension("said");
-        let output = File::create(&path)?;
+        let path = self.file.with_extension("output");
+        let file = File::create(&path)?;
         let mut command = Command::new(&self.file);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let status = command.status()?;
-        let said = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
-        Ok((said, status.success()))
+        let output = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+        Ok((output, status.success()))
     }
 }
 
-/// Builds the test programs of all packages. `None`: they do not compile.
+/// Builds the test programs of all packages. `None` if they do not compile.
 pub(crate) fn build() -> Option<Vec<Program>> {
     let arguments = ["test", "--workspace", "--all-targets", "--no-run"];
     let mut command = cargo(&arguments);
@@ -90,20 +90,20 @@ pub(crate) fn build() -> Option<Vec<Program>> {
     let output = command.output().ok()?;
     let mut programs: Vec<Program> =
         String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::read).collect();
-    // The suites take longest: whatever comes after them fills the gaps.
+    // The conformance suites take longest, so they start first.
     programs.sort_by_key(|program| (!program.is_suite(), program.name()));
     output.status.success().then_some(programs)
 }
 
-/// Runs them all, and tells of each when it has ended.
+/// Runs all programs, and sends each outcome to `ended`.
 pub(crate) fn run(programs: Vec<Program>, ended: &Sender<Run>) {
     let queue = Mutex::new(programs.into_iter());
     let next = || queue.lock().ok().and_then(|mut queue| queue.next());
     std::thread::scope(|scope| {
-        for _ in 0..LANES {
+        for _ in 0..PARALLEL {
             scope.spawn(|| {
                 while let Some(program) = next() {
-                    // Nobody listens any more only if all has ended.
+                    // The receiver is dropped only after the last program has ended.
                     let _ = ended.send(program.run());
                 }
             });
@@ -111,11 +111,11 @@ pub(crate) fn run(programs: Vec<Program>, ended: &Sender<Run>) {
     });
 }
 
-/// Shows what a program said, as it would have if it had been run alone.
-pub(crate) fn show(run: &Run) -> io::Result<()> {
+/// Prints a program's output.
+pub(crate) fn print(run: &Run) -> io::Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "== {} ({} s)", run.name, run.seconds)?;
-    output.write_all(run.said.as_bytes())
+    output.write_all(run.output.as_bytes())
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_program_is_told_from_other_things() {
+    fn only_messages_about_test_programs_are_read() {
         let line = r#"{"reason":"compiler-artifact","manifest_path":"/a/conformance/Cargo.toml",
             "target":{"name":"etcd"},"profile":{"test":true},"executable":"/t/etcd-1"}"#;
         let program = Program::read(line).expect("it is one");

@@ -1,31 +1,35 @@
-//! The steps, each a command that must succeed.
+//! The steps of `cargo xtask` and the report on them. Each step is a command that must succeed.
 
-use std::io::{BufRead, BufReader};
+use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use crate::interop::{self, Trouble};
+use crate::builds::{self, Foreign, Metadata};
+use crate::interop::{self, Problem};
 use crate::programs::{Program, Run};
 use crate::{packages, programs};
 
-/// Format, lints, documentation, all tests; then what was run and what was skipped.
+/// Runs the format check, the lints, the documentation, the builds for every feature and platform, and
+/// all tests. Then prints what was run and what was skipped.
 pub(crate) fn test() -> ExitCode {
     let started = Instant::now();
     let mut report = Report::default();
     for package in packages::provide() {
-        report.skipped.push(format!("what needs {package}: the package could not be installed"));
+        report.skipped.push(format!("tests with {package}: the package could not be installed"));
     }
-    // They come over the network while the compiler is at work.
+    // The download of other projects' clients overlaps with the compilation.
     let clients = std::thread::spawn(interop::provide);
     let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     let examples = ["test", "--workspace", "--doc"];
     let sound = report.step("format", cargo(&["fmt", "--all", "--check"]))
         && report.step("lints", cargo(&lints))
-        && report.step("documentation", documentation());
-    // Also when that failed: nothing that was begun is left behind.
-    let panicked = |_| vec![Trouble::Broken("the search for other clients failed".into())];
+        && report.step("documentation", documentation())
+        && report.builds();
+    // The thread is joined even if a step failed, so that no download outlives this process.
+    let panicked = |_| vec![Problem::Broken("the preparation of other clients panicked".into())];
     let sound = report.other_clients(|| clients.join().unwrap_or_else(panicked))
         && sound
         && report.programs()
@@ -36,7 +40,16 @@ pub(crate) fn test() -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Only fetches the lock clients that ours are tested with, for a `cargo test` by hand.
+/// Checks the licences and sources of all dependencies, the build with each feature alone, the builds
+/// for macOS and Windows, and the build with the oldest supported compiler.
+pub(crate) fn builds() -> ExitCode {
+    let mut report = Report::default();
+    let sound = report.builds();
+    report.print();
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Fetches other projects' lock clients, for a `cargo test` by hand.
 pub(crate) fn clients() -> ExitCode {
     let mut report = Report::default();
     let sound = report.other_clients(interop::provide);
@@ -44,7 +57,7 @@ pub(crate) fn clients() -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The side-by-side measurements.
+/// Runs the measurements.
 pub(crate) fn bench(scenarios: &[&str]) -> ExitCode {
     let mut command = cargo(&["run", "--release", "--package", "tenure-bench", "--"]);
     command.args(scenarios);
@@ -52,7 +65,7 @@ pub(crate) fn bench(scenarios: &[&str]) -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes the etcd store's stubs anew, after a change of its protocol file.
+/// Generates the etcd client's stubs from its protocol file.
 pub(crate) fn stubs() -> ExitCode {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/etcd/stubs/Cargo.toml");
     let mut command = cargo(&["run", "--manifest-path"]);
@@ -72,23 +85,23 @@ fn documentation() -> Command {
     command
 }
 
-/// What the steps said, added up.
+/// The results of all steps.
 #[derive(Default)]
 struct Report {
     passed: usize,
     failed: usize,
-    /// Those that are only run by hand.
+    /// Tests that are only run by hand.
     ignored: usize,
     skipped: Vec<String>,
     conformance: Vec<(String, usize)>,
-    /// How long each step took, and each test program, of which two run at a time.
+    /// The duration of each step and of each test program. Test programs overlap.
     seconds: Vec<(String, u64)>,
     /// The test programs that failed.
     broken: Vec<String>,
 }
 
 impl Report {
-    /// Runs a step, shows its output as it comes, and keeps what the summary needs.
+    /// Runs a step, prints its output as it comes, and collects the figures for the summary.
     fn step(&mut self, name: &str, mut command: Command) -> bool {
         println!("== {name}");
         let started = Instant::now();
@@ -110,15 +123,47 @@ impl Report {
         sound
     }
 
-    /// Waits for the lock clients that ours are tested with.
-    fn other_clients(&mut self, provide: impl FnOnce() -> Vec<Trouble>) -> bool {
+    /// Checks the dependencies, and builds with every feature and for every platform.
+    fn builds(&mut self) -> bool {
+        println!("== builds");
+        let started = Instant::now();
+        let sound = self.try_builds().unwrap_or_else(|error| {
+            println!("{error}");
+            false
+        });
+        self.seconds.push(("builds".into(), started.elapsed().as_secs()));
+        sound
+    }
+
+    fn try_builds(&mut self) -> io::Result<bool> {
+        let metadata = Metadata::read()?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let faults = metadata.dependency_faults(&fs::read_to_string(root.join("deny.toml"))?);
+        faults.iter().for_each(|fault| println!("{fault}"));
+        let mut sound = faults.is_empty();
+        let mut checks = metadata.feature_checks();
+        for build in builds::foreign(&metadata)? {
+            match build {
+                Foreign::Check(name, check) => checks.push((name, check)),
+                Foreign::Skipped(why) => self.skipped.push(why),
+            }
+        }
+        for (name, check) in checks {
+            println!("{name}");
+            sound &= builds::passes(check);
+        }
+        Ok(sound)
+    }
+
+    /// Waits until other projects' lock clients are ready.
+    fn other_clients(&mut self, provide: impl FnOnce() -> Vec<Problem>) -> bool {
         println!("== other clients");
         let started = Instant::now();
         let mut sound = true;
-        for trouble in provide() {
-            match trouble {
-                Trouble::Absent(why) => self.skipped.push(why),
-                Trouble::Broken(why) => {
+        for problem in provide() {
+            match problem {
+                Problem::Unavailable(why) => self.skipped.push(why),
+                Problem::Broken(why) => {
                     println!("{why}");
                     sound = false;
                 }
@@ -128,7 +173,7 @@ impl Report {
         sound
     }
 
-    /// Builds all test programs, and runs every one, also if others fail.
+    /// Builds all test programs and runs each of them, even if some fail.
     fn programs(&mut self) -> bool {
         println!("== tests: build");
         let started = Instant::now();
@@ -142,15 +187,15 @@ impl Report {
         let running = std::thread::spawn(move || programs::run(programs, &sender));
         let mut sound = true;
         for run in ended {
-            sound &= programs::show(&run).is_ok() && run.sound;
-            self.note(run);
+            sound &= programs::print(&run).is_ok() && run.sound;
+            self.record(run);
         }
         running.join().is_ok() && sound
     }
 
-    fn note(&mut self, run: Run) {
+    fn record(&mut self, run: Run) {
         let before = self.passed;
-        run.said.lines().for_each(|line| self.read(line));
+        run.output.lines().for_each(|line| self.read(line));
         if run.name.starts_with("conformance: ") {
             self.conformance.push((run.name.clone(), self.passed - before));
         }
@@ -160,7 +205,7 @@ impl Report {
         self.seconds.push((run.name, run.seconds));
     }
 
-    /// Test programs say `skipped: why`, past the capture of their output, and their counts.
+    /// Reads a line of a test program: its counts, or `skipped: why`.
     fn read(&mut self, line: &str) {
         if let Some((_, why)) = line.split_once("skipped: ") {
             self.skipped.push(why.to_owned());
@@ -192,7 +237,7 @@ impl Report {
     }
 }
 
-/// The number right before `word`, or 0.
+/// The number in front of `word`, or 0.
 fn count(text: &str, word: &str) -> usize {
     let before = text.split(word).next().unwrap_or_default();
     before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).unwrap_or(0)
@@ -203,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_counts_of_a_test_program_are_read() {
+    fn counts_and_skips_are_read_from_a_test_programs_output() {
         let mut report = Report::default();
         report.read("test result: ok. 41 passed; 2 failed; 3 ignored; 0 measured; 7 filtered out");
         report.read("skipped: a full disk: cannot mount");

@@ -1,5 +1,5 @@
-//! etcd: what tenure adds to the transactions it makes, and how long a hand-off takes, beside the
-//! server's own lock.
+//! etcd: the overhead of tenure over bare transactions, and the time of a hand-off compared with
+//! etcd's own Lock RPC.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::Outcome;
-use crate::redis::runtime;
+use crate::machine::runtime;
 use crate::table::{Row, median};
 
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
@@ -41,7 +41,7 @@ const ROUNDS: usize = 9;
 const PAIRS: usize = 150;
 const HANDOFFS: usize = 12;
 
-/// A free lock against two transactions that do nothing but write and delete a key.
+/// Acquiring and releasing a free lock, compared with two transactions that write and delete a key.
 pub(crate) fn free() -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(1)?;
@@ -69,8 +69,8 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.15))])
 }
 
-/// From the release to the waiter's guard, against a bare deletion and the event that tells of it,
-/// and against the same with the Lock RPC of the server.
+/// The time from the release to the waiter's guard, compared with a bare deletion and its watch
+/// event, and with a hand-off by etcd's Lock RPC.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;
@@ -95,16 +95,16 @@ pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let (what, against) = ("etcd: hand-off to another client", "a bare deletion and its event");
     Ok(vec![
         Row::of_times(what, median(ours), against, median(events), Some(1.1)),
-        row("etcd: hand-off, the waiter came 20 ms before", wait, Some(0.1))?,
+        row("etcd: hand-off, the waiter arrived 20 ms before", wait, Some(0.1))?,
         row(
-            "etcd: hand-off, the waiter came 500 ms before",
+            "etcd: hand-off, the waiter arrived 500 ms before",
             Duration::from_millis(500),
             Some(1.0),
         )?,
     ])
 }
 
-/// From the deletion of a key to the event that tells of it on another connection.
+/// The time from the deletion of a key to its watch event on another connection.
 async fn bare_event(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
     let (mut holder, watcher) = (Bare::connect(server).await?, Bare::connect(server).await?);
     holder.put().await?;
@@ -125,9 +125,9 @@ async fn bare_event(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
     tokio::time::sleep(wait).await;
     let start = Instant::now();
     holder.delete().await?;
-    let (heard, event) = waiting.await?;
+    let (received, event) = waiting.await?;
     drop(requests);
-    if event? { Ok(heard.duration_since(start)) } else { Err("the stream ended".into()) }
+    if event? { Ok(received.duration_since(start)) } else { Err("the stream ended".into()) }
 }
 
 async fn our_handoff([holder, waiter]: &[Client; 2], wait: Duration) -> Outcome<Duration> {
@@ -168,7 +168,7 @@ pub(crate) fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client>
     Ok(Client::new(Arc::new(store))?)
 }
 
-/// A connection that knows nothing but the stubs, with a lease of its own.
+/// A connection that uses only the gRPC stubs, with a lease of its own.
 struct Bare {
     channel: Channel,
     lease: i64,
@@ -182,7 +182,7 @@ struct LockRequest {
     lease: i64,
 }
 
-/// The reply to a lock and the request of an unlock, as far as they matter here.
+/// The replies of the Lock service, as far as they are used here.
 #[derive(Clone, PartialEq, prost::Message)]
 struct LockResponse {
     #[prost(bytes = "vec", tag = "2")]

@@ -1,4 +1,4 @@
-//! Very many locks held at once: what it costs to keep them.
+//! The CPU time for holding 100,000 locks at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,37 +9,38 @@ use tenure_testkit::RedisServer;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::handoff::stay_on;
-use crate::redis::{connect, runtime};
-use crate::redis_many::cpu_of;
+use crate::machine::cpu_of;
+use crate::machine::pin_to_core;
+use crate::machine::runtime;
+use crate::redis_wire::connect;
 use crate::table::Row;
 
 const LOCKS: usize = 100_000;
-/// Three renewals of each at a TTL of 30 s.
-const WATCHED: Duration = Duration::from_secs(30);
+/// The time of three renewals of each lock, at a TTL of 30 s.
+const OBSERVED: Duration = Duration::from_secs(30);
 
 pub(crate) fn redis() -> Outcome<Vec<Row>> {
-    stay_on(0)?;
+    pin_to_core(0)?;
     let server = RedisServer::start(&[])?;
-    stay_on(1)?;
+    pin_to_core(1)?;
     let runtime = runtime(1)?;
     let client = connect(&runtime, server.port(), true)?;
     let guards = hold(&runtime, &client)?;
-    let [mine, servers] = watch(&runtime, &guards, [std::process::id(), server.pid()])?;
-    // They end with the server: nobody waits for a hundred thousand releases.
+    let [ours, servers] = cpu_shares(&runtime, &guards, [std::process::id(), server.pid()])?;
+    // The locks end with the server: releasing all of them would take long.
     guards.into_iter().for_each(std::mem::forget);
-    Ok(vec![row("redis", "the client's CPU", mine), row("redis", "the server's CPU", servers)])
+    Ok(vec![row("redis", "client CPU", ours), row("redis", "server CPU", servers)])
 }
 
 pub(crate) fn local() -> Outcome<Vec<Row>> {
-    let folder = tempfile::tempdir()?;
+    let directory = tempfile::tempdir()?;
     let runtime = runtime(1)?;
     let _inside = runtime.enter();
-    let client = Client::new(Arc::new(LocalStore::open(folder.path().join("store"))?))?;
+    let client = Client::new(Arc::new(LocalStore::open(directory.path().join("store"))?))?;
     let guards = hold(&runtime, &client)?;
-    let [mine] = watch(&runtime, &guards, [std::process::id()])?;
+    let [ours] = cpu_shares(&runtime, &guards, [std::process::id()])?;
     guards.into_iter().for_each(std::mem::forget);
-    Ok(vec![row("local", "CPU", mine)])
+    Ok(vec![row("local", "CPU", ours)])
 }
 
 fn hold(runtime: &Runtime, client: &Client) -> Outcome<Vec<Guard>> {
@@ -59,17 +60,17 @@ fn hold(runtime: &Runtime, client: &Client) -> Outcome<Vec<Guard>> {
     })
 }
 
-/// The share of a core that each process uses while the locks are renewed, in per cent.
-fn watch<const N: usize>(
+/// The share of a core, in per cent, that each process uses while the locks are renewed.
+fn cpu_shares<const N: usize>(
     runtime: &Runtime,
     guards: &[Guard],
     processes: [u32; N],
 ) -> Outcome<[f64; N]> {
-    // The first renewals come together, as the locks did; from then on they are watched.
+    // The first renewals come all at once, like the acquisitions, and are not counted.
     runtime.block_on(async { tokio::time::sleep(Duration::from_secs(2)).await });
     let used = || -> Outcome<Vec<Duration>> { processes.iter().map(|pid| cpu_of(*pid)).collect() };
     let (start, before) = (Instant::now(), used()?);
-    runtime.block_on(async { tokio::time::sleep(WATCHED).await });
+    runtime.block_on(async { tokio::time::sleep(OBSERVED).await });
     let (elapsed, after) = (start.elapsed().as_secs_f64(), used()?);
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     if lost > 0 || guards.len() != LOCKS {

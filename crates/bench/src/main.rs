@@ -1,56 +1,57 @@
-//! Measurements of tenure, each beside what it is to be compared with, in one run.
+//! Measurements of tenure, each compared with a baseline in the same run.
 //!
-//! The machine's mood cancels out in a ratio; a time alone says little. Rounds of the two sides
-//! alternate, and the ratio is that of their medians.
+//! A time alone depends on the machine and its load; a ratio of two times much less so. Rounds of the
+//! two sides alternate, and the ratio is that of their medians.
 
 use std::process::ExitCode;
 
-mod crowds;
 mod etcd;
-mod free;
-mod handoff;
 mod held;
+mod local_free;
+mod local_handoff;
+mod local_waiters;
+mod machine;
+mod ordered_waiters;
 mod peer;
-mod record;
-mod redis;
-mod redis_crowd;
-mod redis_line;
-mod redis_many;
+mod redis_free;
+mod redis_queue;
+mod redis_readers;
+mod redis_tasks;
+mod redis_wire;
 mod redlock;
 mod table;
-mod waiters;
 mod zookeeper;
-mod zookeeper_neighbours;
+mod zookeeper_clients;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// A scenario's name, and what measures it.
+/// A scenario's name and its function.
 type Scenario = (&'static str, fn() -> Outcome<Vec<table::Row>>);
 
 const SCENARIOS: &[Scenario] = &[
-    ("local-free", free::measure),
-    ("local-handoff", handoff::measure),
-    ("local-waiters", waiters::measure),
+    ("local-free", local_free::measure),
+    ("local-handoff", local_handoff::measure),
+    ("local-waiters", local_waiters::measure),
     ("local-held", held::local),
-    ("redis-free", redis::free),
-    ("redis-many", redis_many::measure),
-    ("redis-line", redis_line::measure),
-    ("redis-crowd", redis_crowd::measure),
+    ("redis-free", redis_free::measure),
+    ("redis-tasks", redis_tasks::measure),
+    ("redis-queue", redis_queue::measure),
+    ("redis-readers", redis_readers::measure),
     ("redis-held", held::redis),
+    ("redlock-free", redlock::measure),
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),
-    ("etcd-crowds", crowds::etcd),
-    ("redlock-free", redlock::free),
+    ("etcd-waiters", ordered_waiters::etcd),
     ("zk-free", zookeeper::free),
     ("zk-handoff", zookeeper::handoff),
-    ("zk-crowds", crowds::zookeeper),
-    ("zk-neighbours", zookeeper_neighbours::measure),
+    ("zk-waiters", ordered_waiters::zookeeper),
+    ("zk-clients", zookeeper_clients::measure),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.split_first() {
-        Some((first, rest)) if first == peer::ROLE => peer::play(rest).map(|()| true),
+        Some((first, rest)) if first == peer::ARGUMENT => peer::run(rest).map(|()| true),
         _ => measure(&arguments),
     };
     match outcome {
@@ -63,18 +64,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures the scenarios named, or all. False if a ratio is above its bound.
+/// Measures the named scenarios, or all. Returns `false` if a ratio is above its bound.
 fn measure(names: &[String]) -> Outcome<bool> {
     if let Some(unknown) = names.iter().find(|name| SCENARIOS.iter().all(|(n, _)| n != name)) {
         let known: Vec<_> = SCENARIOS.iter().map(|(name, _)| *name).collect();
-        return Err(format!("no scenario {unknown}: there are {}", known.join(", ")).into());
+        return Err(format!("no scenario {unknown}; use one of {}", known.join(", ")).into());
     }
     let mut rows = Vec::new();
     for (name, scenario) in SCENARIOS {
-        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+        if names.is_empty() || names.iter().any(|selected| selected == name) {
             rows.extend(scenario()?);
         }
     }
     table::print(&rows);
-    Ok(rows.iter().all(table::Row::holds))
+    Ok(rows.iter().all(table::Row::is_within_bound))
 }

@@ -1,4 +1,4 @@
-//! The other process: this program again, in another role.
+//! A second process for scenarios that need one: this program with a role as its argument.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -10,66 +10,67 @@ use std::sync::Arc;
 use tenure_core::Client;
 use tenure_local::LocalStore;
 
-use crate::{Outcome, handoff, redis_crowd, redis_line, waiters};
+use crate::{Outcome, local_handoff, local_waiters, redis_queue, redis_readers};
 
 /// The first argument that makes this program a peer.
-pub(crate) const ROLE: &str = "peer";
+pub(crate) const ARGUMENT: &str = "peer";
 
-/// A peer process. It ends with its standard input, and is killed with its handle.
+/// A peer process. It ends with its standard input, and is killed when its handle is dropped.
 pub(crate) struct Peer {
     child: Child,
-    orders: ChildStdin,
+    requests: ChildStdin,
     replies: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    pub(crate) fn start(role: &str, place: impl AsRef<OsStr>) -> Outcome<Self> {
+    /// Starts a peer for `target`: the directory of a store, or the port of a server.
+    pub(crate) fn start(role: &str, target: impl AsRef<OsStr>) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([ROLE, role]).arg(place);
+        command.args([ARGUMENT, role]).arg(target);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let orders = child.stdin.take().ok_or("the peer has no standard input")?;
+        let requests = child.stdin.take().ok_or("the peer has no standard input")?;
         let replies = BufReader::new(child.stdout.take().ok_or("the peer has no output")?);
-        Ok(Self { child, orders, replies })
+        Ok(Self { child, requests, replies })
     }
 
-    pub(crate) fn order(&mut self, line: &str) -> Outcome<()> {
-        writeln!(self.orders, "{line}")?;
-        Ok(self.orders.flush()?)
+    pub(crate) fn send(&mut self, request: &str) -> Outcome<()> {
+        writeln!(self.requests, "{request}")?;
+        Ok(self.requests.flush()?)
     }
 
     /// The peer's next line, as a number.
     pub(crate) fn reply(&mut self) -> Outcome<u64> {
         let mut line = String::new();
         self.replies.read_line(&mut line)?;
-        Ok(line.trim().parse().map_err(|_| format!("the peer said {line:?}"))?)
+        Ok(line.trim().parse().map_err(|_| format!("the peer replied {line:?}"))?)
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself already; either way it is gone after this.
+        // Fails if the process has exited by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What the peer process does.
-pub(crate) fn play(arguments: &[String]) -> Outcome<()> {
-    let [role, place] = arguments else { return Err("a peer needs a role and a place".into()) };
-    let folder = Path::new(place);
+/// The main function of a peer process.
+pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
+    let [role, target] = arguments else { return Err("a peer needs a role and a target".into()) };
+    let directory = Path::new(target);
     match role.as_str() {
-        "redis-line" => redis_line::serve(place),
-        "redis-crowd" => redis_crowd::serve(place),
-        "echo" => echo(folder),
-        "handoff" => on_store(folder, handoff::serve),
-        "waiters" => on_store(folder, waiters::serve),
+        "redis-queue" => redis_queue::run_peer(target),
+        "redis-readers" => redis_readers::run_peer(target),
+        "echo" => echo(directory),
+        "handoff" => on_store(directory, local_handoff::take_turns),
+        "waiters" => on_store(directory, local_waiters::run_waiters),
         _ => Err(format!("no role {role}").into()),
     }
 }
 
-/// Sends back every byte that comes through a FIFO, by another.
-fn echo(folder: &Path) -> Outcome<()> {
-    let (mut there, mut back) = (open(&folder.join("there"))?, open(&folder.join("back"))?);
+/// Sends every byte that comes through one FIFO back through another.
+fn echo(directory: &Path) -> Outcome<()> {
+    let (mut there, mut back) = (open(&directory.join("there"))?, open(&directory.join("back"))?);
     let mut byte = [0];
     while there.read(&mut byte)? == 1 && byte[0] != 0 {
         back.write_all(&byte)?;
@@ -77,23 +78,23 @@ fn echo(folder: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Both ends open it for reading and writing, so neither waits for the other.
+/// Opens a FIFO for reading and writing, so that neither end waits for the other.
 pub(crate) fn open(fifo: &Path) -> Outcome<File> {
     Ok(OpenOptions::new().read(true).write(true).open(fifo)?)
 }
 
-/// Answers each order with a number, until there are no more.
+/// Answers each request with a number until the input ends.
 fn on_store(
-    folder: &Path,
+    directory: &Path,
     serve: fn(&tokio::runtime::Runtime, &Client, &str) -> Outcome<u64>,
 ) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = {
         let _inside = runtime.enter();
-        Client::new(Arc::new(LocalStore::open(folder)?))?
+        Client::new(Arc::new(LocalStore::open(directory)?))?
     };
-    for order in std::io::stdin().lines() {
-        let reply = serve(&runtime, &client, &order?)?;
+    for request in std::io::stdin().lines() {
+        let reply = serve(&runtime, &client, &request?)?;
         println!("{reply}");
     }
     Ok(())

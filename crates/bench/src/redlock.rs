@@ -1,5 +1,5 @@
-//! A quorum of five servers: against the same commands over bare sockets, against one server, with
-//! one of the five a black hole, and against another implementation of Redlock.
+//! Redlock with five servers, also with one of them unreachable, compared with the same commands over
+//! bare sockets, with one server, and with another implementation of Redlock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,36 +11,37 @@ use tenure_testkit::{Proxy, RedisServer, Way};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::handoff::roam;
-use crate::record::Recorder;
-use crate::redis::{Bare, connect, runtime};
+use crate::machine::runtime;
+use crate::machine::unpin;
+use crate::redis_wire::Recorder;
+use crate::redis_wire::{Bare, connect};
 use crate::table::{Row, median};
 
 const ROUNDS: usize = 7;
 const PAIRS: usize = 2_000;
-/// A black hole costs others half a second each time.
+/// An unreachable node delays rslock by half a second each time.
 const SLOW_PAIRS: usize = 3;
 const TTL: Duration = Duration::from_secs(30);
 
-pub(crate) fn free() -> Outcome<Vec<Row>> {
-    roam()?;
+pub(crate) fn measure() -> Outcome<Vec<Row>> {
+    unpin()?;
     let servers: Vec<RedisServer> =
         (0..5).map(|_| RedisServer::start(&[])).collect::<Result<_, _>>()?;
     let ports: Vec<u16> = servers.iter().map(RedisServer::port).collect();
-    let hole = Proxy::start(ports[4])?;
-    let behind_hole: Vec<u16> = [&ports[..4], &[hole.port()]].concat();
+    let proxy = Proxy::start(ports[4])?;
+    let proxied: Vec<u16> = [&ports[..4], &[proxy.port()]].concat();
     let runtime = runtime(1)?;
     let one = connect(&runtime, ports[0], true)?;
     let five = quorum(&runtime, &ports)?;
-    let hobbled = quorum(&runtime, &behind_hole)?;
+    let degraded = quorum(&runtime, &proxied)?;
     let other = manager(&ports);
-    let other_hobbled = manager(&behind_hole);
-    for manager in [&other, &other_hobbled] {
+    let other_degraded = manager(&proxied);
+    for manager in [&other, &other_degraded] {
         theirs(&runtime, manager, SLOW_PAIRS)?;
     }
-    hole.set(Way::Black);
-    // The first one to meet the hole finds out.
-    ours(&runtime, &hobbled, 1)?;
+    proxy.set(Way::Black);
+    // The first call finds out that the node does not answer.
+    ours(&runtime, &degraded, 1)?;
     let commands = recorded_pair(&runtime, &ports)?;
     let mut sockets: Vec<Bare> =
         ports.iter().map(|port| Bare::connect(*port)).collect::<Result<_, _>>()?;
@@ -48,38 +49,38 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     for _ in 0..ROUNDS {
         times[0].extend(ours(&runtime, &one, PAIRS)?);
         times[1].extend(ours(&runtime, &five, PAIRS)?);
-        times[2].extend(ours(&runtime, &hobbled, PAIRS)?);
+        times[2].extend(ours(&runtime, &degraded, PAIRS)?);
         times[3].extend(theirs(&runtime, &other, PAIRS)?);
         times[5].extend(bare(&mut sockets, &commands)?);
     }
-    times[4].extend(theirs(&runtime, &other_hobbled, SLOW_PAIRS)?);
-    let [one, five, hobbled, other, other_hobbled, bare] = times.map(median);
+    times[4].extend(theirs(&runtime, &other_degraded, SLOW_PAIRS)?);
+    let [one, five, degraded, other, other_degraded, bare] = times.map(median);
     let row = |what: &str, ours, against, theirs, bound| {
         let what = format!("redlock: acquire + release, free, one task, {what}");
         Row::of_times(what, ours, against, theirs, bound)
     };
-    let hole = "one of 5 nodes a black hole";
+    let unreachable = "one of 5 nodes unreachable";
     Ok(vec![
-        // Here the five share the cores, and a call to all of them is work for five.
+        // The five servers share the cores of this machine, so five calls cost five times the work.
         row("5 nodes", five, "the same on one node", one, None),
         row("5 nodes", five, "the same commands over five bare sockets", bare, Some(1.25)),
-        row(hole, hobbled, "the same with all 5", five, Some(1.2)),
+        row(unreachable, degraded, "the same with all 5", five, Some(1.2)),
         row("5 nodes", five, "rslock", other, Some(1.0)).because(
             "the store's own thread serves the connections, so that a blocked runtime loses no lock; \
              a caller that sleeps is woken by it",
         ),
-        row(hole, hobbled, "rslock", other_hobbled, Some(0.2)),
+        row(unreachable, degraded, "rslock", other_degraded, Some(0.2)),
     ])
 }
 
-/// The two commands of an acquire and a release, as one of the nodes gets them.
+/// The two commands of an acquire and a release, as tenure sends them to one of the nodes.
 fn recorded_pair(runtime: &Runtime, ports: &[u16]) -> Outcome<[Vec<u8>; 2]> {
     let recorder = Recorder::start(ports[0])?;
     let client = quorum(runtime, &[&[recorder.port()], &ports[1..]].concat())?;
     runtime.block_on(async {
         let mutex = client.mutex("bench")?;
         mutex.acquire().await?.release().await?;
-        // A majority may have answered before the recorder has seen its part.
+        // A majority may have answered before the recorded node got its command.
         let settled = || tokio::time::sleep(Duration::from_millis(50));
         settled().await;
         recorder.take();

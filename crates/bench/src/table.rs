@@ -1,4 +1,4 @@
-//! Results, side by side.
+//! The table of results.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(crate) struct Row {
     pub(crate) against: String,
     pub(crate) theirs: f64,
     pub(crate) unit: &'static str,
-    /// The ratio that is still good. `None`: for information.
+    /// The highest acceptable ratio. `None` if the row is for information only.
     pub(crate) bound: Option<f64>,
     /// Why the bound may be missed, where that is known; shown when it is.
     pub(crate) reason: &'static str,
@@ -40,7 +40,7 @@ impl Row {
         self.ours / self.theirs
     }
 
-    pub(crate) fn holds(&self) -> bool {
+    pub(crate) fn is_within_bound(&self) -> bool {
         self.bound.is_none_or(|bound| self.ratio() <= bound)
     }
 }
@@ -52,7 +52,7 @@ pub(crate) fn print(rows: &[Row]) {
         let Row { what, ours, against, theirs, unit, .. } = row;
         let verdict = match row.bound {
             None => "for information".to_owned(),
-            Some(_) if row.holds() => "holds".to_owned(),
+            Some(_) if row.is_within_bound() => "holds".to_owned(),
             Some(_) if row.reason.is_empty() => "ABOVE".to_owned(),
             Some(_) => format!("ABOVE: {}", row.reason),
         };
@@ -65,7 +65,7 @@ pub(crate) fn print(rows: &[Row]) {
     }
 }
 
-/// The middle of several measurements.
+/// The median of several times.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()

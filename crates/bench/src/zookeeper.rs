@@ -1,4 +1,4 @@
-//! ZooKeeper: what tenure adds to the calls it makes, over the same connection.
+//! ZooKeeper: the overhead of tenure over bare calls on the same kind of connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
-use crate::redis::runtime;
+use crate::machine::runtime;
 use crate::table::{Row, median};
 
 const ROUNDS: usize = 9;
 const PAIRS: usize = 150;
 const HANDOFFS: usize = 12;
 
-/// As servers are run: what is written is on the disk before it is answered.
+/// As in production: a write is on the disk before it is answered.
 pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
 
-/// A free lock against a node that is created and deleted: by the client that used it last, and by
-/// two in turn, each of whom must know that the other is gone.
+/// Acquiring and releasing a free lock, compared with creating and deleting a node: by one client,
+/// and by two clients in turn, each of which must check that the other has released it.
 pub(crate) fn free() -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(1)?;
@@ -34,11 +34,11 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
         let bare = bare(&server).await?;
         for _ in 0..ROUNDS {
             for _ in 0..PAIRS {
-                again.push(use_once(&mutex).await?);
+                again.push(acquire_and_release(&mutex).await?);
             }
             for _ in 0..PAIRS / 2 {
-                in_turn.push(use_once(&one).await?);
-                in_turn.push(use_once(&other).await?);
+                in_turn.push(acquire_and_release(&one).await?);
+                in_turn.push(acquire_and_release(&other).await?);
             }
             for _ in 0..PAIRS {
                 let start = Instant::now();
@@ -59,13 +59,14 @@ pub(crate) fn free() -> Outcome<Vec<Row>> {
     ])
 }
 
-async fn use_once(mutex: &Mutex) -> Outcome<Duration> {
+async fn acquire_and_release(mutex: &Mutex) -> Outcome<Duration> {
     let start = Instant::now();
     mutex.acquire().await?.release().await?;
     Ok(start.elapsed())
 }
 
-/// From the release to the waiter's guard, against a deletion and the event of it in another session.
+/// The time from the release to the waiter's guard, compared with a deletion and its watch event in
+/// another session.
 pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(2)?;
@@ -81,7 +82,7 @@ pub(crate) fn handoff() -> Outcome<Vec<Row>> {
     Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.1))])
 }
 
-/// How long a waiter has waited before it is its turn.
+/// How long the waiter has waited when the lock is released.
 pub(crate) const WAIT: Duration = Duration::from_millis(20);
 
 pub(crate) async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Duration> {
@@ -123,7 +124,7 @@ pub(crate) fn connect(runtime: &Runtime, server: &ZooKeeperServer) -> Outcome<Cl
     Ok(Client::new(Arc::new(store))?)
 }
 
-/// A session that knows nothing of locks.
+/// A session for bare calls.
 async fn bare(server: &ZooKeeperServer) -> Outcome<Bare> {
     let bare = Bare::connect(server.port()).await?;
     bare.make("/bare").await?;

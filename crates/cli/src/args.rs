@@ -1,4 +1,4 @@
-//! The command line: what can be said, and nothing about what is then done.
+//! The definition of the command line.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tenure::{Options, OwnerId, parse_duration};
 
 use crate::exit;
 
-/// Locks shared by processes and machines, each held for a term and with a fencing token
+/// Distributed locks with leases and fencing tokens
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = exit::TABLE, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// What every command understands.
+/// The options of every command.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
@@ -27,20 +27,20 @@ pub(crate) struct Global {
     /// `etcd://host`, `zk://host`; the first part with an `s` for TLS (`rediss+cluster`, `redlocks`, `etcds`).
     /// A password in it is visible to all users of this machine (`ps`), unless the URL is in the
     /// environment; or give the password in TENURE_PASSWORD, or in a file (`?password-file=…`)
-    // Not parsed here: clap would repeat a malformed URL, with its password, in its message.
+    // Not parsed here, because clap would print a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]
     pub(crate) store: String,
-    /// Whether the store's URL is in the command line, where `ps` shows it.
+    /// Whether the URL of the store was given on the command line, where `ps` shows it.
     #[arg(skip)]
     pub(crate) store_is_visible: bool,
-    /// One JSON object a line on standard output
+    /// Print results as JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Say nothing of a lock that is busy or waited for, and give no advice; faults are told
+    /// Do not report that a lock is busy or waited for, and print no advice; errors are still printed
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Tell on standard error what tenure does and waits for; -vv tells more
+    /// Log to standard error what tenure does and waits for; -vv logs more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -60,139 +60,146 @@ pub(crate) enum Command {
 
 /// Run a command while holding a lock
 ///
-/// The command gets tenure's standard input and output, its signals and its terminal, and finds
-/// TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER, TENURE_STORE and, where the store has a password,
-/// TENURE_STORE_PASSWORD in its environment. When tenure dies, by whatever signal, the command and
-/// the processes of its group are killed, and the lock is given back. A tenure that is stopped (^Z)
-/// does not renew the lock, and loses it when the TTL has passed.
+/// The command inherits tenure's standard input, output and error, and its terminal; signals sent to
+/// tenure are forwarded to it. Its environment has TENURE_LOCK, TENURE_TOKEN, TENURE_OWNER,
+/// TENURE_STORE and, if the store has a password, TENURE_STORE_PASSWORD. If tenure dies, by whatever
+/// signal, the command and the other processes of its process group are killed, and the lock is
+/// released. While tenure is stopped (^Z) it does not renew the lock, and loses it when the TTL has
+/// passed.
 ///
-/// Under another tenure run that holds the same lock, found in TENURE_HELD and checked in the store,
-/// the command runs under that hold: the mode must be the same, and --ttl and --label have no effect.
+/// Inside another `tenure run` that holds the same lock, the command runs under that hold instead of
+/// waiting for it (the hold is found through TENURE_HELD and checked in the store). The mode must be
+/// the same, and --ttl and --label have no effect.
 ///
-/// When the store does not confirm the lock for half the TTL, the command is stopped before the lease
-/// ends and another can hold the lock: SIGTERM comes --grace before SIGKILL, and SIGKILL half a second
-/// (or a tenth of a shorter TTL) before the end of the lease. Where the TTL leaves less time than
-/// --grace, the grace is shorter. A command that got SIGTERM is not called back when the store
-/// answers again: it keeps the lock and its grace, and tenure exits with 76. If the loss comes
-/// without warning, the command gets SIGKILL at once (tenure itself, or the machine, stood still
-/// past the end of the lease), or SIGTERM and after --grace SIGKILL (the lock was taken by force, or
-/// the store has lost it): meanwhile another may hold the lock, and only the token protects what
-/// both write to. Processes that have left the command's group, or have another user's rights, are
-/// not stopped; the latter are reported.
+/// If the store does not confirm the lock for half the TTL, tenure stops the command before the lease
+/// ends and another process can get the lock: it sends SIGKILL half a second (or a tenth of a shorter
+/// TTL) before the end of the lease, and SIGTERM --grace before that, or less if the TTL leaves less
+/// time. If the store answers again after SIGTERM, the lock stays held until the command has ended or
+/// --grace has passed; tenure exits with 76 even so.
+///
+/// If the lock is lost without warning, another process may hold it before the command has ended, and
+/// only the fencing token protects what both write to. The command gets SIGKILL at once if tenure or
+/// the machine was suspended past the end of the lease, and SIGTERM, then SIGKILL after --grace, if
+/// the lock was released by force or the store has lost it.
+///
+/// Processes that have left the command's process group are not stopped. Processes that tenure has no
+/// permission to signal are reported.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("what").required(true), after_help = exit::TABLE)]
+#[command(group = ArgGroup::new("program").required(true), after_help = exit::TABLE)]
 #[command(override_usage = "tenure run [OPTIONS] NAME -- COMMAND [ARGS...]\n       \
                             tenure run [OPTIONS] NAME -c 'SHELL LINE'")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lock: Lock,
-    /// What happens to the command when the lock is about to be lost
-    #[arg(long, value_name = "WHAT", env = "TENURE_ON_LOST", default_value = "term")]
+    /// What to do with the command when the lock is lost or about to be lost
+    #[arg(long, value_name = "ACTION", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// How long before SIGKILL the command gets SIGTERM, if the TTL leaves time for it
+    /// Time between SIGTERM and SIGKILL; less if the TTL leaves less
     #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
     #[arg(value_parser = parse_duration)]
     pub(crate) grace: Duration,
-    /// Do not pass the store's password on to the command: `tenure` and other programs in it then
-    /// have to find a password of their own
+    /// Do not pass the store's password to the command; programs in it that use the store need a
+    /// password of their own
     #[arg(long)]
     pub(crate) withhold_password: bool,
     /// Run this line with /bin/sh
-    #[arg(short = 'c', value_name = "SHELL LINE", group = "what")]
+    #[arg(short = 'c', value_name = "SHELL LINE", group = "program")]
     pub(crate) shell_line: Option<OsString>,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND", group = "what")]
+    /// Command and arguments
+    #[arg(last = true, value_name = "COMMAND", group = "program")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Hold a lock until told to let go
+/// Hold a lock until interrupted
 ///
-/// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` where the store gives none), then
-/// holds it until SIGINT, SIGTERM, SIGHUP or SIGQUIT, or with --stdin until standard input closes.
-/// If the line cannot be written, the lock is given back, and tenure dies of SIGPIPE.
+/// Prints NAME TOKEN OWNER when the lock is held (TOKEN is `-` if the store issues none), then holds
+/// it until SIGINT, SIGTERM, SIGHUP or SIGQUIT, or with --stdin until standard input is closed. If
+/// the line cannot be written, tenure releases the lock and ends by SIGPIPE.
 ///
-/// With --fd, for a part of a script, it returns when the lock is held, and a process in the
-/// background holds it until the descriptor is closed, also by the end of the script:
-/// `exec 9>"$(mktemp)"; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`.
-/// Every process that the script starts meanwhile has the descriptor, too, and the lock is held until
-/// the last of them has closed it. When the lock is lost, --on-lost says what happens to the script.
+/// With --fd, for a part of a script, tenure returns when the lock is held, and a background process
+/// holds it until the descriptor is closed, at the latest by the end of the script:
+///
+/// `exec 9>"$(mktemp)"; tenure hold --fd 9 NAME || exit; ...; exec 9>&-`
+///
+/// Processes that the script starts meanwhile inherit the descriptor: the lock is held until the last
+/// of them has closed it or exited. If the lock is lost, --on-lost says what happens to the script.
 #[derive(Args, Debug)]
 #[command(after_help = exit::TABLE)]
 pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) lock: Lock,
-    /// Let go when standard input closes, too
+    /// Release the lock when standard input is closed, too
     #[arg(long)]
     pub(crate) stdin: bool,
-    /// Hold the lock in the background, as long as this descriptor of the caller is open; it must be
-    /// open for writing, to a file that other users cannot open
+    /// Hold the lock in the background while this descriptor of the caller is open; it must be open
+    /// for writing, to a file that other users cannot open
     #[arg(long, value_name = "N", conflicts_with = "stdin")]
     #[arg(value_parser = clap::value_parser!(i32).range(3..))]
     pub(crate) fd: Option<i32>,
-    /// With --fd: what happens to the process that called tenure, and to its descendants, when the
-    /// lock is lost
-    #[arg(long, value_name = "WHAT", env = "TENURE_ON_LOST", default_value = "term")]
+    /// With --fd: what to do with the calling process and its descendants when the lock is lost
+    #[arg(long, value_name = "ACTION", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// How long --on-lost term waits before it kills
+    /// With --fd: time between SIGTERM and SIGKILL; less if the TTL leaves less
     #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
     #[arg(value_parser = parse_duration)]
     pub(crate) grace: Duration,
 }
 
-/// What lock, and how it is to be held.
+/// The lock, and how to acquire and hold it.
 #[derive(Args, Debug)]
 pub(crate) struct Lock {
-    /// The lock
+    /// Name of the lock
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Do not wait: exit with 75 if the lock is busy, without a word unless on a terminal or with -v
+    /// Do not wait: exit with 75 if the lock is busy, with a message only on a terminal or with -v
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait at most so long, then exit with 75, or with the code of what kept the store from
-    /// answering [default: wait for ever]
+    /// Wait at most this long, then exit with 75, or with the code of the store's error if the store
+    /// did not answer [default: wait forever]
     #[arg(short, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) wait: Option<Duration>,
-    /// Hold it alone (the default)
+    /// Take the lock exclusively (the default)
     #[arg(short = 'x', long, conflicts_with_all = ["shared", "permits"])]
     pub(crate) exclusive: bool,
-    /// Hold it together with other shared holders
+    /// Take the lock in shared mode, together with other shared holders
     #[arg(short, long, conflicts_with = "permits")]
     pub(crate) shared: bool,
-    /// A semaphore of N permits: take one of them
+    /// Use the lock as a semaphore of N permits, and take one of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
-    /// Take K permits at once
+    /// Take K permits of the semaphore
     #[arg(long, value_name = "K", requires = "permits", default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) take: u32,
-    /// The lease: how long others wait when the holder vanishes; renewed at a third of it
-    /// [default: 30s, or less if the store allows only less]
+    /// Lease duration: the lock becomes free this long after its holder has disappeared. Renewed
+    /// after a third of it [default: 30s, or the maximum of the store if that is shorter]
     #[arg(long, value_name = "DURATION", env = "TENURE_TTL", value_parser = parse_ttl)]
     pub(crate) ttl: Option<Duration>,
-    /// Give up the lock after this time, whatever the command does [default: no limit]
+    /// Hold the lock at most this long, then stop as if it were lost [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_hold: Option<Duration>,
-    /// The exit code for a lock that is busy or not free in time
+    /// Exit code if the lock is busy or does not become free in time
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::BUSY)]
     pub(crate) busy_exit_code: u8,
-    /// What ls and status show of this holder [default: the command's name, without arguments]
+    /// Description of this holder for ls and status [default: name of the command, without arguments]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// SIGTERM, and SIGKILL before the lease ends
+    /// Send SIGTERM, and SIGKILL before the lease ends
     Term,
-    /// SIGKILL before the lease ends
+    /// Send SIGKILL before the lease ends
     Kill,
-    /// A warning only: it goes on without the lock
+    /// Print a warning only; the command continues without the lock
     Nothing,
 }
 
 /// List the locks that are held or waited for
 ///
-/// One row per holder: NAME MODE HOLDER TOKEN AGE TTL WAITERS.
+/// Prints one row per holder: NAME MODE HOLDER TOKEN AGE TTL WAITERS. TTL is what remains of the
+/// lease.
 #[derive(Args, Debug)]
 pub(crate) struct Ls {
     /// Only locks whose name begins with this
@@ -200,12 +207,12 @@ pub(crate) struct Ls {
     pub(crate) prefix: String,
 }
 
-/// Show who holds a lock, and who waits for it, in order
+/// Show the holders of a lock, and its waiters in queue order
 ///
 /// Exits with 0 if the lock is held and with 1 if it is free.
 #[derive(Args, Debug)]
 pub(crate) struct Status {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
 }
 
@@ -223,44 +230,45 @@ pub(crate) struct Watch {
     pub(crate) every: Duration,
 }
 
-/// Undo a claim
+/// Release a lock on behalf of its owner, or evict its holders by force
 ///
-/// With --owner: releases the lock in the name of that owner, as it would itself; one that waits
-/// loses its place, and goes to the end of the line if it still wants the lock. With --force: takes
-/// the lock away from everybody who holds it now; the token advances, and the store keeps a record
-/// with the reason. Exits with 1 if nobody held it.
+/// With --owner: releases the lock of this owner, as the owner itself would. If the owner is waiting,
+/// it loses its queue position, and joins the queue again at the end if it still wants the lock.
+/// With --force: evicts all current holders; the fencing token advances, and the store records the
+/// eviction with its reason. Exits with 1 if the lock was not held.
 ///
-/// Another can have the lock at once. Whoever lost it hears of it at the latest when it next renews,
-/// within a third of its TTL: until then only the token protects what both write to.
+/// Another process can get the lock at once. The previous holder learns of it at the latest with its
+/// next renewal, within a third of its TTL; until then only the fencing token protects what both
+/// write to.
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("whose").required(true))]
+#[command(group = ArgGroup::new("target").required(true))]
 pub(crate) struct Release {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
-    /// The owner, as `tenure status` shows it
-    #[arg(long, value_name = "ID", group = "whose")]
+    /// Id of the owner, as `tenure status` shows it
+    #[arg(long, value_name = "ID", group = "target")]
     pub(crate) owner: Option<OwnerId>,
-    /// Take it from whoever holds it; asks for a --reason
-    #[arg(long, group = "whose", requires = "reason")]
+    /// Evict all current holders; requires --reason
+    #[arg(long, group = "target", requires = "reason")]
     pub(crate) force: bool,
-    /// Why, for the record
+    /// Reason of the eviction, recorded in the store
     #[arg(long, value_name = "TEXT", requires = "force")]
     pub(crate) reason: Option<String>,
 }
 
-/// Say whether this store is fit to lock on
+/// Check whether the store is safe to lock on
 ///
-/// Prints what was looked at, the worst first: `unsafe` where locks can be lost or given to two,
-/// `advice` where something could be better or could not be looked at, and `fine`; and with each
-/// what to do about it. Takes and releases a lock of its own, with a name that nobody uses. Exits
+/// Prints one finding per line, the most severe first: `unsafe` if locks can be lost or granted
+/// twice, `advice` if something could be improved or could not be checked, or `fine`. A finding that
+/// is not fine is followed by its remedy. Takes and releases a test lock with a random name. Exits
 /// with 1 if something is unsafe.
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {}
 
-/// Print a shell's completion script
+/// Print a completion script for a shell
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
-    /// The shell
+    /// Name of the shell
     pub(crate) shell: clap_complete::Shell,
 }
 
@@ -272,6 +280,6 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
     let ttl = parse_duration(text).map_err(|error| error.to_string())?;
     match (Options::MIN_TTL..=Options::MAX_TTL).contains(&ttl) {
         true => Ok(ttl),
-        false => Err("choose a TTL between 100ms and 24h".into()),
+        false => Err("the TTL must be between 100ms and 24h".into()),
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tenure::{Client, Error, ErrorKind, Finding, LockState, Result, StoreUrl};
+use tenure::{Client, ErrorKind, StoreUrl};
 
 use crate::exit::{self, Failure, Outcome};
 use crate::{args, output};
 
-/// The time for a call where the URL names none.
-const CALL: Duration = Duration::from_secs(2);
+/// How long the end of a command waits for releases in the background.
+const CLOSE: Duration = Duration::from_secs(2);
 
 const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
     --withhold-password` keeps its own from its command)";
@@ -64,50 +64,10 @@ impl Connection {
         outcome
     }
 
-    /// All locks that are held or waited for and begin with `prefix`.
-    pub(crate) async fn states(&self, prefix: &str) -> Result<Vec<LockState>> {
-        let mut states = Vec::new();
-        for name in self.client.list(prefix).await? {
-            let state = self.client.inspect(name.as_str()).await?;
-            // It may have become free since it was listed.
-            if !state.is_free() {
-                states.push(state);
-            }
-        }
-        Ok(states)
-    }
-
-    /// A call to the store itself, within the time that the client's calls have.
-    pub(crate) async fn within<T>(
-        &self,
-        operation: &'static str,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        bounded(self.url.timeout().unwrap_or(CALL), operation, call).await
-    }
-
-    /// What the store finds when it looks at itself. That takes many calls, each with a time of
-    /// its own; this bounds the whole.
-    pub(crate) async fn diagnose(&self) -> Result<Vec<Finding>> {
-        let limit = 10 * self.url.timeout().unwrap_or(CALL);
-        bounded(limit, "diagnose the store", self.client.store().diagnose()).await
-    }
-
     /// Finishes what is left to the background. Bounded, and more so where something has failed
     /// already: what cannot be said now, the TTL says.
     pub(crate) async fn close(&self, outcome: &Outcome) {
-        let limit = if outcome.is_ok() { CALL } else { CALL / 8 };
+        let limit = if outcome.is_ok() { CLOSE } else { CLOSE / 8 };
         let _ = tokio::time::timeout(limit, self.client.close()).await;
     }
-}
-
-async fn bounded<T>(
-    limit: Duration,
-    operation: &'static str,
-    call: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let why = format!("the store did not answer within {limit:?}: check that it runs");
-        Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
-    })
 }

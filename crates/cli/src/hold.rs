@@ -1,4 +1,4 @@
-//! `tenure hold`: a lock until told to let go.
+//! `tenure hold`: holds a lock until it is interrupted.
 
 use std::io::{self, Read};
 
@@ -6,66 +6,71 @@ use rustix::process::Signal;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
+use crate::background::Caller;
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
-use crate::held::Held;
+use crate::lock::Held;
 use crate::output::{Closed, Output, complain};
-use crate::script::Script;
 use crate::signals::Signals;
 use crate::{args, lock};
 
-/// Holds the lock; for a part of a script if one is given.
+/// Holds the lock; with `--fd`, on behalf of `caller`, in the background process that was forked for
+/// it.
 pub(crate) async fn execute(
     store: &str,
     arguments: &args::Hold,
     output: &Output,
-    script: Option<Script>,
+    caller: Option<Caller>,
 ) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
     let mut signals = Signals::listen()?;
     let connection = match signals.unless_interrupted(Connection::open(store)).await {
         Ok(connection) => connection?,
-        Err(signal) => return Ok(exit::die_of(signal)),
+        Err(signal) => return Ok(exit::with_signal(signal)),
     };
-    let taking = lock::take(&connection, &arguments.lock, "tenure hold");
-    let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => held(guard, &connection, output, script, signals, arguments).await,
+    let acquiring = lock::acquire(&connection, &arguments.lock, "tenure hold");
+    let outcome = match signals.unless_interrupted(acquiring).await {
+        Ok(Ok(guard)) => {
+            announce_and_hold(guard, &connection, output, caller, signals, arguments).await
+        }
         Ok(Err(failure)) => Err(failure),
-        Err(signal) => Ok(exit::die_of(signal)),
+        Err(signal) => Ok(exit::with_signal(signal)),
     };
     connection.close(&outcome).await;
     outcome
 }
 
-async fn held(
+async fn announce_and_hold(
     guard: Held,
     connection: &Connection,
     output: &Output,
-    script: Option<Script>,
+    caller: Option<Caller>,
     signals: Signals,
     arguments: &args::Hold,
 ) -> Outcome {
-    let background = script.map(Script::settle).transpose()?;
-    match (tell(&guard, connection, output), background) {
-        (Err(closed), _) => not_told(guard, closed).await,
-        (Ok(()), Some(background)) => background.hold(guard, signals, arguments).await,
+    // Detached before the announcement, because the caller relies on the lock from then on.
+    let detached = caller.map(Caller::detach).transpose()?;
+    match (announce(&guard, connection, output), detached) {
+        (Err(closed), _) => release_unannounced(guard, closed).await,
+        (Ok(()), Some(detached)) => detached.hold(guard, signals, arguments).await,
         (Ok(()), None) => hold(guard, signals, arguments.stdin).await,
     }
 }
 
-/// Standard output is closed, so the token could not be printed: releases the lock.
-async fn not_told(guard: Held, closed: Closed) -> Outcome {
+/// Releases the lock because standard output is closed and its token could not be printed.
+async fn release_unannounced(guard: Held, closed: Closed) -> Outcome {
     let name = guard.name().clone();
     let released = guard.release().await;
-    // A reader that left before it has read anything has not seen enough, as it may have elsewhere.
+    // A closed pipe is an error here: the reader has not received the token.
     closed.outcome()?;
     released?;
     complain(&format!(
         "standard output is closed, so the token could not be printed: released the lock {name:?}"
     ));
-    Ok(exit::die_of(Signal::PIPE))
+    Ok(exit::with_signal(Signal::PIPE))
 }
 
+/// The JSON object that announces a held lock.
 #[derive(Serialize)]
 struct HeldObject<'a> {
     lock: &'a str,
@@ -74,7 +79,8 @@ struct HeldObject<'a> {
     store: String,
 }
 
-fn tell(guard: &Held, connection: &Connection, output: &Output) -> Result<(), Closed> {
+/// Prints that the lock is held.
+fn announce(guard: &Held, connection: &Connection, output: &Output) -> Result<(), Closed> {
     let (name, owner) = (guard.name(), guard.owner());
     let object = HeldObject {
         lock: name.as_str(),
@@ -90,20 +96,19 @@ async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Ou
     let closed = end_of_stdin(until_stdin_closes);
     tokio::pin!(closed);
     let mut warned = false;
-    let lost = |why: &str| {
-        let why = format!("lost the lock {:?}: {why}", guard.name());
-        Failure::new(exit::LOST, why)
-    };
     loop {
         tokio::select! {
             biased;
-            reason = guard.lost() => return Err(lost(why(reason))),
+            reason = guard.lost() => {
+                let message = lock::describe_loss(guard.name(), reason);
+                return Err(Failure::new(exit::LOST, message));
+            }
             () = guard.danger(), if !warned => {
                 warned = true;
                 let name = guard.name();
                 complain(&format!("the store has not confirmed the lock {name:?} for half its TTL"));
             }
-            _ = signals.request_to_end() => break,
+            _ = signals.termination() => break,
             () = &mut closed => break,
         }
     }
@@ -111,21 +116,13 @@ async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Ou
     Ok(exit::OK)
 }
 
-pub(crate) const fn why(reason: tenure::LossReason) -> &'static str {
-    match reason {
-        tenure::LossReason::MaxHold => "--max-hold is over",
-        tenure::LossReason::NotHeld => "the store says that this process no longer holds it",
-        _ => "its lease ended without a renewal",
-    }
-}
-
-/// Resolves when standard input ends, if that is asked for.
-async fn end_of_stdin(asked: bool) {
-    if !asked {
+/// Resolves when standard input ends; never if `enabled` is false.
+async fn end_of_stdin(enabled: bool) {
+    if !enabled {
         return std::future::pending().await;
     }
-    // A thread, because not everything that can be standard input can be polled; it is left behind
-    // when something else ends the hold.
+    // On a thread, because some kinds of standard input cannot be polled. If the hold ends otherwise,
+    // the thread is abandoned.
     let ended = spawn_blocking(|| {
         let mut input = io::stdin().lock();
         let mut buffer = [0; 4096];

@@ -1,11 +1,11 @@
-//! `tenure ls`: the locks there are.
+//! `tenure ls`: lists the locks that are held or waited for.
 
 use tenure::LockState;
 
 use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::show::{self, StateObject};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) -> Outcome {
@@ -13,18 +13,18 @@ pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) 
 }
 
 async fn list(connection: &Connection, arguments: &args::Ls, output: &Output) -> Outcome {
-    let states = connection.states(&arguments.prefix).await?;
-    let told = match output.is_json() {
+    let states = connection.client.inspect_all(&arguments.prefix).await?;
+    let written = match output.is_json() {
         true => states.iter().try_for_each(|state| output.object(&StateObject::from(state))),
         false => {
             let headings = ["NAME", "MODE", "HOLDER", "TOKEN", "AGE", "TTL", "WAITERS"];
             output.table(&headings, states.iter().flat_map(rows).collect())
         }
     };
-    told.map_or_else(|closed| closed.outcome(), |()| Ok(exit::OK))
+    output::exit_code(written, exit::OK)
 }
 
-/// One row per holder; one without a holder where there are only waiters.
+/// One row per holder; one row without a holder if the lock has only waiters.
 fn rows(state: &LockState) -> Vec<Vec<String>> {
     let (name, waiters) = (state.name.to_string(), state.waiters.len().to_string());
     let none = || String::from("-");

@@ -1,15 +1,22 @@
-//! The `tenure` command. What it promises is in `tenure --help` and the manual page.
+//! The `tenure` command: distributed locks for shell scripts and cron jobs. `tenure --help` and the
+//! manual page document its interface.
+//!
+//! Each subcommand is a module with a function `execute`. `tenure run` goes through `run` (the whole
+//! sequence), `lock` (acquires the lock), `child` (starts the command and its guardian) and
+//! `supervise` (forwards signals, and ends the command if the lock is lost).
 
 mod args;
-mod changes;
+mod background;
 mod child;
 mod completions;
 mod connection;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod exit;
-mod held;
 mod hold;
 mod lock;
+mod loss_schedule;
 mod ls;
 mod man;
 mod nested;
@@ -17,14 +24,12 @@ mod output;
 mod process;
 mod release;
 mod run;
-mod schedule;
-mod script;
 mod show;
 mod signals;
 mod status;
 mod supervise;
 mod usage;
-mod waiting;
+mod wait_report;
 mod watch;
 
 use std::process::ExitCode;
@@ -34,7 +39,7 @@ use exit::{Failure, Outcome};
 
 fn main() -> ExitCode {
     if child::is_guardian() {
-        return child::stand_guard();
+        return child::run_guardian();
     }
     let Arguments { global, command } = match usage::arguments() {
         Ok(arguments) => arguments,
@@ -48,8 +53,8 @@ fn main() -> ExitCode {
         }
         failure.code
     });
-    if let Some(signal) = exit::dying_of() {
-        child::die_of(signal);
+    if let Some(signal) = exit::final_signal() {
+        child::raise_with_default_action(signal);
     }
     ExitCode::from(code)
 }
@@ -60,8 +65,8 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
     match command {
         Command::Run(arguments) => in_runtime(run::execute(store, &arguments)),
         Command::Hold(arguments) => match arguments.fd {
-            Some(fd) => script::execute(fd, |script| {
-                in_runtime(hold::execute(store, &arguments, &output, Some(script)))
+            Some(fd) => background::execute(fd, |caller| {
+                in_runtime(hold::execute(store, &arguments, &output, Some(caller)))
             }),
             None => in_runtime(hold::execute(store, &arguments, &output, None)),
         },
@@ -75,13 +80,13 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
     }
 }
 
-/// Runs on the main thread: the child's death signal is bound to the thread that started it, and a
-/// wake-up needs no hop to another one.
+/// Runs a command on the main thread: the parent-death signal of a child process depends on the
+/// thread that started it.
 fn in_runtime(command: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::system("start", &error))?;
     let outcome = runtime.block_on(command);
-    // What still runs in the background has nothing more to say.
+    // Abandons blocking tasks, such as a read from standard input that has not returned.
     runtime.shutdown_background();
     outcome
 }

@@ -1,8 +1,8 @@
-//! Locks that are held by the `tenure run` around this process, and are entered instead of taken:
-//! `tenure run a -- tenure run a -- command`.
+//! Nested use: `tenure run a -- tenure run a -- command`. The inner `tenure` does not wait for the
+//! lock but inherits it from the outer one.
 //!
-//! `TENURE_HELD` lists the holds that a command runs under, as JSON. The store has the last word on
-//! each: an owner id is never used twice, so a holder with that id is the hold in the list.
+//! `TENURE_HELD` lists, as JSON, the locks that a command runs under. An entry counts only if the
+//! store shows a holder with its owner id, which is unique: so the outer `tenure run` still holds it.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure};
-use crate::held::Held;
+use crate::lock::Held;
 use crate::{args, process, show};
 
-/// The variable that lists the holds around a process.
+/// The variable that lists the locks that a command runs under.
 pub(crate) const VARIABLE: &str = "TENURE_HELD";
 
-/// How often the store is asked at least whether an entered lock is still held.
-const LOOK: Duration = Duration::from_secs(5);
+/// The longest pause between two checks that an inherited lock is still held.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One hold around this process.
+/// One lock in [`VARIABLE`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     lock: String,
@@ -35,14 +35,14 @@ struct Entry {
     token: Option<u64>,
     store: String,
     ttl_ms: u64,
-    /// The process that holds it.
+    /// The process that holds the lock.
     pid: u32,
 }
 
-/// The list for a command that runs under `held`.
-pub(crate) fn list(held: &Held, connection: &Connection) -> Result<String, Failure> {
+/// The value of [`VARIABLE`] for a command that runs under `held`.
+pub(crate) fn variable_for(held: &Held, connection: &Connection) -> Result<String, Failure> {
     let mut entries = entries()?;
-    // A store of one process holds nothing that another could enter.
+    // The locks of a store that is private to one process cannot be inherited.
     if let Held::Own(guard) = held
         && connection.client.store().capabilities().cross_process
     {
@@ -56,7 +56,7 @@ pub(crate) fn list(held: &Held, connection: &Connection) -> Result<String, Failu
         });
     }
     let text = serde_json::to_string(&entries);
-    text.map_err(|error| Failure::system("list the locks that are held", &error.into()))
+    text.map_err(|error| Failure::system(&format!("write {VARIABLE}"), &error.into()))
 }
 
 fn entries() -> Result<Vec<Entry>, Failure> {
@@ -68,17 +68,17 @@ fn parse(text: &[u8]) -> Result<Vec<Entry>, Failure> {
         return Ok(Vec::new());
     }
     serde_json::from_slice(text).map_err(|error| {
-        let why = format!("{VARIABLE} in the environment is not what tenure writes ({error})");
-        Failure::new(exit::USAGE, format!("{why}: unset it, unless it was cut off"))
+        let why = format!("the environment variable {VARIABLE} is malformed: {error}");
+        Failure::new(exit::USAGE, format!("{why}; only tenure should set it: unset it"))
     })
 }
 
-/// Enters the lock if a `tenure run` around this process holds it, and the store confirms that.
-/// `None` if there is none: then the lock is to be taken.
-pub(crate) async fn enter(
+/// Inherits the lock if a surrounding `tenure run` holds it and the store confirms that. Returns
+/// `None` if there is none: then the lock must be acquired.
+pub(crate) async fn inherit(
     connection: &Connection,
     arguments: &args::Lock,
-) -> Result<Option<Entered>, Failure> {
+) -> Result<Option<InheritedLock>, Failure> {
     let mut entries = entries()?;
     entries.retain(|entry| entry.lock == arguments.name);
     if entries.is_empty() {
@@ -89,21 +89,21 @@ pub(crate) async fn enter(
     for entry in &entries {
         if let Some(holder) = find(&state, &entry.owner) {
             check_mode(holder, arguments)?;
-            let view = View::of(holder, before);
-            return Entered::new(connection, entry, view, arguments.max_hold).map(Some);
+            let state = HoldState::seen(holder, before);
+            return InheritedLock::new(connection, entry, state, arguments.max_hold).map(Some);
         }
     }
-    let here = |entry: &&Entry| {
-        let theirs = entry.store.parse::<StoreUrl>();
-        theirs.is_ok_and(|theirs| theirs.same_store(&connection.url))
+    let in_same_store = |entry: &&Entry| {
+        let url = entry.store.parse::<StoreUrl>();
+        url.is_ok_and(|url| url.same_store(&connection.url))
     };
-    match entries.iter().find(here) {
+    match entries.iter().find(in_same_store) {
         Some(entry) => {
             let (lock, pid) = (&entry.lock, entry.pid);
             let why = format!(
-                "the lock {lock:?}, under which process {pid} started this command, is no longer \
-                 held by it: nothing was started. Take the lock again from outside, or unset \
-                 {VARIABLE} to take it here"
+                "the surrounding `tenure run` (pid {pid}) no longer holds the lock {lock:?}, so the \
+                 command was not started: run the outer command again, or unset {VARIABLE} to \
+                 acquire the lock here"
             );
             Err(Failure::new(exit::LOST, why))
         }
@@ -126,37 +126,38 @@ fn check_mode(holder: &Holder, arguments: &args::Lock) -> Result<(), Failure> {
     }
     let (name, held, wanted) = (&arguments.name, show::mode(holder.mode), show::mode(wanted));
     let why = format!(
-        "the lock {name:?} is held as {held} by the `tenure run` around this command, so it cannot \
-         be taken as {wanted} under it: use the same mode, or another lock"
+        "the surrounding `tenure run` holds the lock {name:?} as {held}, so it cannot be taken as \
+         {wanted} inside it: use the same mode, or another lock"
     );
     Err(Failure::new(exit::USAGE, why))
 }
 
-/// A lock that the `tenure run` around this process holds. It is watched and never released.
+/// A lock that a surrounding `tenure run` holds. This process checks that it is still held, and never
+/// releases it.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct InheritedLock {
     name: LockName,
     owner: OwnerId,
     token: Option<Token>,
     ttl: Duration,
-    view: watch::Receiver<View>,
-    watcher: AbortHandle,
+    state: watch::Receiver<HoldState>,
+    checker: AbortHandle,
 }
 
-/// What is known of the hold.
+/// The result of the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
-    /// It was held when the store was last asked, and lasts until then without a renewal. `None`:
-    /// the store does not say.
+enum HoldState {
+    /// The lock was held. Without a renewal the lease ends at `until`; `None` if the store does not
+    /// show its end.
     Held {
         until: Option<Moment>,
     },
     Lost(LossReason),
 }
 
-impl View {
-    /// What the store said when it was asked at `asked`.
-    fn of(holder: &Holder, asked: Moment) -> Self {
+impl HoldState {
+    /// The state in the store's answer to a request that was sent at `asked`.
+    fn seen(holder: &Holder, asked: Moment) -> Self {
         Self::Held { until: holder.expires_in.map(|left| asked + left) }
     }
 
@@ -169,31 +170,31 @@ impl View {
     }
 }
 
-impl Entered {
+impl InheritedLock {
     fn new(
         connection: &Connection,
         entry: &Entry,
-        view: View,
+        state: HoldState,
         max_hold: Option<Duration>,
     ) -> Result<Self, Failure> {
         let name = LockName::new(&entry.lock)?;
         let owner = entry.owner.parse::<OwnerId>()?;
         let token = entry.token.map(Token::new);
-        let (sender, receiver) = watch::channel(view);
+        let (sender, receiver) = watch::channel(state);
         let client = connection.client.clone();
-        let holder = process::ancestor(entry.pid);
-        let watched = entry.clone();
-        let watcher = tokio::spawn(async move {
+        let holder = process::open_ancestor(entry.pid);
+        let checked = entry.clone();
+        let checker = tokio::spawn(async move {
             let reason = tokio::select! {
                 biased;
-                () = process::end_of(holder) => LossReason::NotHeld,
-                () = passed(max_hold) => LossReason::MaxHold,
-                reason = look_after(&client, &watched, &sender) => reason,
+                () = process::wait_for_exit(holder) => LossReason::NotHeld,
+                () = sleep_or_never(max_hold) => LossReason::MaxHold,
+                reason = check_until_lost(&client, &checked, &sender) => reason,
             };
-            sender.send_replace(View::Lost(reason));
+            sender.send_replace(HoldState::Lost(reason));
         });
-        let (watcher, ttl) = (watcher.abort_handle(), Duration::from_millis(entry.ttl_ms));
-        Ok(Self { name, owner, token, ttl, view: receiver, watcher })
+        let (checker, ttl) = (checker.abort_handle(), Duration::from_millis(entry.ttl_ms));
+        Ok(Self { name, owner, token, ttl, state: receiver, checker })
     }
 
     pub(crate) const fn name(&self) -> &LockName {
@@ -213,7 +214,7 @@ impl Entered {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        self.view.borrow().remaining()
+        self.state.borrow().remaining()
     }
 
     pub(crate) fn is_valid(&self) -> bool {
@@ -221,63 +222,68 @@ impl Entered {
     }
 
     pub(crate) async fn danger(&self) {
-        let mut view = self.view.clone();
+        let mut state = self.state.clone();
         loop {
-            let left = view.borrow_and_update().remaining().saturating_sub(self.ttl / 2);
+            let left = state.borrow_and_update().remaining().saturating_sub(self.ttl / 2);
             if left.is_zero() {
                 return;
             }
-            let _ = timeout(left, view.changed()).await;
+            let _ = timeout(left, state.changed()).await;
         }
     }
 
     pub(crate) async fn lost(&self) -> LossReason {
-        let mut view = self.view.clone();
-        let lost = view.wait_for(|view| matches!(view, View::Lost(_))).await;
-        match lost.map(|view| *view) {
-            Ok(View::Lost(reason)) => reason,
-            // The watcher has ended without a word, which it never does.
+        let mut state = self.state.clone();
+        let lost = state.wait_for(|state| matches!(state, HoldState::Lost(_))).await;
+        match lost.map(|state| *state) {
+            Ok(HoldState::Lost(reason)) => reason,
+            // The checker has panicked, so nothing is known of the lock any more.
             _ => LossReason::Expired,
         }
     }
 
-    /// Ends the use of the lock, which stays with its holder; fails if it was no longer held.
+    /// Stops using the lock, which stays with its holder. Fails if it was no longer held.
     pub(crate) fn leave(self) -> Result<()> {
         if self.is_valid() {
             return Ok(());
         }
-        let why = "the `tenure run` around this command no longer held it: check the work";
+        let why = "the surrounding `tenure run` no longer held it: check the command's results";
         Err(Error::new(ErrorKind::Lost, "end the command under", why).about(&self.name))
     }
 }
 
-impl Drop for Entered {
+impl Drop for InheritedLock {
     fn drop(&mut self) {
-        self.watcher.abort();
+        self.checker.abort();
     }
 }
 
-async fn passed(limit: Option<Duration>) {
-    match limit {
-        Some(limit) => sleep(limit).await,
+async fn sleep_or_never(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => sleep(duration).await,
         None => std::future::pending().await,
     }
 }
 
-/// Asks the store again and again, often enough to see each renewal in time; returns when the lock is
-/// lost.
-async fn look_after(client: &Client, entry: &Entry, view: &watch::Sender<View>) -> LossReason {
+/// Checks the lock in the store until it is lost.
+async fn check_until_lost(
+    client: &Client,
+    entry: &Entry,
+    state: &watch::Sender<HoldState>,
+) -> LossReason {
     loop {
-        let last = *view.borrow();
-        // The holder renews at a third of its term. Seen this often, half a term never seems to have
-        // passed without a renewal that came.
-        sleep((last.remaining() / 6).clamp(Duration::from_millis(20), LOOK)).await;
+        let last = *state.borrow();
+        // The holder renews after a third of its TTL. A check after a sixth of the remaining lease
+        // sees that renewal before half the TTL has passed, which would count as danger.
+        let pause = (last.remaining() / 6).clamp(Duration::from_millis(20), MAX_CHECK_INTERVAL);
+        sleep(pause).await;
         let asked = now();
-        // After a suspension the time is over, and the hold may be good all the same.
+        // After a suspension nothing remains of the lease that was seen last, but the holder may have
+        // renewed it.
         let limit = last.remaining().max(Duration::from_millis(100));
         match timeout(limit, client.inspect(&entry.lock)).await {
-            Ok(Ok(state)) => match find(&state, &entry.owner) {
-                Some(holder) => drop(view.send_replace(View::of(holder, asked))),
+            Ok(Ok(lock)) => match find(&lock, &entry.owner) {
+                Some(holder) => drop(state.send_replace(HoldState::seen(holder, asked))),
                 None => return LossReason::NotHeld,
             },
             Ok(Err(_)) | Err(_) if last.remaining().is_zero() => return LossReason::Expired,
@@ -291,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_tenure_did_not_write_is_a_usage_error() {
+    fn a_malformed_list_of_held_locks_is_a_usage_error() {
         assert_eq!(parse(b"").unwrap(), []);
         let text = br#"[{"lock":"a","owner":"ab","token":null,"store":"local","ttl_ms":30000,"pid":7,"new":1}]"#;
         let entry = &parse(text).unwrap()[0];

@@ -1,4 +1,4 @@
-//! What people and programs see: results on standard output, everything else on standard error.
+//! Output: results on standard output, everything else on standard error.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -13,8 +13,8 @@ use crate::exit::{self, Failure};
 static QUIET: AtomicBool = AtomicBool::new(false);
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Decides once what goes to standard error: faults, also advice and progress, or also what tenure
-/// does.
+/// Sets what goes to standard error: with `-q` errors only, by default also notes and progress, with
+/// `-v` also a log.
 pub(crate) fn set_up(quiet: bool, verbose: u8) {
     QUIET.store(quiet, Ordering::Relaxed);
     VERBOSE.store(verbose > 0, Ordering::Relaxed);
@@ -24,18 +24,18 @@ pub(crate) fn set_up(quiet: bool, verbose: u8) {
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let ansi = io::stderr().is_terminal() && colour_is_welcome();
+    let ansi = io::stderr().is_terminal() && colour_is_allowed();
     let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(ansi);
     subscriber.with_writer(io::stderr).init();
 }
 
-/// One line for people about what went wrong. `-q` does not hide it.
+/// Prints an error or a warning, which `-q` does not hide.
 pub(crate) fn complain(message: &str) {
-    // If standard error is closed, there is no other place for it.
+    // If standard error is closed, there is nowhere else to report it.
     let _ = writeln!(io::stderr().lock(), "tenure: {}", printable(message));
 }
 
-/// One line for people that is no fault: `-q` hides it.
+/// Prints a note, which `-q` hides.
 pub(crate) fn remark(message: &str) {
     if !is_quiet() {
         complain(message);
@@ -47,12 +47,12 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Whether progress is of interest: a person is watching, or `-v` was given.
+/// Whether to report progress: on a terminal or with `-v`, but not with `-q`.
 pub(crate) fn is_watched() -> bool {
     !is_quiet() && (VERBOSE.load(Ordering::Relaxed) || io::stderr().is_terminal())
 }
 
-/// Where results go.
+/// Prints results, as text or as JSON.
 pub(crate) struct Output {
     json: bool,
 }
@@ -66,7 +66,7 @@ impl Output {
         self.json
     }
 
-    /// One result: the object for programs, or the text for people. Out at once.
+    /// Prints one result: the object with `--json`, otherwise the text.
     pub(crate) fn say(&self, object: &impl Serialize, text: impl Display) -> Result<(), Closed> {
         match self.json {
             true => self.object(object),
@@ -74,18 +74,18 @@ impl Output {
         }
     }
 
-    /// One JSON object on a line of its own.
+    /// Prints a JSON object on a line of its own.
     pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Closed> {
         let text = serde_json::to_string(object).map_err(|error| Closed(error.into()))?;
         self.line(text)
     }
 
-    /// One line. Out at once.
+    /// Prints a line.
     pub(crate) fn line(&self, text: impl Display) -> Result<(), Closed> {
         write(format!("{text}\n").as_bytes())
     }
 
-    /// Rows under bold headings, in aligned columns.
+    /// Prints rows under headings, in aligned columns.
     pub(crate) fn table(&self, headings: &[&str], rows: Vec<Vec<String>>) -> Result<(), Closed> {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -93,7 +93,7 @@ impl Output {
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
-        let bold = io::stdout().is_terminal() && colour_is_welcome();
+        let bold = io::stdout().is_terminal() && colour_is_allowed();
         let mut text = String::new();
         for (number, line) in table.lines().enumerate() {
             let line = line.trim_end();
@@ -106,18 +106,26 @@ impl Output {
     }
 }
 
-/// Bytes on standard output. Out at once.
+/// Writes bytes to standard output and flushes it.
 pub(crate) fn write(bytes: &[u8]) -> Result<(), Closed> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Closed)
 }
 
-/// Standard output takes no more.
+/// The exit code of a command that has written its output: `code`, unless the write failed.
+pub(crate) fn exit_code(written: Result<(), Closed>, code: u8) -> exit::Outcome {
+    match written {
+        Ok(()) => Ok(code),
+        Err(closed) => closed.outcome(),
+    }
+}
+
+/// Standard output could not be written to.
 #[derive(Debug)]
 pub(crate) struct Closed(io::Error);
 
 impl Closed {
-    /// A reader that has seen enough is no failure; a full disk is one.
+    /// Success if the reader has closed the pipe; a failure otherwise, such as for a full disk.
     pub(crate) fn outcome(self) -> exit::Outcome {
         match self.0.kind() {
             ErrorKind::BrokenPipe => Ok(exit::OK),
@@ -126,13 +134,14 @@ impl Closed {
     }
 }
 
-/// The text without anything a terminal would act on. Labels and host names are others' words.
+/// The text without control characters. Labels, host names and error messages come from other
+/// processes and must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// See no-color.org: any value but the empty one forbids colour.
-fn colour_is_welcome() -> bool {
+/// Whether NO_COLOR is unset or empty; see no-color.org.
+fn colour_is_allowed() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -141,12 +150,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_words_cannot_command_the_terminal() {
+    fn control_characters_are_replaced() {
         assert_eq!(printable("a\x1b[2Jb\r\n\u{9b}c é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c é");
     }
 
     #[test]
-    fn a_reader_that_left_is_no_failure_and_a_full_disk_is() {
+    fn a_closed_pipe_is_success_and_a_full_disk_is_a_failure() {
         assert_eq!(Closed(ErrorKind::BrokenPipe.into()).outcome().unwrap(), 0);
         assert_eq!(Closed(ErrorKind::StorageFull.into()).outcome().unwrap_err().code, 70);
     }

@@ -1,4 +1,5 @@
-//! Other processes: which are above this one, and when they end.
+//! Other processes, through `/proc` and pidfds: ancestors, process groups, and the calling process
+//! with its descendants.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,32 +7,75 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
-use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, test_kill_process_group,
+};
 use tokio::task::spawn_blocking;
 
-/// A handle on a process that is above this one; `None` if it is not, or cannot be seen from here.
-pub(crate) fn ancestor(pid: u32) -> Option<OwnedFd> {
+/// A handle on an ancestor of this process; `None` if `pid` is not an ancestor, or is not visible.
+pub(crate) fn open_ancestor(pid: u32) -> Option<OwnedFd> {
     let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    // Looked for only now: an ancestor cannot have ended and left its id to another before that.
+    // Opened before the ancestors are checked: if the pid is an ancestor's then, the handle is, too.
     let handle = pidfd_open(raw, PidfdFlags::empty()).ok()?;
-    let mut above = std::process::id();
+    let mut descendant = std::process::id();
     // The parent of the first process is 0, which `/proc` does not show.
-    while let Some(Stat { parent, .. }) = Stat::of(above) {
+    while let Some(Stat { parent, .. }) = Stat::of(descendant) {
         if parent == pid {
             return Some(handle);
         }
-        above = parent;
+        descendant = parent;
     }
     None
 }
 
-/// What `/proc/PID/stat` says of a process.
+/// Resolves when the process exits; never if there is none.
+pub(crate) async fn wait_for_exit(process: Option<OwnedFd>) {
+    let Some(process) = process else {
+        return std::future::pending().await;
+    };
+    // If the caller drops this future, the thread is abandoned.
+    let exited = spawn_blocking(move || {
+        let mut exited = [PollFd::new(&process, PollFlags::IN)];
+        while poll(&mut exited, None).is_err() {}
+    });
+    let _ = exited.await;
+}
+
+/// Whether no process of the group runs any more. Zombies do not count.
+pub(crate) fn group_is_gone(group: Pid) -> bool {
+    if test_kill_process_group(group) == Err(Errno::SRCH) {
+        return true;
+    }
+    // If `/proc` shows no member at all, it hides the processes of other users.
+    let members = group_members(group);
+    !members.is_empty() && members.iter().all(|(_, stat)| !stat.is_alive)
+}
+
+/// The group and its running processes, for a message.
+pub(crate) fn describe_group(group: Pid) -> String {
+    let running = group_members(group).into_iter().filter(|(_, stat)| stat.is_alive);
+    let pids: Vec<_> = running.map(|(pid, _)| pid.to_string()).collect();
+    let group = group.as_raw_nonzero();
+    match pids.is_empty() {
+        true => format!("the process group {group}"),
+        false => format!("the process group {group} (pid {})", pids.join(", ")),
+    }
+}
+
+/// The processes of the group, zombies included, as far as `/proc` shows them.
+fn group_members(group: Pid) -> Vec<(u32, Stat)> {
+    let group = group.as_raw_nonzero().get();
+    all_processes().filter(|(_, stat)| stat.group == group).collect()
+}
+
+/// A part of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
-    /// False for a dead process that its parent has not waited for.
-    pub(crate) lives: bool,
-    pub(crate) parent: u32,
-    pub(crate) group: i32,
+struct Stat {
+    /// False for a zombie.
+    is_alive: bool,
+    parent: u32,
+    group: i32,
 }
 
 impl Stat {
@@ -40,94 +84,82 @@ impl Stat {
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name before the state is in parentheses, and may hold anything.
+        // The name before the state is in parentheses, and may contain any character.
         let (_, rest) = stat.rsplit_once(')')?;
         let mut words = rest.split_whitespace();
         let (state, parent, group) = (words.next()?, words.next()?, words.next()?);
-        let lives = !matches!(state, "Z" | "X");
-        Some(Self { lives, parent: parent.parse().ok()?, group: group.parse().ok()? })
+        let is_alive = !matches!(state, "Z" | "X");
+        Some(Self { is_alive, parent: parent.parse().ok()?, group: group.parse().ok()? })
     }
 }
 
-/// All processes, dead or alive, as far as `/proc` shows them.
-pub(crate) fn all() -> impl Iterator<Item = (u32, Stat)> {
+/// All processes, zombies included, as far as `/proc` shows them.
+fn all_processes() -> impl Iterator<Item = (u32, Stat)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid| Some((pid, Stat::of(pid)?)))
 }
 
-/// Resolves when the process ends; never without one.
-pub(crate) async fn end_of(process: Option<OwnedFd>) {
-    let Some(process) = process else {
-        return std::future::pending().await;
-    };
-    // The thread stays behind when the answer is no longer of interest.
-    let ended = spawn_blocking(move || {
-        let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        while poll(&mut ended, None).is_err() {}
-    });
-    let _ = ended.await;
-}
-
-/// The process that started this one, and everything that it has started.
+/// A process and its descendants.
 #[derive(Debug)]
-pub(crate) struct Tree {
-    /// The first is the process that started this one. Once seen, a process stays in the list: when
-    /// its parent has ended, nothing else says where it belongs.
+pub(crate) struct ProcessTree {
+    /// The first is the root. A process stays in the list once it was found: after the exit of its
+    /// parent it cannot be found as a descendant any more.
     members: Vec<Process>,
 }
 
-impl Tree {
-    /// `None` where the parent cannot be seen from here.
+impl ProcessTree {
+    /// The tree of the process that started this one; `None` if that is not visible.
     pub(crate) fn of_parent() -> Option<Self> {
         let parent = getppid()?;
         let root = Process::open(parent.as_raw_nonzero().get().try_into().ok()?)?;
         (getppid() == Some(parent)).then(|| Self { members: vec![root] })
     }
 
-    /// Sends a signal to all of them, but not to this process. A process is not found if its parent
-    /// has ended before the first signal is sent.
+    /// Sends a signal to all processes of the tree except this one. Does not reach a descendant whose
+    /// parent had exited before the first call.
     pub(crate) fn signal(&mut self, signal: Signal) {
         self.find_descendants();
         for member in &self.members {
-            // It fails if the process has ended, which is as well.
+            // Fails if the process has exited, which is as good.
             let _ = pidfd_send_signal(&member.handle, signal);
         }
     }
 
     fn find_descendants(&mut self) {
         let ours = std::process::id();
-        let all: Vec<_> = all().collect();
+        let all: Vec<_> = all_processes().collect();
         let mut next = 0;
-        while let Some(above) = self.members.get(next) {
+        while let Some(parent) = self.members.get(next) {
             let is_known =
-                |pid| self.members.iter().any(|member| member.pid == pid && !member.has_ended());
-            let below = all.iter().filter(|(_, stat)| stat.parent == above.pid);
-            let unknown = below.filter(|(pid, _)| *pid != ours && !is_known(*pid));
-            let new: Vec<_> = unknown.filter_map(|(pid, _)| above.child(*pid)).collect();
+                |pid| self.members.iter().any(|member| member.pid == pid && !member.has_exited());
+            let children = all.iter().filter(|(_, stat)| stat.parent == parent.pid);
+            let unknown = children.filter(|(pid, _)| *pid != ours && !is_known(*pid));
+            let new: Vec<_> = unknown.filter_map(|(pid, _)| parent.open_child(*pid)).collect();
             self.members.extend(new);
             next += 1;
         }
     }
 
-    /// Whether this is the standard error of the process that started this one.
-    pub(crate) fn has_stderr(&self, file: BorrowedFd<'_>) -> bool {
-        let caller = &self.members[0];
-        // Not opened: to open a FIFO for writing waits for a reader.
-        let theirs = fs::metadata(format!("/proc/{}/fd/2", caller.pid));
+    /// Whether `file` is the standard error of the root process.
+    pub(crate) fn root_has_stderr(&self, file: BorrowedFd<'_>) -> bool {
+        let root = &self.members[0];
+        // Compared without opening it, because opening a FIFO for writing waits for a reader.
+        let theirs = fs::metadata(format!("/proc/{}/fd/2", root.pid));
         theirs.is_ok_and(|theirs| {
             fstat(file).is_ok_and(|ours| (ours.st_dev, ours.st_ino) == (theirs.dev(), theirs.ino()))
-        }) && !caller.has_ended()
+        }) && !root.has_exited()
     }
 }
 
-impl AsFd for Tree {
+/// The handle on the root process.
+impl AsFd for ProcessTree {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.members[0].handle.as_fd()
     }
 }
 
-/// A process whose id may be reused after its end, and a handle that stays its own.
+/// A process, with a handle that stays its own when the pid is reused.
 #[derive(Debug)]
 struct Process {
     pid: u32,
@@ -140,17 +172,17 @@ impl Process {
         Some(Self { pid, handle: pidfd_open(raw, PidfdFlags::empty()).ok()? })
     }
 
-    /// A process that was seen as a child of this one; `None` if it no longer is.
-    fn child(&self, pid: u32) -> Option<Self> {
+    /// Opens a child of this process; `None` if `pid` is not its child any more.
+    fn open_child(&self, pid: u32) -> Option<Self> {
         let child = Self::open(pid)?;
         let is_child = Stat::of(pid).is_some_and(|stat| stat.parent == self.pid);
-        // Both are looked at last: as long as they have not ended, the ids are their own.
-        (is_child && !child.has_ended() && !self.has_ended()).then_some(child)
+        // Checked last: while neither process has exited, neither pid can have been reused.
+        (is_child && !child.has_exited() && !self.has_exited()).then_some(child)
     }
 
-    fn has_ended(&self) -> bool {
-        let mut ended = [PollFd::new(&self.handle, PollFlags::IN)];
-        poll(&mut ended, Some(&Timespec::default())) != Ok(0)
+    fn has_exited(&self) -> bool {
+        let mut exited = [PollFd::new(&self.handle, PollFlags::IN)];
+        poll(&mut exited, Some(&Timespec::default())) != Ok(0)
     }
 }
 
@@ -180,7 +212,7 @@ mod tests {
 
     impl Drop for Shell {
         fn drop(&mut self) {
-            // Errors mean that they have ended.
+            // Errors mean that the processes have exited.
             let child = self.child.try_into().ok().and_then(Pid::from_raw).unwrap();
             let _ = rustix::process::kill_process(child, Signal::KILL);
             let _ = self.process.kill();
@@ -189,24 +221,24 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_that_its_parent_has_not_waited_for_does_not_live() {
-        let stat = |lives, parent, group| Some(Stat { lives, parent, group });
+    fn a_zombie_is_not_alive() {
+        let stat = |is_alive, parent, group| Some(Stat { is_alive, parent, group });
         assert_eq!(Stat::parse("7 (a) S) S 1 42 42 0"), stat(true, 1, 42));
         assert_eq!(Stat::parse("7 (a) S) Z 1 42 42 0"), stat(false, 1, 42));
         assert_eq!(Stat::parse("7 (sleep) T 3 41 42 0"), stat(true, 3, 41));
         assert_eq!(Stat::parse(""), None);
     }
 
-    fn tree_of(pid: u32) -> Tree {
-        Tree { members: vec![Process::open(pid).unwrap()] }
+    fn tree_of(pid: u32) -> ProcessTree {
+        ProcessTree { members: vec![Process::open(pid).unwrap()] }
     }
 
-    fn pids(tree: &Tree) -> Vec<u32> {
+    fn pids(tree: &ProcessTree) -> Vec<u32> {
         tree.members.iter().map(|member| member.pid).collect()
     }
 
     #[test]
-    fn descendants_are_all_below_and_only_these() {
+    fn a_tree_contains_all_descendants_and_no_other_process() {
         let shell = Shell::start();
         let mut tree = tree_of(shell.process.id());
         for _ in 0..2 {
@@ -219,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn the_children_of_a_process_that_reuses_the_pid_of_a_member_get_no_signal() {
+    fn children_of_a_process_that_reuses_the_pid_of_a_member_get_no_signal() {
         let mut shell = Shell::start();
         let mut ended = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let handle = Process::open(ended.id()).unwrap().handle;
         ended.kill().unwrap();
         ended.wait().unwrap();
-        let mut tree = Tree { members: vec![Process { pid: shell.process.id(), handle }] };
+        let mut tree = ProcessTree { members: vec![Process { pid: shell.process.id(), handle }] };
         tree.signal(Signal::KILL);
         assert_eq!(tree.members.len(), 1);
         assert!(shell.process.try_wait().unwrap().is_none());
@@ -244,36 +276,46 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_no_longer_a_child_is_not_taken_for_one() {
+    fn only_current_children_are_opened_as_children() {
         let shell = Shell::start();
         let (ours, theirs) = (std::process::id(), shell.process.id());
         let open = |pid| Process::open(pid).unwrap();
-        assert!(open(ours).child(theirs).is_some() && open(theirs).child(shell.child).is_some());
-        assert!(open(ours).child(shell.child).is_none() && open(theirs).child(ours).is_none());
+        assert!(open(ours).open_child(theirs).is_some());
+        assert!(open(theirs).open_child(shell.child).is_some());
+        assert!(open(ours).open_child(shell.child).is_none());
+        assert!(open(theirs).open_child(ours).is_none());
     }
 
     #[test]
-    fn only_processes_above_this_one_are_ancestors() {
+    fn only_ancestors_of_this_process_are_opened_as_ancestors() {
         let parent = Stat::of(std::process::id()).unwrap().parent;
-        assert!(ancestor(parent).is_some());
-        assert!(ancestor(std::process::id()).is_none());
+        assert!(open_ancestor(parent).is_some());
+        assert!(open_ancestor(std::process::id()).is_none());
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        assert!(ancestor(child.id()).is_none());
+        assert!(open_ancestor(child.id()).is_none());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(ancestor(0).is_none() && ancestor(u32::MAX).is_none());
+        assert!(open_ancestor(0).is_none() && open_ancestor(u32::MAX).is_none());
     }
 
     #[tokio::test]
-    async fn the_end_of_a_process_is_noticed() {
+    async fn the_exit_of_a_process_ends_the_wait() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
         let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        let ended = tokio::spawn(end_of(Some(handle)));
+        let ended = tokio::spawn(wait_for_exit(Some(handle)));
         tokio::task::yield_now().await;
         assert!(!ended.is_finished());
         child.kill().unwrap();
         ended.await.unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_description_of_a_group_lists_its_processes() {
+        let group = rustix::process::getpgrp();
+        assert!(!group_is_gone(group));
+        let me = rustix::process::getpid().as_raw_nonzero().to_string();
+        assert!(describe_group(group).contains(&me), "{}", describe_group(group));
     }
 }

@@ -1,16 +1,12 @@
-//! `tenure release`: somebody else's claim undone.
-
-use std::time::Duration;
+//! `tenure release`: releases a lock on behalf of its owner, or evicts its holders.
 
 use serde::Serialize;
-use tenure::store::{Claim, Eviction, Origin, Released};
-use tenure::{LockName, Mode, OwnerId, Result};
+use tenure::{LockName, OwnerId};
 
-use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
-use crate::output::{Closed, Output, printable};
-use crate::show;
+use crate::output::{self, Output, printable};
+use crate::{args, show};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Release, output: &Output) -> Outcome {
     let name = LockName::new(&arguments.name)?;
@@ -28,62 +24,35 @@ async fn release(
     owner: OwnerId,
     output: &Output,
 ) -> Outcome {
-    let released = release_of(connection, name.clone(), owner).await?;
+    let released = connection.client.release(name.as_str(), owner).await?;
     let id = owner.to_string();
-    let object =
-        |released| ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
-    let (code, told) = match released {
-        Released::Released => {
-            (exit::OK, output.say(&object(true), format_args!("released {name}")))
-        }
-        Released::NotHeld => {
-            let text = format!("{name} is not held by this owner; if it waited, it lost its place");
-            (exit::NOTHING_DONE, output.say(&object(false), text))
+    let object = ReleaseObject { owner: Some(&id), ..ReleaseObject::new(&name, released) };
+    let (code, text) = match released {
+        true => (exit::OK, format!("released {name}")),
+        false => {
+            let text = format!(
+                "{name} is not held by this owner; if it was waiting, it has left the queue"
+            );
+            (exit::NOTHING_DONE, text)
         }
     };
-    finish(told, code)
+    output::exit_code(output.say(&object, text), code)
 }
 
-/// Releases a lock in the name of its owner.
-pub(crate) async fn release_of(
-    connection: &Connection,
-    name: LockName,
-    owner: OwnerId,
-) -> Result<Released> {
-    let claim = Claim {
-        name,
-        owner,
-        // Of a claim that is released, only the name and the owner matter.
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(30),
-        origin: Origin::here(),
-        label: "".into(),
-    };
-    connection.within("release", connection.client.store().release(&claim)).await
-}
-
-/// Takes the lock from each holder that is seen now; whoever comes after is left alone.
+/// Evicts each current holder; owners that acquire the lock afterwards keep it.
 async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name.as_str()).await?;
-    let store = connection.client.store();
-    // All of them first: a closed output must not save anybody.
+    // All evictions come before the output, which may fail.
     let mut evicted = Vec::new();
     for holder in &state.holders {
-        let eviction = Eviction {
-            name: name.clone(),
-            owner: holder.owner.clone(),
-            by: Origin::here(),
-            reason: reason.into(),
-        };
-        let outcome = connection.within("evict", store.evict(&eviction)).await;
-        if outcome.map_err(|error| error.about(name))? == Released::Released {
+        if connection.client.evict(name.as_str(), &holder.owner, reason).await? {
             evicted.push(holder);
         }
     }
     for holder in &evicted {
-        let who = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+        let process = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);
-        let text = format!("evicted {who} from {name}, owner {owner}");
+        let text = format!("evicted {process} from {name}, owner {owner}");
         let object = ReleaseObject {
             owner: Some(&holder.owner),
             host: holder.host.as_deref(),
@@ -100,9 +69,11 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         return Ok(exit::OK);
     }
     let object = ReleaseObject::new(name, false);
-    finish(output.say(&object, format_args!("nobody holds {name}")), exit::NOTHING_DONE)
+    let written = output.say(&object, format_args!("{name} is not held"));
+    output::exit_code(written, exit::NOTHING_DONE)
 }
 
+/// The JSON object for one release or eviction.
 #[derive(Default, Serialize)]
 struct ReleaseObject<'a> {
     lock: &'a str,
@@ -117,12 +88,5 @@ struct ReleaseObject<'a> {
 impl<'a> ReleaseObject<'a> {
     fn new(name: &'a LockName, released: bool) -> Self {
         Self { lock: name.as_str(), released, ..Self::default() }
-    }
-}
-
-fn finish(told: Result<(), Closed>, code: u8) -> Outcome {
-    match told {
-        Ok(()) => Ok(code),
-        Err(closed) => closed.outcome(),
     }
 }

@@ -1,4 +1,4 @@
-//! `tenure run`: a command under a lock.
+//! `tenure run`: runs a command while holding a lock.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -8,55 +8,55 @@ use rustix::process::Signal;
 use tenure::ErrorKind;
 
 use crate::args;
-use crate::child::{Guardian, Job, PendingRelease, find, not_started};
+use crate::child::{Guardian, Job, PendingRelease, check_program, start_failure};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
-use crate::held::Held;
+use crate::lock::Held;
 use crate::signals::Signals;
 use crate::{lock, nested, output, supervise};
 
-/// What is passed on to the command besides the signals that ask us to end.
-const WHILE_RUNNING: [Signal; 6] =
+/// The signals that are forwarded to the command, besides the termination signals.
+const FORWARDED: [Signal; 6] =
     [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH, Signal::TSTP, Signal::CONT];
 
 pub(crate) async fn execute(store: &str, arguments: &args::Run) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
     let command = command_line(arguments);
     let program = &command[0];
-    // Nothing should be waited for in vain.
-    find(program)?;
+    // Before the lock is waited for.
+    check_program(program)?;
     let mut signals = Signals::listen()?;
     let guardian =
         Guardian::start().map_err(|error| Failure::system("start the guardian", &error))?;
     let opening = signals.unless_interrupted(Connection::open(store)).await;
     let connection = match opening {
         Ok(connection) => connection?,
-        Err(signal) => return Ok(exit::die_of(signal)),
+        Err(signal) => return Ok(exit::with_signal(signal)),
     };
     let label = label(program);
-    let taking = lock::take(&connection, &arguments.lock, &label);
-    let outcome = match signals.unless_interrupted(taking).await {
-        Ok(Ok(guard)) => under_lock(&connection, guard, arguments, signals, guardian).await,
+    let acquiring = lock::acquire(&connection, &arguments.lock, &label);
+    let outcome = match signals.unless_interrupted(acquiring).await {
+        Ok(Ok(guard)) => run_command(&connection, guard, arguments, signals, guardian).await,
         Ok(Err(failure)) => Err(failure),
-        Err(signal) => Ok(exit::die_of(signal)),
+        Err(signal) => Ok(exit::with_signal(signal)),
     };
     connection.close(&outcome).await;
     outcome
 }
 
-/// Runs the command under the lock, then gives the lock back.
-async fn under_lock(
+/// Runs the command under the lock, then releases the lock.
+async fn run_command(
     connection: &Connection,
     guard: Held,
     arguments: &args::Run,
     mut signals: Signals,
     guardian: Guardian,
 ) -> Outcome {
-    signals.also(&WHILE_RUNNING)?;
+    signals.add(&FORWARDED)?;
     let line = command_line(arguments);
     let mut command = prepare(&line, &guard, connection, arguments);
-    command.env(nested::VARIABLE, nested::list(&guard, connection)?);
-    // A re-entered lock is released by the outer `tenure run`.
+    command.env(nested::VARIABLE, nested::variable_for(&guard, connection)?);
+    // An inherited lock is released by the surrounding `tenure run`.
     if let Held::Own(guard) = &guard
         && !connection.client.store().capabilities().detects_death
     {
@@ -65,42 +65,43 @@ async fn under_lock(
     let job = match Job::start(command, guardian) {
         Ok(job) => job,
         Err(error) => {
-            give_back(guard).await;
-            return Err(not_started(&line[0], &error));
+            release(guard).await;
+            return Err(start_failure(&line[0], &error));
         }
     };
     let end = supervise::supervise(connection, &job, &guard, &mut signals, arguments).await?;
-    // The signal to die of: one from the terminal, or one that we have passed on.
-    let from_terminal = job.finish(end.signal.filter(|_| !end.passed_on));
-    let dying_of = from_terminal.or(end.signal.filter(|_| end.passed_on));
+    // A signal from the terminal, or one that tenure has forwarded, ends tenure as well.
+    let from_terminal = job.finish(end.signal.filter(|_| !end.forwarded));
+    let own_signal = from_terminal.or(end.signal.filter(|_| end.forwarded));
     let Some(code) = end.code else {
-        // The command runs on without us: the TTL keeps others out as long as it can.
+        // The command may still run, so the lock is not released: it stays held until its TTL ends.
         std::mem::forget(guard);
         return Ok(exit::LOST);
     };
     let name = guard.name().clone();
-    let still_held = give_back(guard).await;
+    let still_held = release(guard).await;
     if end.lost {
         return Ok(exit::LOST);
     }
     if !still_held {
-        let why = format!("lost the lock {name:?} before the command ended: check its work");
+        let why =
+            format!("lost the lock {name:?} before the command ended: check the command's results");
         return Err(Failure::new(exit::LOST, why));
     }
-    Ok(match dying_of {
-        Some(signal) => exit::die_of(signal),
+    Ok(match own_signal {
+        Some(signal) => exit::with_signal(signal),
         None => code,
     })
 }
 
-/// Releases the lock, and says whether it was held to the end as far as anybody knows.
-async fn give_back(guard: Held) -> bool {
+/// Releases the lock. Returns `false` if it turns out that it was lost before.
+async fn release(guard: Held) -> bool {
     let was_valid = guard.is_valid();
     match guard.release().await {
         Ok(()) => true,
         Err(error) if was_valid && error.kind() != ErrorKind::Lost => {
             output::complain(&format!(
-                "{}; it is free when its TTL has passed",
+                "{}; it becomes free when its TTL has passed",
                 exit::line(&error)
             ));
             true
@@ -130,16 +131,16 @@ fn prepare(
     command.env("TENURE_STORE", connection.url.to_string());
     match guard.token() {
         Some(token) => command.env("TENURE_TOKEN", token.to_string()),
-        // We may run under another tenure, whose token is not ours.
+        // A surrounding `tenure run` may have set it for another lock.
         None => command.env_remove("TENURE_TOKEN"),
     };
     match connection.url.password() {
         Some(password) if !arguments.withhold_password => {
             command.env("TENURE_STORE_PASSWORD", password);
-            // The command may change TENURE_STORE: the password belongs to this one.
+            // The command may change TENURE_STORE, but the password belongs to this store only.
             command.env("TENURE_STORE_PASSWORD_FOR", connection.url.to_string());
         }
-        // We may run under another tenure, on another store.
+        // A surrounding `tenure run` may have set them for another store.
         _ => {
             command.env_remove("TENURE_STORE_PASSWORD").env_remove("TENURE_STORE_PASSWORD_FOR");
         }
@@ -150,7 +151,7 @@ fn prepare(
     command
 }
 
-/// What others see of the holder: the program without its arguments, which may hold secrets.
+/// The default label: the program's name without its arguments, which may contain secrets.
 fn label(program: &OsStr) -> String {
     let name = Path::new(program).file_name().unwrap_or(program);
     output::printable(&name.to_string_lossy())

@@ -1,4 +1,4 @@
-//! The state of a lock, in words and as JSON.
+//! The state of a lock as text and as JSON.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ const fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// A mode in a table.
+/// A mode as text.
 pub(crate) fn mode(mode: Mode) -> String {
     match mode {
         Mode::Permits { take, of } => format!("permits {take}/{of}"),
@@ -106,21 +106,21 @@ pub(crate) fn mode(mode: Mode) -> String {
     }
 }
 
-/// Where a holder or waiter is and what it says it does: `host:pid (label)`.
+/// The process and the label of a holder or waiter: `host:pid (label)`.
 pub(crate) fn whereabouts(host: Option<&str>, pid: Option<u32>, label: &str) -> String {
-    let place = match (host, pid) {
+    let process = match (host, pid) {
         (Some(host), Some(pid)) => format!("{host}:{pid}"),
         (Some(host), None) => host.into(),
         (None, Some(pid)) => format!("pid {pid}"),
         (None, None) => "unknown".into(),
     };
     printable(&match label {
-        "" => place,
-        label => format!("{place} ({label})"),
+        "" => process,
+        label => format!("{process} ({label})"),
     })
 }
 
-/// A duration for people: `850ms`, `12s`, `3m07s`, `2h05m`, `3d04h`.
+/// A duration in at most two units: `850ms`, `12s`, `3m07s`, `2h05m`, `3d04h`.
 pub(crate) fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -143,32 +143,26 @@ mod tests {
     use tenure::{LockName, Token};
 
     #[test]
-    fn a_state_is_the_object_that_the_contract_shows() {
+    fn the_json_of_a_state_has_its_documented_keys() {
         let json = |state: &LockState| serde_json::to_string(&StateObject::from(state)).unwrap();
         let name = LockName::new("a").unwrap();
         let free = LockState::free(name.clone());
         assert_eq!(json(&free), r#"{"lock":"a","mode":null,"holders":[],"waiters":[]}"#);
-        let held = LockState {
-            name,
-            holders: vec![Holder {
-                owner: "ab".into(),
-                mode: Mode::Permits { take: 2, of: 5 },
-                token: Some(Token::new(17)),
-                host: Some("h".into()),
-                pid: Some(1),
-                label: "l".into(),
-                age: Some(Duration::from_millis(5)),
-                expires_in: Some(Duration::from_secs(29)),
-            }],
-            waiters: vec![],
-        };
+        let mut holder = Holder::new("ab", Mode::Permits { take: 2, of: 5 });
+        holder.token = Some(Token::new(17));
+        holder.host = Some("h".into());
+        holder.pid = Some(1);
+        holder.label = "l".into();
+        holder.age = Some(Duration::from_millis(5));
+        holder.expires_in = Some(Duration::from_secs(29));
+        let held = LockState::new(name, vec![holder], vec![]);
         let holder = r#"{"owner":"ab","token":17,"host":"h","pid":1,"label":"l","age_ms":5,"expires_in_ms":29000,"take":2,"of":5}"#;
         let shown = format!(r#"{{"lock":"a","mode":"permits","holders":[{holder}],"waiters":[]}}"#);
         assert_eq!(json(&held), shown);
     }
 
     #[test]
-    fn spans_have_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         for (milliseconds, shown) in [
             (0, "0ms"),
             (999, "999ms"),
@@ -182,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whereabouts_say_what_is_known() {
+    fn a_process_is_shown_as_far_as_it_is_known() {
         assert_eq!(whereabouts(Some("h"), Some(3), "backup"), "h:3 (backup)");
         assert_eq!(whereabouts(None, None, ""), "unknown");
         assert_eq!(whereabouts(Some("h"), None, "\x1b[2J"), "h (\u{fffd}[2J)");

@@ -1,4 +1,4 @@
-//! Signals that are sent to us.
+//! The signals that this process receives.
 
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 use crate::child::{is_ignored, reap};
 use crate::exit::Failure;
 
-/// The signals that ask us to end.
-pub(crate) const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// The signals that ask a process to terminate.
+pub(crate) const TERMINATION: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// Signals as a stream, instead of what they do by default.
+/// A stream of signals, which replaces their default actions.
 #[derive(Debug)]
 pub(crate) struct Signals {
     sender: mpsc::UnboundedSender<Signal>,
@@ -18,27 +18,27 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Listens to what asks us to end, and to the ends of our children.
+    /// Listens to the termination signals and to SIGCHLD.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let listening = Self { sender, receiver };
-        listening.also(&ENDING)?;
-        listening.also(&[Signal::CHILD])?;
-        Ok(listening)
+        let signals = Self { sender, receiver };
+        signals.add(&TERMINATION)?;
+        signals.add(&[Signal::CHILD])?;
+        Ok(signals)
     }
 
-    /// Listens to these, too. One that the parent process ignored stays ignored.
-    pub(crate) fn also(&self, signals: &[Signal]) -> Result<(), Failure> {
-        for &one in signals {
+    /// Listens to further signals. A signal that the parent process ignored stays ignored.
+    pub(crate) fn add(&self, signals: &[Signal]) -> Result<(), Failure> {
+        for &added in signals {
             // SIGCHLD is needed to wait for the command, even if the parent ignored it.
-            if one != Signal::CHILD && is_ignored(one.as_raw()) {
+            if added != Signal::CHILD && is_ignored(added.as_raw()) {
                 continue;
             }
-            let mut stream = signal(SignalKind::from_raw(one.as_raw()))
+            let mut stream = signal(SignalKind::from_raw(added.as_raw()))
                 .map_err(|error| Failure::system("listen to signals", &error))?;
             let sender = self.sender.clone();
             tokio::spawn(async move {
-                while stream.recv().await.is_some() && sender.send(one).is_ok() {}
+                while stream.recv().await.is_some() && sender.send(added).is_ok() {}
             });
         }
         Ok(())
@@ -51,17 +51,17 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Signal {
         match self.receiver.recv().await {
             Some(signal) => signal,
-            // We hold a sender ourselves, so the stream never ends.
+            // `self` has a sender, so the stream never ends.
             None => std::future::pending().await,
         }
     }
 
-    /// The next signal that asks us to end. Waits for children that end meanwhile: the first process
-    /// of a container inherits all that lose their parent.
+    /// The next termination signal. Meanwhile reaps children that exit: the first process of a
+    /// container inherits all orphans.
     ///
     /// # Cancel safety
     /// A dropped call loses no signal.
-    pub(crate) async fn request_to_end(&mut self) -> Signal {
+    pub(crate) async fn termination(&mut self) -> Signal {
         loop {
             match self.next().await {
                 Signal::CHILD => reap(),
@@ -70,8 +70,8 @@ impl Signals {
         }
     }
 
-    /// Does something unless a signal asks us to end first. What is dropped then must be cleaned up
-    /// after.
+    /// Awaits `action` unless a termination signal arrives first. In that case `action` is dropped,
+    /// and the caller must clean up after it.
     pub(crate) async fn unless_interrupted<T>(
         &mut self,
         action: impl Future<Output = T>,
@@ -79,7 +79,7 @@ impl Signals {
         tokio::select! {
             biased;
             done = action => Ok(done),
-            signal = self.request_to_end() => Err(signal),
+            signal = self.termination() => Err(signal),
         }
     }
 }

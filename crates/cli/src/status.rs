@@ -1,31 +1,30 @@
-//! `tenure status`: one lock, its holders and its waiters.
+//! `tenure status`: shows the holders and the waiters of one lock.
 
 use tenure::LockState;
 
-use crate::args;
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
-use crate::lock;
-use crate::output::{Closed, Output};
+use crate::output::{self, Closed, Output, printable};
 use crate::show::{self, StateObject};
+use crate::{args, lock};
 
 pub(crate) async fn execute(store: &str, arguments: &args::Status, output: &Output) -> Outcome {
     lock::check_name(&arguments.name)?;
     let name = &arguments.name;
-    Connection::with(store, async |connection| look(connection, name, output).await).await
+    Connection::with(store, async |connection| show_status(connection, name, output).await).await
 }
 
-async fn look(connection: &Connection, name: &str, output: &Output) -> Outcome {
+async fn show_status(connection: &Connection, name: &str, output: &Output) -> Outcome {
     let state = connection.client.inspect(name).await?;
-    let told = match output.is_json() {
+    let written = match output.is_json() {
         true => output.object(&StateObject::from(&state)),
-        false => tell(&state, output),
+        false => write_tables(&state, output),
     };
     let code = if state.holders.is_empty() { exit::FREE } else { exit::OK };
-    told.map_or_else(|closed| closed.outcome(), |()| Ok(code))
+    output::exit_code(written, code)
 }
 
-fn tell(state: &LockState, output: &Output) -> Result<(), Closed> {
+fn write_tables(state: &LockState, output: &Output) -> Result<(), Closed> {
     let name = &state.name;
     if state.holders.is_empty() {
         output.line(format_args!("{name} is free"))?;
@@ -49,7 +48,7 @@ fn holders(state: &LockState) -> Vec<Vec<String>> {
             holder.token.map_or_else(none, |token| token.to_string()),
             holder.age.map_or_else(none, show::span),
             holder.expires_in.map_or_else(none, show::span),
-            crate::output::printable(&holder.owner),
+            printable(&holder.owner),
         ]
     };
     state.holders.iter().map(row).collect()
@@ -61,7 +60,7 @@ fn waiters(state: &LockState) -> Vec<Vec<String>> {
             show::whereabouts(waiter.host.as_deref(), waiter.pid, &waiter.label),
             show::mode(waiter.mode),
             show::span(waiter.age),
-            crate::output::printable(&waiter.owner),
+            printable(&waiter.owner),
         ]
     };
     state.waiters.iter().map(row).collect()

@@ -1,13 +1,13 @@
 //! `tenure watch`: a line per change.
 
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use tokio::time::{MissedTickBehavior, interval};
+use tenure::{Change, ChangedClaim, WatchEvent};
+use tokio::time::interval;
 
-use crate::changes::{Change, Who, between};
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome, line};
 use crate::output::{Output, complain, printable};
@@ -31,57 +31,69 @@ pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Outpu
 }
 
 async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output) -> Outcome {
-    let mut ticks = interval(arguments.every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // `None` before the first look.
-    let (mut before, mut blind) = (None, false);
+    let mut watch = connection.client.watch(&arguments.prefix).every(arguments.every);
+    let (mut begun, mut failing) = (false, false);
     loop {
-        ticks.tick().await;
-        if reader_left() {
-            return Ok(exit::OK);
-        }
-        let after = match connection.states(&arguments.prefix).await {
-            // What comes after an outage is what many watch for.
-            Err(error) if error.is_transient() && before.is_some() => {
-                if !blind {
-                    complain(&format!("{}; watching on", line(&error)));
-                }
-                blind = true;
+        let event = tokio::select! {
+            biased;
+            event = watch.next() => event,
+            () = end_of_reader(arguments.every) => return Ok(exit::OK),
+        };
+        let changes = match event {
+            Ok(WatchEvent::Snapshot(locks)) => {
+                begun = true;
+                Change::from_snapshot(&locks)
+            }
+            Ok(WatchEvent::Change(change)) => vec![change],
+            Ok(WatchEvent::Recovered) => {
+                complain("the store answers again");
+                failing = false;
                 continue;
             }
-            after => after?,
+            Ok(_) => continue,
+            // What comes after an outage is what many watch for.
+            Err(error) if error.is_transient() && begun => {
+                if !failing {
+                    complain(&format!("{}; watching on", line(&error)));
+                }
+                failing = true;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
         };
-        if blind {
-            complain("the store answers again");
-            blind = false;
-        }
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        for change in between(before.as_deref().unwrap_or_default(), &after) {
-            if let Err(closed) = output.say(&object(&change, at), text(&change, at)) {
+        for change in changes {
+            if let Err(closed) = output.say(&object(&change), text(&change)) {
                 return closed.outcome();
             }
         }
-        before = Some(after);
     }
 }
 
-/// Whether nobody reads standard output any more. Without changes no write would find out.
-fn reader_left() -> bool {
-    let stdout = io::stdout();
-    let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
-    let at_once = Timespec::default();
-    poll(&mut asked, Some(&at_once)).is_ok_and(|ready| ready > 0)
-        && asked[0].revents().contains(PollFlags::ERR)
+/// Resolves when standard output has no reader any more. Without changes no write would find out.
+async fn end_of_reader(every: Duration) {
+    let mut ticks = interval(every);
+    loop {
+        ticks.tick().await;
+        let stdout = io::stdout();
+        let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
+        let at_once = Timespec::default();
+        if poll(&mut asked, Some(&at_once)).is_ok_and(|ready| ready > 0)
+            && asked[0].revents().contains(PollFlags::ERR)
+        {
+            return;
+        }
+    }
 }
 
-fn text(change: &Change, at: Duration) -> String {
-    let (time, name, event) = (utc(at), &change.lock, change.event.name());
-    let place = |who: &Who| show::whereabouts(who.host.as_deref(), who.pid, &who.label);
-    let mut text = format!("{time} {name} {event} {}", place(&change.who));
+fn text(change: &Change) -> String {
+    let (time, name, event) = (utc(since_1970(change)), &change.lock, change.kind);
+    let place =
+        |claim: &ChangedClaim| show::whereabouts(claim.host.as_deref(), claim.pid, &claim.label);
+    let mut text = format!("{time} {name} {event} {}", place(&change.claim));
     if let Some(from) = &change.from {
         text.push_str(&format!(" from {}", place(from)));
     }
-    if let Some(token) = change.who.token {
+    if let Some(token) = change.claim.token {
         text.push_str(&format!(" token {token}"));
     }
     printable(&text)
@@ -93,12 +105,12 @@ struct ChangeObject<'a> {
     lock: &'a str,
     event: &'static str,
     #[serde(flatten)]
-    who: WhoObject<'a>,
-    from: Option<WhoObject<'a>>,
+    claim: ClaimObject<'a>,
+    from: Option<ClaimObject<'a>>,
 }
 
 #[derive(Serialize)]
-struct WhoObject<'a> {
+struct ClaimObject<'a> {
     owner: &'a str,
     token: Option<u64>,
     host: Option<&'a str>,
@@ -106,26 +118,30 @@ struct WhoObject<'a> {
     label: &'a str,
 }
 
-impl<'a> From<&'a Who> for WhoObject<'a> {
-    fn from(who: &'a Who) -> Self {
+impl<'a> From<&'a ChangedClaim> for ClaimObject<'a> {
+    fn from(claim: &'a ChangedClaim) -> Self {
         Self {
-            owner: &who.owner,
-            token: who.token.map(|token| token.get()),
-            host: who.host.as_deref(),
-            pid: who.pid,
-            label: &who.label,
+            owner: &claim.owner,
+            token: claim.token.map(|token| token.get()),
+            host: claim.host.as_deref(),
+            pid: claim.pid,
+            label: &claim.label,
         }
     }
 }
 
-fn object(change: &Change, at: Duration) -> ChangeObject<'_> {
+fn object(change: &Change) -> ChangeObject<'_> {
     ChangeObject {
-        at: utc(at),
+        at: utc(since_1970(change)),
         lock: change.lock.as_str(),
-        event: change.event.name(),
-        who: (&change.who).into(),
-        from: change.from.as_ref().map(WhoObject::from),
+        event: change.kind.as_str(),
+        claim: (&change.claim).into(),
+        from: change.from.as_ref().map(ClaimObject::from),
     }
+}
+
+fn since_1970(change: &Change) -> Duration {
+    change.at.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A time since 1970 as `2026-11-15T22:10:21.042Z`.

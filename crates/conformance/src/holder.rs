@@ -1,4 +1,4 @@
-//! The holder process, as cases command it.
+//! Controls a holder process: another process that takes locks on command.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tenure_core::{LockName, Token};
 use tenure_testkit::{GENEROUS, Process};
 
-/// A process that takes locks by command; see `src/bin/holder.rs` for what it understands.
+/// A process that takes locks on command; `src/bin/holder.rs` documents the commands.
 #[derive(Debug)]
-pub(crate) struct Holder {
+pub(crate) struct HolderProcess {
     pub(crate) process: Process,
 }
 
-impl Holder {
-    /// Starts one, connected to the store under test.
+impl HolderProcess {
+    /// Starts a process that is connected to the store under test.
     pub(crate) async fn start(url: &str) -> Self {
         let mut process = Process::start(&program(), &[url]).unwrap();
         assert_eq!(process.line(GENEROUS).await.as_deref(), Some("ready"));
@@ -21,39 +21,40 @@ impl Holder {
     }
 
     /// Sends a command.
-    pub(crate) fn order(&mut self, command: &str) {
+    pub(crate) fn send(&mut self, command: &str) {
         self.process.send(command).unwrap();
     }
 
-    /// Asks it to wait for a lock.
-    pub(crate) async fn ask_for(&mut self, name: &LockName, ttl: Duration) {
-        self.order(&format!("acquire {name} {}", ttl.as_millis()));
-        self.expect("waiting").await;
+    /// Makes it start to acquire a lock.
+    pub(crate) async fn start_acquire(&mut self, name: &LockName, ttl: Duration) {
+        self.send(&format!("acquire {name} {}", ttl.as_millis()));
+        self.expect_line("waiting").await;
     }
 
-    /// Waits until it says that it holds what it asked for.
-    pub(crate) async fn held(&mut self) -> Option<Token> {
-        let line = self.says().await;
-        let token = line.strip_prefix("held ").unwrap_or_else(|| panic!("it says {line:?}"));
+    /// Waits until it reports that it holds the lock. Returns the token.
+    pub(crate) async fn wait_until_held(&mut self) -> Option<Token> {
+        let line = self.next_line().await;
+        let token = line.strip_prefix("held ").unwrap_or_else(|| panic!("it reported {line:?}"));
         (token != "-").then(|| Token::new(token.parse().unwrap()))
     }
 
-    /// Asserts what it says next.
-    pub(crate) async fn expect(&mut self, line: &str) {
-        assert_eq!(self.says().await, line);
+    /// Asserts that the next line of its output is `line`.
+    pub(crate) async fn expect_line(&mut self, line: &str) {
+        assert_eq!(self.next_line().await, line);
     }
 
-    /// What it says next.
-    pub(crate) async fn says(&mut self) -> String {
-        self.process.line(GENEROUS).await.expect("the holder process says something in time")
+    /// The next line of its output.
+    pub(crate) async fn next_line(&mut self) -> String {
+        self.process.line(GENEROUS).await.expect("the holder process prints a line in time")
     }
 }
 
-/// Cargo puts a package's programs one folder above its tests, and builds them first.
+/// The path of the holder program. Cargo puts the programs of a package one directory above its tests,
+/// and builds them first.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap().parent().unwrap();
-    let program = folder.join("holder");
+    let directory = test.parent().unwrap().parent().unwrap();
+    let program = directory.join("holder");
     assert!(program.exists(), "{program:?} is built with the tests of tenure-conformance");
     program
 }

@@ -1,21 +1,21 @@
-//! One suite of cases that every store must pass.
+//! The conformance suite: the test cases that every store must pass.
 //!
-//! Code here judges: each case is a plain async function over a [`Fixture`] that panics when the
-//! store breaks its promise. It may use the public API and the [`Store`](tenure_core::store::Store) trait
-//! only, and may not know which store it judges but through its capabilities. A capability is
-//! asserted in both directions: what a store says it cannot do, it must refuse.
+//! Each case is an async function over a [`Fixture`] that panics if the store violates the
+//! requirement in the case's name. A case uses the public API and the
+//! [`Store`](tenure_core::store::Store) trait only, and depends on nothing about the store but its
+//! declared capabilities. Capabilities are asserted in both directions: a store must refuse what it
+//! declares it cannot do.
 //!
-//! A store's test file implements [`Fixture`] and calls [`suite!`]; `tests/teeth.rs` shows that the
-//! cases fail on stores that are broken on purpose.
+//! To test a store, implement [`Fixture`] in a test file and call [`suite!`]. `tests/mutants.rs`
+//! checks the suite itself: it runs the cases on deliberately faulty stores and expects failures.
 
-#![allow(clippy::unwrap_used, reason = "a case judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a case fails by panicking")]
 
 pub mod cases;
-mod disturbance;
 mod fixture;
 mod holder;
-mod polls;
 mod raw;
+mod starvation;
 mod suite;
 
 pub use fixture::Fixture;

@@ -1,4 +1,4 @@
-//! Raw calls to a store that outlast transient faults.
+//! Direct calls to a store, with assertions on their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,26 @@ use tenure_testkit::{GENEROUS, eventually};
 
 use crate::fixture::LONG;
 
-/// WaitPolicy that no case exhausts.
-pub(crate) const PATIENT: WaitPolicy = WaitPolicy::queue(LONG);
+/// Join the queue, and stay in it for longer than any case runs.
+pub(crate) const LONG_WAIT: WaitPolicy = WaitPolicy::queue(LONG);
 
-/// How often a call is repeated after transient faults before the case gives up on the store.
-const TRIES: u32 = 100;
+/// How many times a call is tried, counting transient errors, before the case fails.
+const MAX_TRIES: u32 = 100;
 
-/// How long to wait for news before asking.
-const SILENCE: Duration = Duration::from_millis(500);
+/// How long to wait for a notification before claiming again.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A connection whose calls are repeated after transient faults, and panic on all others.
+/// A connection that calls the store directly and panics on errors. If the fixture injects faults,
+/// it retries after transient errors instead.
 #[derive(Clone, Debug)]
 pub(crate) struct Raw {
     store: Arc<dyn Store>,
-    faithful: bool,
+    injects_faults: bool,
 }
 
 impl Raw {
-    pub(crate) fn new(store: Arc<dyn Store>, faithful: bool) -> Self {
-        Self { store, faithful }
+    pub(crate) fn new(store: Arc<dyn Store>, injects_faults: bool) -> Self {
+        Self { store, injects_faults }
     }
 
     pub(crate) fn capabilities(&self) -> Capabilities {
@@ -47,41 +48,41 @@ impl Raw {
         claim: &Claim,
         policy: WaitPolicy,
     ) -> Result<ClaimOutcome> {
-        self.persist(|| self.store.claim(claim, policy)).await
+        self.retry_transient(|| self.store.claim(claim, policy)).await
     }
 
-    /// Claims a lock that must be free for it.
+    /// Makes a claim that must be granted at once.
     pub(crate) async fn hold(&self, claim: &Claim) -> Grant {
-        match self.claim(claim, PATIENT).await {
+        match self.claim(claim, LONG_WAIT).await {
             ClaimOutcome::Granted(grant) => grant,
             other => panic!("{:?} should be free for {:?}: {other:?}", claim.name, claim.mode),
         }
     }
 
-    /// Claims a lock that must not be free for it, and stays in line.
+    /// Makes a claim that must be queued.
     pub(crate) async fn queue(&self, claim: &Claim, policy: WaitPolicy) -> QueueTicket {
         match self.claim(claim, policy).await {
-            ClaimOutcome::Queued(place) => place,
+            ClaimOutcome::Queued(ticket) => ticket,
             other => panic!("{:?} should wait for {:?}: {other:?}", claim.mode, claim.name),
         }
     }
 
-    /// Asserts that a claim that does not want to wait is turned away.
+    /// Asserts that a claim without waiting finds the lock busy.
     pub(crate) async fn assert_busy(&self, claim: &Claim) {
         assert_eq!(self.claim(claim, WaitPolicy::NoWait).await, ClaimOutcome::Busy);
     }
 
-    /// Waits in line until the lock is granted.
+    /// Waits in the queue until the lock is granted.
     pub(crate) async fn acquire(&self, claim: &Claim) -> Grant {
-        let step = async || match self.claim(claim, PATIENT).await {
+        let step = async || match self.claim(claim, LONG_WAIT).await {
             ClaimOutcome::Granted(grant) => Some(grant),
-            ClaimOutcome::Queued(place) => {
-                let ask_again = place.ask_again_in.unwrap_or(LONG).min(SILENCE);
-                let wait = self.store.wait(claim, &place);
+            ClaimOutcome::Queued(ticket) => {
+                let ask_again = ticket.ask_again_in.unwrap_or(LONG).min(POLL_INTERVAL);
+                let wait = self.store.wait(claim, &ticket);
                 let _hint = tokio::time::timeout(ask_again, wait).await;
                 None
             }
-            ClaimOutcome::Busy => panic!("a patient claim was told that the lock is busy"),
+            ClaimOutcome::Busy => panic!("a claim that may queue was answered with Busy"),
         };
         for _ in 0..2_000 {
             if let Some(grant) = step().await {
@@ -91,64 +92,65 @@ impl Raw {
         panic!("{:?} was never granted", claim.name)
     }
 
-    /// Waits for news without asking again, as is enough on a store with push. Where messages may
-    /// be lost, silence is news too.
-    pub(crate) async fn wait(&self, claim: &Claim, place: &QueueTicket) {
-        let limit = if self.faithful { GENEROUS } else { SILENCE };
-        let news = self.persist(|| self.store.wait(claim, place));
-        match tokio::time::timeout(limit, news).await {
-            Ok(news) => drop(news.unwrap()),
-            Err(_) => assert!(!self.faithful, "a store with push wakes its waiters"),
+    /// Waits for a notification without claiming again, which must suffice on a store with push.
+    /// Where faults may lose the notification, returns after a while without one.
+    pub(crate) async fn wait(&self, claim: &Claim, ticket: &QueueTicket) {
+        let limit = if self.injects_faults { POLL_INTERVAL } else { GENEROUS };
+        let notified = self.retry_transient(|| self.store.wait(claim, ticket));
+        match tokio::time::timeout(limit, notified).await {
+            Ok(notified) => drop(notified.unwrap()),
+            Err(_) => assert!(self.injects_faults, "a store with push must wake its waiters"),
         }
     }
 
     pub(crate) async fn renew(&self, claim: &Claim) -> Renewal {
-        self.persist(|| self.store.renew(claim)).await.unwrap()
+        self.retry_transient(|| self.store.renew(claim)).await.unwrap()
     }
 
     pub(crate) async fn release(&self, claim: &Claim) -> Released {
-        self.persist(|| self.store.release(claim)).await.unwrap()
+        self.retry_transient(|| self.store.release(claim)).await.unwrap()
     }
 
-    /// Releases a claim that must hold. A reply lost on the way makes the answer unknowable.
-    pub(crate) async fn give_up(&self, claim: &Claim) {
+    /// Releases a claim that must hold. Where faults may lose the reply, any answer is accepted.
+    pub(crate) async fn release_held(&self, claim: &Claim) {
         let released = self.release(claim).await;
-        assert!(!self.faithful || released == Released::Released, "{released:?}");
+        assert!(self.injects_faults || released == Released::Released, "{released:?}");
     }
 
     pub(crate) async fn inspect(&self, name: &LockName) -> LockState {
-        let state = self.persist(|| self.store.inspect(name)).await.unwrap();
+        let state = self.retry_transient(|| self.store.inspect(name)).await.unwrap();
         assert_eq!(&state.name, name);
         state
     }
 
     pub(crate) async fn list(&self, prefix: &str) -> Vec<LockName> {
-        self.persist(|| self.store.list(prefix)).await.unwrap()
+        self.retry_transient(|| self.store.list(prefix)).await.unwrap()
     }
 
     pub(crate) async fn evict(&self, eviction: &Eviction) -> Released {
-        self.persist(|| self.store.evict(eviction)).await.unwrap()
+        self.retry_transient(|| self.store.evict(eviction)).await.unwrap()
     }
 
     pub(crate) async fn diagnose(&self) -> Vec<Finding> {
-        self.persist(|| self.store.diagnose()).await.unwrap()
+        self.retry_transient(|| self.store.diagnose()).await.unwrap()
     }
 
-    /// Evicts an owner that must be there.
-    pub(crate) async fn throw_out(&self, name: &LockName, owner: OwnerId) {
+    /// Evicts an owner that must hold or wait. Where faults may lose the reply, any answer is
+    /// accepted.
+    pub(crate) async fn evict_owner(&self, name: &LockName, owner: OwnerId) {
         let released = self.evict(&Eviction::new(name.clone(), owner, "test")).await;
-        assert!(!self.faithful || released == Released::Released, "{released:?}");
+        assert!(self.injects_faults || released == Released::Released, "{released:?}");
     }
 
-    /// How a claim that must be refused was refused.
+    /// Makes a claim that must fail. Returns the kind of the error.
     pub(crate) async fn refusal(&self, claim: &Claim) -> ErrorKind {
-        match self.try_claim(claim, PATIENT).await {
+        match self.try_claim(claim, LONG_WAIT).await {
             Err(error) => error.kind(),
-            Ok(answer) => panic!("{:?} should be refused: {answer:?}", claim.mode),
+            Ok(outcome) => panic!("{:?} should be refused: {outcome:?}", claim.mode),
         }
     }
 
-    /// The owners that hold a lock, and those that wait for it in their order.
+    /// The owners that hold a lock, and those that wait for it in queue order.
     pub(crate) async fn owners(&self, name: &LockName) -> (Vec<String>, Vec<String>) {
         let state = self.inspect(name).await;
         let holders = state.holders.into_iter().map(|holder| holder.owner);
@@ -156,55 +158,61 @@ impl Raw {
         (holders.collect(), waiters.collect())
     }
 
-    /// Asserts who holds and who waits, in order, at this moment.
-    pub(crate) async fn assert_owners(&self, name: &LockName, holds: &[&Claim], waits: &[&Claim]) {
-        let spell = |claims: &[&Claim]| -> Vec<String> {
+    /// Asserts the current holders, in any order, and the current waiters, in queue order.
+    pub(crate) async fn assert_owners(
+        &self,
+        name: &LockName,
+        expected_holders: &[&Claim],
+        expected_waiters: &[&Claim],
+    ) {
+        let owners = |claims: &[&Claim]| -> Vec<String> {
             claims.iter().map(|claim| claim.owner.to_string()).collect()
         };
         let (mut holders, waiters) = self.owners(name).await;
-        let mut expected = spell(holds);
+        let mut expected = owners(expected_holders);
         holders.sort();
         expected.sort();
         assert_eq!(holders, expected, "holders of {name:?}");
-        assert_eq!(waiters, spell(waits), "waiters for {name:?}");
+        assert_eq!(waiters, owners(expected_waiters), "waiters for {name:?}");
     }
 
-    /// Asserts that the first in line hold, and who waits behind them. Where waiters are served in
-    /// order they do at this moment; elsewhere, the lock is theirs as soon as they ask.
+    /// Asserts that a release has handed the lock to `holders`, and that `waiters` are still queued.
+    /// On a FIFO store `holders` hold it already; on others they must get it when they claim again.
     pub(crate) async fn assert_handed_to(
         &self,
         name: &LockName,
-        heirs: &[&Claim],
-        waits: &[&Claim],
+        holders: &[&Claim],
+        waiters: &[&Claim],
     ) {
         if !self.capabilities().fifo {
-            for heir in heirs {
-                self.hold(heir).await;
+            for holder in holders {
+                self.hold(holder).await;
             }
         }
-        self.assert_owners(name, heirs, waits).await;
+        self.assert_owners(name, holders, waiters).await;
     }
 
-    /// Asserts that nothing is left of a lock, at this moment.
+    /// Asserts that a lock has no holder and no waiter at this moment.
     pub(crate) async fn assert_free(&self, name: &LockName) {
         let state = self.inspect(name).await;
-        assert!(state.is_free(), "something is left behind: {state:?}");
+        assert!(state.is_free(), "a holder or waiter is left: {state:?}");
     }
 
-    /// Waits until so many wait for a lock.
-    pub(crate) async fn until_waiting(&self, name: &LockName, count: usize) {
+    /// Waits until `count` claims wait for a lock.
+    pub(crate) async fn wait_for_waiters(&self, name: &LockName, count: usize) {
         let queued = || async { self.inspect(name).await.waiters.len() == count };
-        assert!(eventually(GENEROUS, queued).await, "{count} never wait for {name:?}");
+        assert!(eventually(GENEROUS, queued).await, "{name:?} never had {count} waiters");
     }
 
-    /// The token a grant carries, held against what the store promises.
+    /// The token of a grant, which must be there exactly if the store declares fencing.
     pub(crate) fn token(&self, grant: &Grant) -> Option<Token> {
-        let promised = self.capabilities().fencing.gives_tokens();
-        assert_eq!(grant.token.is_some(), promised, "tokens as promised: {grant:?}");
+        let declared = self.capabilities().fencing.gives_tokens();
+        assert_eq!(grant.token.is_some(), declared, "a token exactly if declared: {grant:?}");
         grant.token
     }
 
-    async fn persist<T, F, C>(&self, call: F) -> Result<T>
+    /// Calls the store, and calls it again after a transient error.
+    async fn retry_transient<T, F, C>(&self, call: F) -> Result<T>
     where
         F: Fn() -> C,
         C: Future<Output = Result<T>>,
@@ -212,11 +220,11 @@ impl Raw {
         let mut tries = 1;
         loop {
             match call().await {
-                Err(fault) if fault.is_transient() && tries < TRIES => {
-                    assert!(!self.faithful, "a faithful store failed: {fault}");
+                Err(error) if error.is_transient() && tries < MAX_TRIES => {
+                    assert!(self.injects_faults, "the store failed without cause: {error}");
                     tries += 1;
                 }
-                answer => return answer,
+                result => return result,
             }
         }
     }

@@ -1,94 +1,96 @@
-//! The list of cases, and the tests made of it.
+//! The list of cases, and the macro that generates one test per case.
 
-/// The names of all cases, as `subject::behaviour`.
+/// The names of all cases, as `subject::requirement`.
 pub const CASES: &[&str] = crate::suite!(@cases names);
 
-/// Makes one test of every case, for the store that a fixture gives.
+/// Generates one test per case, for the store of a fixture.
 ///
-/// The argument is the path of an `async fn() -> impl Fixture`; each test calls it once. A store
-/// that needs a program which not every machine has is named `fixture, needs "program"`, or `fixture,
-/// unless |case| …` with what tells that it is missing: then the tests say that they were skipped. The crate that uses it depends on `tokio` with its macros
-/// and multi-threaded runtime.
+/// The argument is the path of an `async fn() -> impl Fixture`, which each test calls once. Two
+/// forms skip the tests where something is missing on the machine, and print that they did:
+/// `suite!(fixture, needs "program")`, and `suite!(fixture, unless |case| …)` with a function that
+/// returns `true` if the case cannot run.
+///
+/// The calling crate must depend on `tokio` with its macros and multi-threaded runtime.
 #[macro_export]
 macro_rules! suite {
     (@cases $then:ident $($argument:tt)*) => {
         $crate::suite! { @$then [$($argument)*]
-            cancel::a_dropped_try_or_bounded_wait_leaves_no_trace,
-            cancel::a_dropped_wait_keeps_the_place_in_line,
-            cancel::a_release_dropped_halfway_still_happens,
-            cancel::an_acquire_dropped_as_its_grant_arrives_leaves_no_trace,
-            cancel::an_acquire_dropped_during_the_release_leaves_no_trace,
-            cancel::an_acquire_dropped_on_a_free_lock_leaves_no_trace,
-            cancel::an_acquire_dropped_on_a_held_lock_leaves_no_trace,
-            eviction::an_evicted_guard_hears_of_its_loss,
-            eviction::an_evicted_guard_is_told_at_once_as_promised,
-            eviction::an_evicted_waiter_loses_its_place,
-            eviction::an_eviction_hits_the_owner_seen_only,
-            exclusion::one_holds_at_a_time_under_parallel_load,
-            handover::a_release_makes_the_first_in_line_the_holder,
-            handover::a_release_wakes_one_waiter_only,
-            handover::a_waiter_hears_of_its_grant,
-            handover::news_that_came_between_two_waits_is_found_by_the_second,
-            inspection::a_free_lock_looks_free,
-            inspection::a_label_with_line_breaks_is_shown_in_one_line,
-            inspection::a_list_has_live_locks_with_the_prefix_in_order,
-            inspection::a_snapshot_shows_the_holder,
-            inspection::a_snapshot_shows_the_waiters_in_order,
-            inspection::renewing_a_hold_does_not_make_it_younger,
-            lease::a_guard_holds_beyond_several_terms,
-            lease::a_hold_without_renewal_expires,
-            lease::an_expired_claim_that_asks_again_is_a_new_hold,
-            lease::an_expired_hold_is_not_shown,
-            lease::the_term_counts_from_the_last_renewal,
-            line::a_grant_that_nobody_picks_up_expires,
-            line::a_waiter_that_never_asks_again_is_skipped,
-            line::asking_again_keeps_the_place_in_line,
-            line::nobody_overtakes_those_who_wait,
-            line::waiters_are_served_in_the_order_they_came,
-            loss::a_holder_that_is_cut_off_knows_before_another_holds,
-            loss::a_loss_is_told_while_the_store_is_silent,
-            loss::a_renewal_after_danger_saves_the_lease,
-            loss::danger_is_told_before_loss,
-            loss::max_hold_ends_a_lease_that_is_renewed,
+            cancel::dropping_try_acquire_or_acquire_within_leaves_the_lock_free,
+            cancel::dropping_a_wait_call_keeps_the_queue_position,
+            cancel::a_dropped_release_completes_in_the_background,
+            cancel::dropping_acquire_as_its_grant_arrives_leaves_the_lock_free,
+            cancel::dropping_acquire_during_a_release_leaves_the_lock_free,
+            cancel::dropping_acquire_on_a_free_lock_leaves_the_lock_free,
+            cancel::dropping_acquire_on_a_held_lock_leaves_no_waiter,
+            eviction::an_evicted_guard_is_lost_at_its_next_renewal,
+            eviction::an_evicted_guard_is_notified_at_once_if_the_store_reports_losses,
+            eviction::an_evicted_waiter_leaves_the_queue,
+            eviction::an_eviction_removes_only_the_named_owner,
+            exclusion::at_most_one_task_holds_a_mutex_under_load,
+            handover::a_release_makes_the_first_waiter_the_holder,
+            handover::a_release_wakes_exactly_one_waiter,
+            handover::a_waiter_is_notified_of_its_grant,
+            handover::a_grant_between_two_waits_ends_the_second_wait,
+            inspection::a_free_lock_has_no_holders_and_no_waiters,
+            inspection::line_breaks_in_a_label_are_escaped,
+            inspection::list_returns_live_locks_with_the_prefix_sorted_by_name,
+            inspection::inspect_shows_every_attribute_of_the_holder,
+            inspection::inspect_shows_the_waiters_in_queue_order,
+            inspection::renewing_a_hold_does_not_reset_its_age,
+            lease::a_guard_is_renewed_beyond_several_ttls,
+            lease::a_hold_without_renewal_expires_after_its_ttl,
+            lease::claiming_again_after_expiry_is_a_new_hold_with_a_higher_token,
+            lease::inspect_and_list_omit_expired_holds,
+            lease::a_hold_lasts_one_ttl_from_its_last_renewal,
+            queue::a_grant_to_a_dead_waiter_expires_after_its_ttl,
+            queue::a_waiter_that_stops_claiming_is_skipped,
+            queue::claiming_again_keeps_the_queue_position,
+            queue::a_newcomer_does_not_overtake_waiters,
+            queue::waiters_are_granted_in_arrival_order,
+            loss::a_partitioned_holder_is_invalid_before_the_next_grant,
+            loss::a_loss_is_reported_while_the_store_does_not_answer,
+            loss::a_renewal_after_danger_keeps_the_lease,
+            loss::danger_is_reported_before_loss,
+            loss::max_hold_ends_a_renewed_lease,
             loss::work_under_a_guard_is_aborted_on_loss,
-            names::odd_names_are_locks_of_their_own,
-            permits::a_large_take_at_the_head_is_not_starved,
-            permits::permits_are_given_out_as_long_as_there_are_some,
-            permits::permits_are_never_overdrawn_under_load,
-            permits::unsound_numbers_of_permits_are_refused,
-            processes::a_killed_holder_lets_the_next_in,
-            processes::a_killed_waiter_is_skipped,
-            processes::a_process_that_ends_in_order_leaves_nothing,
-            processes::a_stopped_holder_loses_its_lock_and_hears_of_it,
-            processes::processes_are_served_in_the_order_they_came,
-            processes::processes_exclude_each_other,
-            processes::tokens_increase_from_process_to_process,
-            promises::a_hold_is_shown_with_the_term_it_asked_for,
-            promises::a_store_examines_itself,
-            promises::modes_are_supported_exactly_as_promised,
-            promises::tokens_are_given_exactly_as_promised,
-            promises::tokens_increase_whichever_way_a_lock_changes_hands,
+            names::unusual_names_are_distinct_locks,
+            permits::a_claim_for_many_permits_is_not_starved,
+            permits::permits_are_granted_while_enough_are_free,
+            permits::no_more_permits_are_held_than_exist_under_load,
+            permits::invalid_permit_counts_are_refused,
+            processes::the_next_waiter_is_granted_after_the_holder_process_is_killed,
+            processes::a_killed_waiter_process_is_skipped,
+            processes::a_process_that_exits_cleanly_leaves_the_lock_free,
+            processes::a_stopped_holder_process_loses_its_lock_and_is_notified,
+            processes::waiting_processes_are_granted_in_arrival_order,
+            processes::at_most_one_process_holds_a_mutex,
+            processes::tokens_increase_across_processes,
+            capabilities::expires_in_follows_the_requested_ttl,
+            capabilities::diagnose_returns_findings_with_remedies,
+            capabilities::modes_are_supported_exactly_as_declared,
+            capabilities::tokens_are_issued_exactly_as_declared,
+            capabilities::tokens_increase_however_the_lock_changes_hands,
             release::a_dropped_guard_is_released_in_the_background,
-            release::a_release_goes_by_name_and_owner_alone,
-            release::a_repeated_release_changes_nothing,
-            release::a_stranger_cannot_release,
-            release::claiming_again_is_the_same_hold,
-            release::closing_a_client_disturbs_nobody,
+            release::a_release_matches_name_and_owner_only,
+            release::a_repeated_release_is_a_no_op,
+            release::only_the_owner_can_release,
+            release::claiming_again_returns_the_same_hold,
+            release::closing_a_client_keeps_its_holds_and_waiters,
             release::closing_a_client_waits_for_its_releases,
-            release::releasing_a_waiting_claim_leaves_the_line,
-            runtimes::a_client_serves_one_runtime_after_another,
-            runtimes::a_lock_is_renewed_while_its_runtime_is_not_polled_and_after_it_has_ended,
-            scale::a_crowd_of_one_client_is_served_to_the_last,
-            scale::hundreds_of_waiters_are_served_in_order,
-            scale::thousands_of_locks_are_held_at_once,
-            shared::readers_and_writers_never_meet_under_load,
-            shared::readers_hold_together_and_a_writer_alone,
-            shared::readers_in_line_go_in_together,
+            release::releasing_a_waiting_claim_leaves_the_queue,
+            runtimes::a_client_works_across_successive_runtimes,
+            runtimes::a_lock_is_renewed_while_its_runtime_is_idle_or_dropped,
+            scale::concurrent_tasks_of_one_client_are_all_granted,
+            scale::hundreds_of_waiters_are_granted_in_arrival_order,
+            scale::one_client_holds_thousands_of_locks,
+            shared::readers_and_writers_exclude_each_other_under_load,
+            shared::readers_share_the_lock_and_a_writer_holds_it_alone,
+            shared::queued_readers_are_granted_together,
             shared::readers_wait_behind_a_waiting_writer,
-            waiting::a_time_out_at_the_moment_of_the_grant_leaves_nothing,
-            waiting::a_wait_that_times_out_leaves_the_line,
-            waiting::trying_a_held_lock_is_busy_and_leaves_nothing,
-            waiting::waiting_for_one_lock_does_not_hold_up_another,
+            waiting::a_timeout_during_the_grant_leaves_the_lock_free,
+            waiting::a_wait_that_times_out_leaves_the_queue,
+            waiting::try_acquire_on_a_held_lock_is_busy_and_leaves_no_waiter,
+            waiting::waiting_for_one_lock_does_not_block_another,
         }
     };
     (@names [] $($subject:ident::$case:ident,)*) => {
@@ -117,7 +119,7 @@ macro_rules! suite {
     };
 }
 
-/// Whether the case cannot run for want of a program.
+/// Whether `program` is not installed; prints that `case` is skipped in that case.
 #[doc(hidden)]
 pub fn lacks(program: &str, case: &str) -> bool {
     tenure_testkit::lacks(program, case)
@@ -130,21 +132,21 @@ mod tests {
 
     use super::*;
 
-    /// A case that is written but not listed would never run.
+    /// A case that is not in the list would never run.
     #[test]
-    fn every_public_function_of_the_cases_is_listed() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");
-        let mut written = BTreeSet::new();
-        for file in std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {
+    fn the_list_contains_every_public_function_of_the_case_modules() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");
+        let mut defined = BTreeSet::new();
+        for file in std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path()) {
             let subject = file.file_stem().unwrap().to_str().unwrap().to_owned();
             for line in std::fs::read_to_string(file).unwrap().lines() {
                 if let Some(rest) = line.strip_prefix("pub async fn ") {
-                    written.insert(format!("{subject}::{}", rest.split('(').next().unwrap()));
+                    defined.insert(format!("{subject}::{}", rest.split('(').next().unwrap()));
                 }
             }
         }
         let listed: BTreeSet<_> = CASES.iter().map(|case| (*case).to_owned()).collect();
-        assert_eq!(written, listed);
+        assert_eq!(defined, listed);
         assert_eq!(listed.len(), CASES.len(), "a case is listed twice");
     }
 }

@@ -1,5 +1,4 @@
-//! The suite on the memory store when calls are late, lost or repeated: every promise holds, it
-//! only takes longer.
+//! The suite on the memory store under `Chaos`, which delays, loses and repeats calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +9,17 @@ use tenure_conformance::Fixture;
 use tenure_core::store::Store;
 use tenure_core::{Chaos, Faults, MemoryStore};
 
-struct Troubled {
+struct ChaosFixture {
     store: MemoryStore,
     connections: AtomicU64,
 }
 
-async fn troubled() -> Troubled {
-    Troubled { store: MemoryStore::new(), connections: AtomicU64::new(0) }
+async fn chaos() -> ChaosFixture {
+    ChaosFixture { store: MemoryStore::new(), connections: AtomicU64::new(0) }
 }
 
 #[async_trait]
-impl Fixture for Troubled {
+impl Fixture for ChaosFixture {
     async fn store(&self) -> Arc<dyn Store> {
         let seed = self.connections.fetch_add(1, Ordering::Relaxed);
         let faults = Faults::new(seed)
@@ -39,9 +38,9 @@ impl Fixture for Troubled {
         Duration::from_millis(1_000)
     }
 
-    fn faithful(&self) -> bool {
-        false
+    fn injects_faults(&self) -> bool {
+        true
     }
 }
 
-tenure_conformance::suite!(troubled);
+tenure_conformance::suite!(chaos);

@@ -1,20 +1,20 @@
-//! The suite on one etcd server, which all cases share.
+//! The suite on one etcd server. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis as Etcd;
+use shared_server::SharedServer;
 use tenure_testkit::EtcdServer;
 use tokio::sync::Mutex;
 
-async fn etcd() -> Etcd<EtcdServer> {
+async fn etcd() -> SharedServer<EtcdServer> {
     static RUNNING: Mutex<Weak<EtcdServer>> = Mutex::const_new(Weak::new());
-    // A busy machine must not look like a fault.
+    // A long timeout, so that a busy machine does not look like an outage.
     let url = |server: &EtcdServer| format!("etcd://127.0.0.1:{}?timeout=10s", server.port());
-    Etcd::shared(&RUNNING, || EtcdServer::start(&[]), url).await
+    SharedServer::get_or_start(&RUNNING, || EtcdServer::start(&[]), url).await
 }
 
 tenure_conformance::suite!(etcd, needs "etcd");

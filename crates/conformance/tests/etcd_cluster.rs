@@ -1,20 +1,20 @@
-//! The suite on an etcd cluster of three members, which all cases share.
+//! The suite on an etcd cluster of three members. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis as Etcd;
+use shared_server::SharedServer;
 use tenure_testkit::EtcdCluster;
 use tokio::sync::Mutex;
 
-async fn cluster() -> Etcd<EtcdCluster> {
+async fn cluster() -> SharedServer<EtcdCluster> {
     static RUNNING: Mutex<Weak<EtcdCluster>> = Mutex::const_new(Weak::new());
-    // A busy machine must not look like a fault.
+    // A long timeout, so that a busy machine does not look like an outage.
     let url = |cluster: &EtcdCluster| format!("etcd://{}?timeout=10s", cluster.addresses());
-    Etcd::shared(&RUNNING, EtcdCluster::start, url).await
+    SharedServer::get_or_start(&RUNNING, EtcdCluster::start, url).await
 }
 
 tenure_conformance::suite!(cluster, needs "etcd");

@@ -1,6 +1,6 @@
 //! The suite on the local store.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +29,6 @@ impl Fixture for Local {
 
     fn ttl(&self) -> Duration {
         Duration::from_millis(600)
-    }
-
-    fn faithful(&self) -> bool {
-        true
     }
 }
 

@@ -27,10 +27,6 @@ impl Fixture for Memory {
     fn ttl(&self) -> Duration {
         Duration::from_millis(600)
     }
-
-    fn faithful(&self) -> bool {
-        true
-    }
 }
 
 tenure_conformance::suite!(memory);

@@ -1,19 +1,19 @@
-//! The suite on one Redis server, which all cases share.
+//! The suite on one Redis server. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 
-async fn redis() -> Redis<RedisServer> {
+async fn redis() -> SharedServer<RedisServer> {
     static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
     let url = |server: &RedisServer| format!("redis://127.0.0.1:{}", server.port());
-    Redis::shared(&RUNNING, || RedisServer::start(&[]), url).await
+    SharedServer::get_or_start(&RUNNING, || RedisServer::start(&[]), url).await
 }
 
 tenure_conformance::suite!(redis, needs "redis-server");

@@ -1,26 +1,26 @@
-//! The suite on one server of Redis 6.2, the oldest that is supported, which all cases share.
+//! The suite on one server of Redis 6.2, the oldest supported version. All cases share the server.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::io;
 use std::sync::Weak;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::{REDIS_6_2, RedisServer};
 use tokio::sync::Mutex;
 
-async fn redis() -> Redis<RedisServer> {
+async fn redis() -> SharedServer<RedisServer> {
     static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
     let url = |server: &RedisServer| format!("redis://127.0.0.1:{}", server.port());
-    Redis::shared(&RUNNING, start, url).await
+    SharedServer::get_or_start(&RUNNING, start, url).await
 }
 
 fn start() -> io::Result<RedisServer> {
     let server = RedisServer::start_other(&REDIS_6_2, &[])?;
-    let said = server.command(&["INFO", "server"])?;
-    assert!(said.contains("redis_version:6.2."), "another server was started: {said}");
+    let info = server.command(&["INFO", "server"])?;
+    assert!(info.contains("redis_version:6.2."), "another server was started: {info}");
     Ok(server)
 }
 

@@ -1,27 +1,27 @@
-//! The suite on one Redis server as a user with the least rights, as the documentation has them.
+//! The suite on one Redis server, as a user that has only the documented minimum of permissions.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::io;
 use std::sync::Weak;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 
-async fn limited() -> Redis<RedisServer> {
+async fn limited() -> SharedServer<RedisServer> {
     static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
     let url = |server: &RedisServer| format!("redis://locker:secret@127.0.0.1:{}", server.port());
-    Redis::shared(&RUNNING, start, url).await
+    SharedServer::get_or_start(&RUNNING, start, url).await
 }
 
 fn start() -> io::Result<RedisServer> {
     let server = RedisServer::start(&[])?;
-    let rights = tenure_redis::ACL.split_whitespace();
+    let rules = tenure_redis::ACL.split_whitespace();
     let words: Vec<_> =
-        ["ACL", "SETUSER", "locker", "reset", "on", ">secret"].into_iter().chain(rights).collect();
+        ["ACL", "SETUSER", "locker", "reset", "on", ">secret"].into_iter().chain(rules).collect();
     assert_eq!(server.command(&words)?, "OK");
     Ok(server)
 }

@@ -1,19 +1,19 @@
-//! The suite on a Redis Cluster of three masters and three replicas, which all cases share.
+//! The suite on a Redis Cluster of three masters and three replicas. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::RedisCluster;
 use tokio::sync::Mutex;
 
-async fn cluster() -> Redis<RedisCluster> {
+async fn cluster() -> SharedServer<RedisCluster> {
     static RUNNING: Mutex<Weak<RedisCluster>> = Mutex::const_new(Weak::new());
     let url = |cluster: &RedisCluster| format!("redis+cluster://{}", cluster.addresses());
-    Redis::shared(&RUNNING, RedisCluster::start, url).await
+    SharedServer::get_or_start(&RUNNING, RedisCluster::start, url).await
 }
 
 tenure_conformance::suite!(cluster, needs "redis-server");

@@ -1,22 +1,22 @@
-//! The suite on a Redis master that Sentinels name, which all cases share.
+//! The suite on a Redis master found through Sentinels. All cases share the servers.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 use std::time::Duration;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::RedisSentinel;
 use tokio::sync::Mutex;
 
-async fn sentinel() -> Redis<RedisSentinel> {
+async fn sentinel() -> SharedServer<RedisSentinel> {
     static RUNNING: Mutex<Weak<RedisSentinel>> = Mutex::const_new(Weak::new());
-    // No failover is wanted here, however busy the machine is.
+    // Long enough that a busy machine causes no failover.
     let start = || RedisSentinel::start(Duration::from_secs(10));
     let url = |group: &RedisSentinel| format!("redis+sentinel://{}/main", group.addresses());
-    Redis::shared(&RUNNING, start, url).await
+    SharedServer::get_or_start(&RUNNING, start, url).await
 }
 
 tenure_conformance::suite!(sentinel, needs "redis-server");

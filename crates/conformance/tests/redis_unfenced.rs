@@ -1,19 +1,19 @@
-//! The suite on one Redis server without fencing: there a free lock is one `SET NX PX`.
+//! The suite on one Redis server with `fencing=off`, where taking a free lock is one `SET NX PX`.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 
-async fn unfenced() -> Redis<RedisServer> {
+async fn unfenced() -> SharedServer<RedisServer> {
     static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
     let url = |server: &RedisServer| format!("redis://127.0.0.1:{}?fencing=off", server.port());
-    Redis::shared(&RUNNING, || RedisServer::start(&[]), url).await
+    SharedServer::get_or_start(&RUNNING, || RedisServer::start(&[]), url).await
 }
 
 tenure_conformance::suite!(unfenced, needs "redis-server");

@@ -1,20 +1,20 @@
-//! The suite on a quorum of five Redis servers, which all cases share.
+//! The suite on a quorum of five Redis servers. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::{Redis, quorum_url, start_many};
+use shared_server::{SharedServer, quorum_url, start_many};
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 
 type Servers = [RedisServer; 5];
 
-async fn redlock() -> Redis<Servers> {
+async fn redlock() -> SharedServer<Servers> {
     static RUNNING: Mutex<Weak<Servers>> = Mutex::const_new(Weak::new());
-    Redis::shared(&RUNNING, start_many, |servers| quorum_url(servers)).await
+    SharedServer::get_or_start(&RUNNING, start_many, |servers| quorum_url(servers)).await
 }
 
 tenure_conformance::suite!(redlock, needs "redis-server");

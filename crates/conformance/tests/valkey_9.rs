@@ -1,26 +1,26 @@
-//! The suite on one server of Valkey 9, which all cases share.
+//! The suite on one server of Valkey 9. All cases share the server.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::io;
 use std::sync::Weak;
 
-use redis_fixture::Redis;
+use shared_server::SharedServer;
 use tenure_testkit::{RedisServer, VALKEY_9};
 use tokio::sync::Mutex;
 
-async fn valkey() -> Redis<RedisServer> {
+async fn valkey() -> SharedServer<RedisServer> {
     static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
     let url = |server: &RedisServer| format!("redis://127.0.0.1:{}", server.port());
-    Redis::shared(&RUNNING, start, url).await
+    SharedServer::get_or_start(&RUNNING, start, url).await
 }
 
 fn start() -> io::Result<RedisServer> {
     let server = RedisServer::start_other(&VALKEY_9, &[])?;
-    let said = server.command(&["INFO", "server"])?;
-    assert!(said.contains("valkey_version:9."), "another server was started: {said}");
+    let info = server.command(&["INFO", "server"])?;
+    assert!(info.contains("valkey_version:9."), "another server was started: {info}");
     Ok(server)
 }
 

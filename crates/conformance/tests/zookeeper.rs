@@ -1,23 +1,23 @@
-//! The suite on one ZooKeeper server, which all cases share.
+//! The suite on one ZooKeeper server. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis as ZooKeeper;
+use shared_server::SharedServer;
 use tenure_testkit::ZooKeeperServer;
 use tokio::sync::Mutex;
 
-/// As long as the longest TTL of any case.
+/// Allows sessions as long as the longest TTL of any case.
 const LONG_SESSIONS: &[&str] = &["maxSessionTimeout=7200000"];
 
-async fn zookeeper() -> ZooKeeper<ZooKeeperServer> {
+async fn zookeeper() -> SharedServer<ZooKeeperServer> {
     static RUNNING: Mutex<Weak<ZooKeeperServer>> = Mutex::const_new(Weak::new());
-    // A busy machine must not look like a fault.
+    // A long timeout, so that a busy machine does not look like an outage.
     let url = |server: &ZooKeeperServer| format!("zk://127.0.0.1:{}?timeout=10s", server.port());
-    ZooKeeper::shared(&RUNNING, || ZooKeeperServer::start(LONG_SESSIONS), url).await
+    SharedServer::get_or_start(&RUNNING, || ZooKeeperServer::start(LONG_SESSIONS), url).await
 }
 
 tenure_conformance::suite!(zookeeper, needs "/usr/share/java/zookeeper.jar");

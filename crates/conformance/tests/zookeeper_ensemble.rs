@@ -1,23 +1,23 @@
-//! The suite on a ZooKeeper ensemble of three servers, which all cases share.
+//! The suite on a ZooKeeper ensemble of three servers. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod redis_fixture;
+mod shared_server;
 
 use std::sync::Weak;
 
-use redis_fixture::Redis as ZooKeeper;
+use shared_server::SharedServer;
 use tenure_testkit::ZooKeeperEnsemble;
 use tokio::sync::Mutex;
 
-/// As long as the longest TTL of any case.
+/// Allows sessions as long as the longest TTL of any case.
 const LONG_SESSIONS: &[&str] = &["maxSessionTimeout=7200000"];
 
-async fn ensemble() -> ZooKeeper<ZooKeeperEnsemble> {
+async fn ensemble() -> SharedServer<ZooKeeperEnsemble> {
     static RUNNING: Mutex<Weak<ZooKeeperEnsemble>> = Mutex::const_new(Weak::new());
-    // A busy machine must not look like a fault.
+    // A long timeout, so that a busy machine does not look like an outage.
     let url = |ensemble: &ZooKeeperEnsemble| format!("zk://{}?timeout=10s", ensemble.addresses());
-    ZooKeeper::shared(&RUNNING, || ZooKeeperEnsemble::start(LONG_SESSIONS), url).await
+    SharedServer::get_or_start(&RUNNING, || ZooKeeperEnsemble::start(LONG_SESSIONS), url).await
 }
 
 tenure_conformance::suite!(ensemble, needs "/usr/share/java/zookeeper.jar");

@@ -14,19 +14,8 @@ use crate::metric;
 use crate::spurious_wake::SpuriousWakeBackoff;
 use crate::{
     Claim, ClaimOutcome, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
-    QueueTicket, Result, WaitPolicy, now,
+    QueueTicket, Result, Wait, WaitPolicy, now, require_runtime,
 };
-
-/// How long an attempt may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Limit {
-    /// No waiting at all.
-    Try,
-    /// At most this long.
-    Within(Duration),
-    /// Until it is granted.
-    Forever,
-}
 
 /// For how many call timeouts an attempt goes on while the store fails and has not queued the claim.
 const UNQUEUED_CALLS: u32 = 5;
@@ -48,8 +37,9 @@ pub(crate) async fn acquire(
     name: &LockName,
     mode: Mode,
     options: &Options,
-    limit: Limit,
+    wait: Wait,
 ) -> Result<Guard> {
+    require_runtime("acquire").map_err(|error| error.about(name))?;
     options.check()?;
     if !mode.is_sound() {
         let why = "take at least one permit, and no more than there are";
@@ -62,13 +52,13 @@ pub(crate) async fn acquire(
     }
     let span = tracing::debug_span!("acquire", lock = %name, ?mode);
     let claim = inner.mint(name, mode, options);
-    Attempt::new(inner, claim, options, limit).finish().instrument(span).await
+    Attempt::new(inner, claim, options, wait).finish().instrument(span).await
 }
 
 struct Attempt<'a> {
     inner: &'a Arc<Inner>,
     options: &'a Options,
-    limit: Limit,
+    wait: Wait,
     started: Moment,
     /// How often the claim is asked for while nothing is heard.
     poll: Duration,
@@ -101,16 +91,16 @@ impl Drop for Undo<'_> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, limit: Limit) -> Self {
+    fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, wait: Wait) -> Self {
         let poll = options.poll_cap.min(longest_place(claim.ttl) / 4);
         let undo = Undo { inner, claim, armed: false };
-        Self { inner, options, limit, started: now(), poll, undo, said: Said::Nothing }
+        Self { inner, options, wait, started: now(), poll, undo, said: Said::Nothing }
     }
 
     async fn finish(mut self) -> Result<Guard> {
-        let outcome = match self.limit {
-            Limit::Try | Limit::Forever => self.granted().await,
-            Limit::Within(limit) => match tokio::time::timeout(limit, self.granted()).await {
+        let outcome = match self.wait {
+            Wait::NoWait | Wait::Forever => self.granted().await,
+            Wait::AtMost(limit) => match tokio::time::timeout(limit, self.granted()).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(self.timed_out(limit)),
             },
@@ -126,9 +116,9 @@ impl<'a> Attempt<'a> {
 
     /// Asks, waits for news, asks again, until the claim is granted.
     async fn granted(&mut self) -> Result<(Grant, Moment)> {
-        let mut faults = FaultBudget::new(match self.limit {
-            Limit::Try => Duration::ZERO,
-            Limit::Within(_) | Limit::Forever => self.inner.call_timeout * UNQUEUED_CALLS,
+        let mut faults = FaultBudget::new(match self.wait {
+            Wait::NoWait => Duration::ZERO,
+            Wait::AtMost(_) | Wait::Forever => self.inner.call_timeout * UNQUEUED_CALLS,
         });
         let mut wakes = SpuriousWakeBackoff::new(self.poll, now());
         let mut waiting = None;
@@ -191,9 +181,9 @@ impl<'a> Attempt<'a> {
     }
 
     async fn ask(&mut self) -> Result<ClaimOutcome> {
-        let policy = match self.limit {
-            Limit::Try => WaitPolicy::NoWait,
-            Limit::Within(_) | Limit::Forever => {
+        let policy = match self.wait {
+            Wait::NoWait => WaitPolicy::NoWait,
+            Wait::AtMost(_) | Wait::Forever => {
                 let longest = longest_place(self.undo.claim.ttl);
                 // The place survives two lost polls and a slow reply.
                 let lease = (self.poll * 3 + self.inner.call_timeout).min(longest);
@@ -250,14 +240,14 @@ impl<'a> Attempt<'a> {
         let hold_until = self.options.max_hold.map(|limit| self.inner.clock.now() + limit);
         let watchdog = Watchdog::new(since, claim.ttl, hold_until);
         let deadline = watchdog.deadline();
-        let runtime = self.inner.background.runtime().clone();
+        let background = self.inner.background.downgrade();
         let lease = Arc::new(Lease::new(
             claim,
             grant.token,
             deadline,
             hold_until,
             self.inner.clock,
-            runtime,
+            background,
         ));
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }

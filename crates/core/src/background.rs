@@ -1,7 +1,7 @@
 //! A thread for work that must go on whatever becomes of the user's runtime.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -18,7 +18,19 @@ use crate::{Error, ErrorKind, Result};
 pub struct Background {
     runtime: Handle,
     /// Closed when the last clone is dropped, which ends the thread.
-    _running: Arc<oneshot::Sender<()>>,
+    running: Arc<oneshot::Sender<()>>,
+}
+
+/// A [`Background`] that does not keep its thread running.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakBackground(Option<(Handle, Weak<oneshot::Sender<()>>)>);
+
+impl WeakBackground {
+    /// The thread, unless it has ended or is about to.
+    pub(crate) fn upgrade(&self) -> Option<Background> {
+        let (runtime, running) = self.0.as_ref()?;
+        Some(Background { runtime: runtime.clone(), running: running.upgrade()? })
+    }
 }
 
 impl Background {
@@ -49,12 +61,16 @@ impl Background {
         signals::blocked(|| builder.spawn(serve)).map_err(failed)?;
         let gone = |_| io::Error::other("it ended at once");
         let runtime = made.recv().map_err(gone).flatten().map_err(failed)?;
-        Ok(Self { runtime, _running: Arc::new(running) })
+        Ok(Self { runtime, running: Arc::new(running) })
     }
 
     /// The runtime on that thread.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakBackground {
+        WeakBackground(Some((self.runtime.clone(), Arc::downgrade(&self.running))))
     }
 
     /// Does a piece of work on the thread, and awaits its end.
@@ -83,6 +99,18 @@ impl Background {
             }
         }
     }
+}
+
+/// Refuses a call outside a Tokio runtime, where Tokio's timers and sockets would panic.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] outside a runtime.
+pub fn require_runtime(operation: &'static str) -> Result<()> {
+    if Handle::try_current().is_ok() {
+        return Ok(());
+    }
+    let why = "this call needs a Tokio runtime: make it inside one, as with #[tokio::main]";
+    Err(Error::new(ErrorKind::Invalid, operation, why))
 }
 
 /// Tokio panics where its signal driver finds no descriptors, so they are looked for first.

@@ -1,4 +1,4 @@
-//! Trouble to order, for tests.
+//! A store that fails on request, for tests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,52 +6,62 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
+use crate::listener::HandleLoss;
 use crate::{
     Capabilities, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold, LockName,
-    LockState, LossListener, QueueTicket, Released, Renewal, Result, Store, WaitPolicy,
+    LockState, LossListener, LossListeners, QueueTicket, Released, Renewal, Result, Store,
+    WaitPolicy,
 };
 
-/// A store around a store that delays, loses and repeats calls, or stops answering.
+/// A store around a store that delays, loses and repeats calls, stops answering, or loses a lock.
 ///
-/// Put it around [`MemoryStore`](crate::MemoryStore) to see how your own code takes it when locks
-/// are lost or the store is away.
+/// Put it around a [`MemoryStore`](crate::MemoryStore) to test what your own code does when a lock is lost
+/// or the store does not answer.
+///
+/// [`lose`](Chaos::lose) takes a lock away at a moment that the test chooses, without waiting, so it works
+/// with tokio's paused time:
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tenure_core::{Chaos, Client, Faults, MemoryStore, Options};
+/// use tenure_core::{Chaos, Client, ErrorKind, Faults, MemoryStore};
 ///
-/// # #[tokio::main(flavor = "current_thread")]
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), tenure_core::Error> {
 /// let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(7)));
 /// let client = Client::new(chaos.clone())?;
-/// let options = Options::new().ttl(Duration::from_millis(200));
-/// let guard = client.mutex("orders")?.with(options).acquire().await?;
+/// let mutex = client.mutex("orders")?;
 ///
-/// chaos.pause(); // the network is cut: renewals get no answer …
-/// guard.lost().await; // … and the guard knows before the store lets another in
-/// assert!(!guard.is_valid());
-/// # chaos.resume();
+/// let work = mutex.run(async |_| {
+///     tokio::time::sleep(Duration::from_secs(60)).await; // the work under test …
+///     chaos.lose("orders").await?; // … loses its lock after a minute
+///     std::future::pending::<Result<(), tenure_core::Error>>().await
+/// });
+/// assert_eq!(work.await.unwrap_err().kind(), ErrorKind::Lost);
 /// # Ok(())
 /// # }
 /// ```
+///
+/// With [`pause`](Chaos::pause) the store does not answer, and a lock is lost when its TTL has passed. That
+/// takes real time, because leases do not run on tokio's clock.
 #[derive(Debug)]
 pub struct Chaos {
     store: Arc<dyn Store>,
-    road: Arc<Road>,
+    network: Arc<Network>,
+    listeners: LossListeners,
 }
 
-/// The way to the store and back.
+/// What lies between the client and the store.
 #[derive(Debug)]
-struct Road {
+struct Network {
     faults: Faults,
     random: AtomicU64,
     paused: watch::Sender<bool>,
 }
 
-/// Which trouble, and how often. The same seed gives the same choices in the same order.
+/// Which faults a [`Chaos`] has, and how often. The same seed gives the same choices in the same order.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Faults {
@@ -63,31 +73,31 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// No trouble yet, and the seed for what is to come.
+    /// No faults; the seed for the choices among those that are added.
     pub const fn new(seed: u64) -> Self {
         let delay = Duration::ZERO..Duration::ZERO;
         Self { seed, delay, lose_requests: 0.0, lose_replies: 0.0, duplicate: 0.0 }
     }
 
-    /// Every request, and every reply, arrives late by a time from this range.
+    /// Delays every request and every reply by a time from this range.
     pub const fn delay(mut self, range: Range<Duration>) -> Self {
         self.delay = range;
         self
     }
 
-    /// This share of calls never arrives.
+    /// Loses this share of the requests.
     pub const fn lose_requests(mut self, share: f64) -> Self {
         self.lose_requests = share;
         self
     }
 
-    /// This share of calls is carried out, but the reply never comes.
+    /// Loses the replies of this share of the calls, which are carried out.
     pub const fn lose_replies(mut self, share: f64) -> Self {
         self.lose_replies = share;
         self
     }
 
-    /// This share of calls is carried out twice.
+    /// Carries out this share of the calls twice.
     pub const fn duplicate(mut self, share: f64) -> Self {
         self.duplicate = share;
         self
@@ -95,26 +105,51 @@ impl Faults {
 }
 
 impl Chaos {
-    /// The same store, with trouble.
+    /// The store, with faults.
     pub fn new(store: Arc<dyn Store>, faults: Faults) -> Self {
         let random = AtomicU64::new(faults.seed);
-        Self { store, road: Arc::new(Road { faults, random, paused: watch::Sender::new(false) }) }
+        let network = Network { faults, random, paused: watch::Sender::new(false) };
+        Self { store, network: Arc::new(network), listeners: LossListeners::default() }
     }
 
-    /// From now on no call gets through, until [`resume`](Chaos::resume).
+    /// Lets no call through until [`resume`](Chaos::resume).
     pub fn pause(&self) {
-        self.road.paused.send_replace(true);
+        self.network.paused.send_replace(true);
     }
 
-    /// Calls get through again, those that are still waited for included.
+    /// Lets calls through again, also those that are pending.
     pub fn resume(&self) {
-        self.road.paused.send_replace(false);
+        self.network.paused.send_replace(false);
+    }
+
+    /// Takes the lock from all its holders, as an operator's eviction does. Their guards are lost when this
+    /// returns, for [`NotHeld`](crate::LossReason::NotHeld), and the next waiter gets the lock.
+    ///
+    /// It is not subject to the faults. On a [`MemoryStore`](crate::MemoryStore) it needs no time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if no claim holds the lock, or the name is bad; faults of the store.
+    pub async fn lose(&self, name: &str) -> Result<()> {
+        let name = LockName::new(name)?;
+        let state = self.store.inspect(&name).await?;
+        if state.holders.is_empty() {
+            let why = "no claim holds it: let the code under test acquire it first";
+            return Err(Error::new(ErrorKind::Invalid, "lose", why).about(&name));
+        }
+        for holder in &state.holders {
+            // A guard must be lost before another claim can get the lock.
+            if let Ok(owner) = holder.owner.parse() {
+                self.listeners.lost(Hold::new(owner, holder.token));
+            }
+            self.store.evict(&Eviction::new(name.clone(), &holder.owner, "chaos")).await?;
+        }
+        Ok(())
     }
 }
 
-impl Road {
-    /// Lets a call through, with the trouble that chance has for it.
-    async fn trouble<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
+impl Network {
+    /// Makes a call, with the faults that chance has for it.
+    async fn call<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
         self.open().await;
         self.travel().await;
         if self.chance() < self.faults.lose_requests {
@@ -145,6 +180,7 @@ impl Road {
         }
     }
 
+    /// Resolves when calls get through.
     async fn open(&self) {
         // The sender lives in self, so waiting cannot fail.
         let _ = self.paused.subscribe().wait_for(|paused| !paused).await;
@@ -156,6 +192,16 @@ impl Road {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Passes the losses that the store reports to the task that delays them.
+struct Forward(mpsc::UnboundedSender<Hold>);
+
+impl HandleLoss for Forward {
+    fn handle_loss(&self, hold: Hold) {
+        // The receiver is gone only when the task is.
+        let _ = self.0.send(hold);
     }
 }
 
@@ -175,26 +221,26 @@ impl Store for Chaos {
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
-        self.road.trouble(|| self.store.claim(claim, policy)).await
+        self.network.call(|| self.store.claim(claim, policy)).await
     }
 
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.road.open().await;
-        let news = self.store.wait(claim, place).await;
-        self.road.open().await;
-        if self.road.loses_a_reply() {
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        self.network.open().await;
+        let outcome = self.store.wait(claim, ticket).await;
+        self.network.open().await;
+        if self.network.loses_a_reply() {
             // A lost message is silence, not an error.
             std::future::pending::<()>().await;
         }
-        news
+        outcome
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
-        self.road.trouble(|| self.store.renew(claim)).await
+        self.network.call(|| self.store.renew(claim)).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.road.trouble(|| self.store.release(claim)).await
+        self.network.call(|| self.store.release(claim)).await
     }
 
     fn fence(&self, name: &LockName, hold: Hold) -> Option<Fence> {
@@ -202,22 +248,23 @@ impl Store for Chaos {
     }
 
     fn subscribe_losses(&self, listener: LossListener) {
-        let (ear, mut news) = LossListener::new();
-        self.store.subscribe_losses(ear);
-        let road = Arc::clone(&self.road);
+        self.listeners.add(listener.clone());
+        let (sender, mut losses) = mpsc::unbounded_channel();
+        let forward = Arc::new(Forward(sender));
+        self.store.subscribe_losses(LossListener::new(&forward));
+        let network = Arc::clone(&self.network);
         tokio::spawn(async move {
-            let pass_on = async {
-                while let Some(told) = news.recv().await {
-                    road.open().await;
-                    road.travel().await;
-                    if !road.loses_a_reply() {
-                        listener.lost(told);
-                    }
+            // The store reports to it as long as this task runs.
+            let _forward = forward;
+            while let Some(hold) = losses.recv().await {
+                if listener.is_closed() {
+                    return;
                 }
-            };
-            tokio::select! {
-                () = pass_on => {}
-                () = listener.closed() => {}
+                network.open().await;
+                network.travel().await;
+                if !network.loses_a_reply() {
+                    listener.lost(hold);
+                }
             }
         });
     }
@@ -227,18 +274,18 @@ impl Store for Chaos {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.road.trouble(|| self.store.inspect(name)).await
+        self.network.call(|| self.store.inspect(name)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.road.trouble(|| self.store.list(prefix)).await
+        self.network.call(|| self.store.list(prefix)).await
     }
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
-        self.road.trouble(|| self.store.evict(eviction)).await
+        self.network.call(|| self.store.evict(eviction)).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {
-        self.road.trouble(|| self.store.diagnose()).await
+        self.network.call(|| self.store.diagnose()).await
     }
 }

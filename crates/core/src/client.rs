@@ -6,10 +6,17 @@ use std::time::Duration;
 
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
+use crate::primitives::Lock;
 use crate::{
-    Background, Claim, Clock, Error, ErrorKind, LockName, LockState, Mode, Mutex, Options, Origin,
-    OwnerId, Result, RwLock, Semaphore, Store,
+    Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
+    Mutex, Options, Origin, OwnerId, Released, Result, RwLock, Semaphore, Store, Watch,
+    require_runtime,
 };
+
+/// How many call timeouts a list of all locks may take: stores read it page by page.
+const LIST_CALLS: u32 = 30;
+/// How many call timeouts a diagnosis may take.
+const DIAGNOSE_CALLS: u32 = 10;
 
 /// A user's handle on a store: names locks, keeps held ones alive, and cleans up after dropped
 /// ones. Cheap to clone; clones share everything.
@@ -51,6 +58,9 @@ impl Client {
     /// It starts a thread that renews held locks and releases dropped ones, whatever the program's
     /// own runtimes do meanwhile. The thread ends with the last clone of the client and its guards.
     ///
+    /// It can be called outside a Tokio runtime. The calls of the client, and of its locks and guards, are
+    /// made inside one; outside, they fail with [`ErrorKind::Invalid`].
+    ///
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
@@ -81,7 +91,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn mutex(&self, name: &str) -> Result<Mutex> {
-        Ok(Mutex::new(self.clone(), LockName::new(name)?))
+        Ok(Mutex::new(self.lock(name)?))
     }
 
     /// The read-write lock with this name.
@@ -89,7 +99,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn rw_lock(&self, name: &str) -> Result<RwLock> {
-        Ok(RwLock::new(self.clone(), LockName::new(name)?))
+        Ok(RwLock::new(self.lock(name)?))
     }
 
     /// The semaphore with this name and so many permits. All who use it should name the same
@@ -98,29 +108,124 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
-        Ok(Semaphore::new(self.clone(), LockName::new(name)?, permits))
+        Ok(Semaphore::new(self.lock(name)?, permits))
     }
 
-    /// Who holds a lock and who waits for it.
+    /// The holders and waiters of one lock, as the store shows them now.
+    ///
+    /// The lock may have changed when this returns: it is for people and monitoring, not for deciding
+    /// whether to do protected work.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name, and faults of the store.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: it changes nothing.
     pub async fn inspect(&self, name: &str) -> Result<LockState> {
         let name = LockName::new(name)?;
-        let seen = self.inner.call("inspect", self.inner.store.inspect(&name)).await;
-        seen.map_err(|error| error.of_a_look().about(&name))
+        let state = self.inner.call("inspect", self.inner.store.inspect(&name)).await;
+        state.map_err(|error| error.without_effect().about(&name))
     }
 
-    /// The locks that are held or waited for and begin with `prefix`, sorted.
+    /// The names of all locks that are held or waited for and begin with `prefix`, sorted.
     ///
     /// A store reads them page by page, so this may take as long as thirty single calls.
     ///
     /// # Errors
     /// Faults of the store.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: it changes nothing.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let limit = self.inner.call_timeout * 30;
-        let listed = within(limit, "list locks", self.inner.store.list(prefix)).await;
-        listed.map_err(Error::of_a_look)
+        let limit = self.inner.call_timeout * LIST_CALLS;
+        let names = within(limit, "list locks", self.inner.store.list(prefix)).await;
+        names.map_err(Error::without_effect)
+    }
+
+    /// The holders and waiters of all locks that begin with `prefix`: a [`list`](Self::list), and then one
+    /// [`inspect`](Self::inspect) for each lock. Locks that have become free in between are left out.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: it changes nothing.
+    pub async fn inspect_all(&self, prefix: &str) -> Result<Vec<LockState>> {
+        let mut states = Vec::new();
+        for name in self.list(prefix).await? {
+            let state = self.inspect(name.as_str()).await?;
+            if !state.is_free() {
+                states.push(state);
+            }
+        }
+        Ok(states)
+    }
+
+    /// Watches all locks that begin with `prefix`: a snapshot, and then each change. Use it for monitoring;
+    /// to wait for a lock, acquire it.
+    ///
+    /// The store is sampled once a second ([`Watch::every`] chooses another interval), so short holds may
+    /// go unseen. Nothing is asked before the first [`Watch::next`].
+    pub fn watch(&self, prefix: &str) -> Watch {
+        Watch::new(self.clone(), prefix)
+    }
+
+    /// Gives up the claim with this owner id, whether it holds the lock or waits for it. Use it to undo a
+    /// claim of which only the id is left, such as one of a process that wrote down
+    /// [`Guard::owner`](crate::Guard::owner) and died. Returns whether the claim held the lock.
+    ///
+    /// The id proves the right to release: nothing is recorded, and the next waiter gets the lock. To take a
+    /// lock from its holder by force, use [`evict`](Self::evict).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name, and faults of the store.
+    ///
+    /// # Cancel safety
+    /// After a drop the claim may or may not be given up. The call can be repeated.
+    pub async fn release(&self, name: &str, owner: OwnerId) -> Result<bool> {
+        let name = LockName::new(name)?;
+        // Of a claim that is released, only the name and the owner matter.
+        let claim = Claim::new(name, Mode::Exclusive, Options::DEFAULT_TTL).with_owner(owner);
+        let released = self.inner.call("release", self.inner.store.release(&claim)).await;
+        let released = released.map_err(|error| error.about(&claim.name))?;
+        Ok(released == Released::Released)
+    }
+
+    /// Takes a lock from a holder, or a waiter out of the queue, by force. Use it for a holder that hangs
+    /// and cannot be stopped. Returns whether the claim held the lock.
+    ///
+    /// `owner` is what [`inspect`](Self::inspect) shows as [`Holder::owner`](crate::Holder::owner). If
+    /// another claim holds the lock by now, nothing happens. The store keeps a record of the eviction with
+    /// the `reason`, its fencing token moves on, and the holder is told of the loss. The holder's work may
+    /// go on for a moment all the same: only a resource that checks fencing tokens is safe from it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name, and faults of the store.
+    ///
+    /// # Cancel safety
+    /// After a drop the claim may or may not be evicted. The call can be repeated.
+    pub async fn evict(&self, name: &str, owner: &str, reason: &str) -> Result<bool> {
+        let name = LockName::new(name)?;
+        let eviction = Eviction::new(name, owner, reason);
+        let evicted = self.inner.call("evict", self.inner.store.evict(&eviction)).await;
+        let evicted = evicted.map_err(|error| error.about(&eviction.name))?;
+        Ok(evicted == Released::Released)
+    }
+
+    /// Checks whether the store is fit to lock on: what is unsafe, what could be better, and what is as it
+    /// should be. Use it in a health check of a deployment, not before each lock. It may take and release a
+    /// lock of its own; other locks are left alone.
+    ///
+    /// It makes several calls, so it may take as long as ten single ones.
+    ///
+    /// # Errors
+    /// Faults that keep the store from being checked at all. A check that is not allowed is a finding.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: the lock that it takes ends by itself.
+    pub async fn diagnose(&self) -> Result<Vec<Finding>> {
+        let limit = self.inner.call_timeout * DIAGNOSE_CALLS;
+        within(limit, "diagnose the store", self.inner.store.diagnose()).await
     }
 
     /// Waits until every release that was left to the background is done, or its TTL has passed;
@@ -132,10 +237,17 @@ impl Client {
     /// Dropping it stops the waiting, not the releases.
     pub async fn close(&self) {
         self.inner.janitor.flush().await;
-        let closed = self.inner.store.close_idle();
-        if tokio::time::timeout(self.inner.call_timeout, closed).await.is_err() {
-            tracing::debug!("the store did not shut down its sessions in time");
+        let closed = async {
+            self.inner.store.close_idle().await;
+            Ok(())
+        };
+        if let Err(error) = self.inner.call("give back idle sessions", closed).await {
+            tracing::debug!(%error, "sessions are left to their timeouts");
         }
+    }
+
+    fn lock(&self, name: &str) -> Result<Lock> {
+        Ok(Lock::new(self.clone(), LockName::new(name)?))
     }
 
     fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Result<Self> {
@@ -159,11 +271,13 @@ impl fmt::Debug for Client {
 impl Inner {
     /// A fresh claim: its owner exists before the first byte leaves.
     pub(crate) fn mint(&self, name: &LockName, mode: Mode, options: &Options) -> Claim {
+        let ttl = options.ttl_within(self.store.longest_ttl());
+        // Not `Claim::new`, which asks the system for the process id.
         Claim {
             name: name.clone(),
             owner: OwnerId::random(),
             mode,
-            ttl: options.ttl_within(self.store.longest_ttl()),
+            ttl,
             origin: Arc::clone(&self.origin),
             label: Arc::clone(&options.label),
         }
@@ -184,6 +298,7 @@ pub(crate) async fn within<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
+    require_runtime(operation)?;
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
         let why = format!(
             "the store did not answer within {limit:?}: check that it runs and can be reached"

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::LockName;
+use crate::{LockName, LossReason};
 
 /// The result of tenure's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,6 +16,7 @@ pub struct Error {
     effect: Effect,
     operation: &'static str,
     lock: Option<LockName>,
+    loss: Option<LossReason>,
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -23,8 +24,17 @@ pub struct Error {
 impl Error {
     /// An error without effect on the store. `operation` completes "could not …".
     pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Self {
-        let effect = Effect::None;
-        Self { kind, effect, operation, lock: None, message: message.into(), source: None }
+        let (effect, message) = (Effect::None, message.into());
+        Self { kind, effect, operation, lock: None, loss: None, message, source: None }
+    }
+
+    /// The error of a lock that was lost for this reason.
+    pub(crate) fn lost(
+        reason: LossReason,
+        operation: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { loss: Some(reason), ..Self::new(ErrorKind::Lost, operation, message) }
     }
 
     /// The same error, but the call may have had its effect all the same.
@@ -34,9 +44,9 @@ impl Error {
         self
     }
 
-    /// The same error of a call that only looks: whatever became of it, nothing has changed.
+    /// The same error of a call that only reads: whether or not it was carried out, it changed nothing.
     #[must_use]
-    pub(crate) fn of_a_look(mut self) -> Self {
+    pub(crate) fn without_effect(mut self) -> Self {
         self.effect = Effect::None;
         self
     }
@@ -75,6 +85,11 @@ impl Error {
         self.lock.as_ref()
     }
 
+    /// Why the lock was lost, if the error is that it was ([`ErrorKind::Lost`]) and the reason is known.
+    pub const fn loss_reason(&self) -> Option<LossReason> {
+        self.loss
+    }
+
     /// Whether the same call may succeed if it is made again a little later.
     pub const fn is_transient(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::QuorumLost)
@@ -109,8 +124,6 @@ pub enum ErrorKind {
     Busy,
     /// The lock was not free within the time the caller gave.
     TimedOut,
-    /// The caller gave up, or the client was closed.
-    Cancelled,
     /// The store does not answer. Nothing is known of the lock but what was known before.
     Unreachable,
     /// Too few of the store's servers answer.

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// One thing that [`Store::diagnose`](crate::Store::diagnose) found.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
@@ -15,6 +17,8 @@ pub struct Finding {
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Severity {
     /// It was looked at, and is as it should be.
     Fine,

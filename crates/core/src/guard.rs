@@ -1,6 +1,7 @@
 //! What a user holds.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use tenure_proto::Watchdog;
 use crate::client::Inner;
 use crate::lease::Lease;
 use crate::{
-    Error, ErrorKind, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released, Result, Token,
-    Validity, metric,
+    Error, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released, Result, Token, Validity,
+    metric,
 };
 
 /// A lock that is held, until it is released, dropped or lost.
@@ -66,7 +67,7 @@ impl Guard {
     /// lock fails there. etcd and ZooKeeper have it; `None` elsewhere: send the
     /// [`token`](Self::token) instead.
     pub fn fence(&self) -> Option<Fence> {
-        let hold = Hold { owner: self.owner(), token: self.token() };
+        let hold = Hold::new(self.owner(), self.token());
         self.inner.store.fence(self.name(), hold)
     }
 
@@ -118,7 +119,7 @@ impl Guard {
     /// [`validity`](Guard::validity).
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before `work` had ended, also if that was noticed
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before `work` had ended, also if that was noticed
     /// only afterwards: the result is dropped then, for the work may have overlapped with another
     /// holder's.
     ///
@@ -136,7 +137,7 @@ impl Guard {
     /// Gives the lock back. `Ok` means that it was held until now.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before, whether or not the store can be reached: the
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before, whether or not the store can be reached: the
     /// work done under it may have overlapped with another holder's. Other errors are faults of the
     /// store. After a fault the release goes on in the background, until the store confirms it or the
     /// TTL has passed.
@@ -171,7 +172,126 @@ impl Guard {
     fn lost_before_release(&self) -> Error {
         let why = "it was no longer held: the work done under it may have overlapped with another \
                    holder's, so check what it did";
-        Error::new(ErrorKind::Lost, "release", why).about(self.name())
+        let reason = self.lease.loss().unwrap_or(LossReason::NotHeld);
+        Error::lost(reason, "release", why).about(self.name())
+    }
+}
+
+/// A [`Guard`] of a reader, from [`RwLock::read`](crate::RwLock::read). Other readers may hold the lock at
+/// the same time; no writer does.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct ReadGuard(Guard);
+
+/// A [`Guard`] of a writer, from [`RwLock::write`](crate::RwLock::write). No other claim holds the lock at
+/// the same time.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct WriteGuard(Guard);
+
+/// A [`Guard`] that has a fencing token, from [`Mutex::fenced`](crate::Mutex::fenced).
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct FencedGuard {
+    guard: Guard,
+    token: Token,
+}
+
+impl ReadGuard {
+    pub(crate) const fn new(guard: Guard) -> Self {
+        Self(guard)
+    }
+
+    /// Gives the lock back, as [`Guard::release`].
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<()> {
+        self.0.release().await
+    }
+}
+
+impl WriteGuard {
+    pub(crate) const fn new(guard: Guard) -> Self {
+        Self(guard)
+    }
+
+    /// Gives the lock back, as [`Guard::release`].
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<()> {
+        self.0.release().await
+    }
+}
+
+impl FencedGuard {
+    pub(crate) const fn new(guard: Guard, token: Token) -> Self {
+        Self { guard, token }
+    }
+
+    /// The fencing token: send it along with every protected write.
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Gives the lock back, as [`Guard::release`].
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<()> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for ReadGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.0
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.0
+    }
+}
+
+impl Deref for FencedGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+impl From<ReadGuard> for Guard {
+    fn from(guard: ReadGuard) -> Self {
+        guard.0
+    }
+}
+
+impl From<WriteGuard> for Guard {
+    fn from(guard: WriteGuard) -> Self {
+        guard.0
+    }
+}
+
+impl From<FencedGuard> for Guard {
+    fn from(guard: FencedGuard) -> Self {
+        guard.guard
     }
 }
 

@@ -12,7 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Claim, Clock, Error, ErrorKind, LossReason, Moment, Token, metric};
+use crate::background::WeakBackground;
+use crate::{Claim, Clock, Error, LossReason, Moment, Token, metric};
 
 /// One grant, as the guard and the keeper share it.
 ///
@@ -35,7 +36,7 @@ pub(crate) struct Lease {
     renewal_failure: Mutex<Option<Error>>,
     cancellation: OnceLock<CancellationToken>,
     /// Where timers run if the caller has no runtime.
-    runtime: Handle,
+    background: WeakBackground,
 }
 
 const SOUND: u8 = 0;
@@ -60,7 +61,7 @@ impl Lease {
         deadline: Moment,
         hold_until: Option<Moment>,
         clock: Clock,
-        runtime: Handle,
+        background: WeakBackground,
     ) -> Self {
         Self {
             claim,
@@ -73,7 +74,7 @@ impl Lease {
             changed: Notify::new(),
             renewal_failure: Mutex::default(),
             cancellation: OnceLock::new(),
-            runtime,
+            background,
         }
     }
 
@@ -214,9 +215,6 @@ impl Lease {
                 return seen;
             }
             tokio::select! {
-                // In this order: a sleep on the client's own runtime cannot be polled when both
-                // have ended, and that is a change.
-                biased;
                 () = changed => {}
                 () = self.sleep(self.remaining()) => {}
             }
@@ -224,9 +222,20 @@ impl Lease {
     }
 
     /// Sleeps on the caller's runtime, where there is one: it must not depend on the keeper's.
-    fn sleep(&self, time: Duration) -> tokio::time::Sleep {
-        let _here = Handle::try_current().is_err().then(|| self.runtime.enter());
-        tokio::time::sleep(time)
+    async fn sleep(&self, time: Duration) {
+        if Handle::try_current().is_ok() {
+            return tokio::time::sleep(time).await;
+        }
+        // Kept until the sleep ends: a timer whose runtime has ended panics.
+        let Some(background) = self.background.upgrade() else {
+            // The guard is gone with the client, and the end of the lease has been announced.
+            return std::future::pending().await;
+        };
+        let sleep = {
+            let _inside = background.runtime().enter();
+            tokio::time::sleep(time)
+        };
+        sleep.await;
     }
 
     /// Drives `work` as long as the lease is valid: the clock is read before every step, and after
@@ -256,12 +265,6 @@ impl Lease {
     /// The error for work that was interrupted.
     pub(crate) fn error(&self, interrupted: Interrupted) -> Error {
         let Interrupted { reason, finished } = interrupted;
-        let happened = match reason {
-            LossReason::MaxHold => "it was held for as long as its max-hold allows",
-            LossReason::NotHeld => "the store gave it to another holder or let it expire",
-            LossReason::GivenUp => "its guard was released or dropped",
-            _ => "its lease ended before a renewal was confirmed",
-        };
         let failure = self.renewal_failure.lock().clone();
         let failed = failure.as_ref().map(|error| format!(" (the last renewal: {error})"));
         let work = match finished {
@@ -271,8 +274,8 @@ impl Lease {
             }
             false => "the work was stopped where it was",
         };
-        let why = format!("{happened}{}: {work}", failed.unwrap_or_default());
-        let error = Error::new(ErrorKind::Lost, "finish the work under the lock", why);
+        let why = format!("{reason}{}: {work}", failed.unwrap_or_default());
+        let error = Error::lost(reason, "finish the work under the lock", why);
         let error = error.about(&self.claim.name);
         match failure {
             Some(failure) => error.caused_by(failure),
@@ -294,15 +297,15 @@ mod tests {
     use crate::now;
 
     fn lease(deadline: Moment) -> Lease {
-        Lease::new(Claim::sample(), None, deadline, None, Clock::Boot, Handle::current())
+        Lease::new(Claim::sample(), None, deadline, None, Clock::Boot, WeakBackground::default())
     }
 
     #[tokio::test]
     async fn a_lease_survives_a_suspend_exactly_where_its_store_stands_still_with_the_machine() {
         for clock in [Clock::Boot, Clock::Monotonic] {
             let deadline = clock.now() + Duration::from_secs(60);
-            let runtime = Handle::current();
-            let lease = Lease::new(Claim::sample(), None, deadline, None, clock, runtime);
+            let background = WeakBackground::default();
+            let lease = Lease::new(Claim::sample(), None, deadline, None, clock, background);
             SUSPENDED.set(Duration::from_secs(86_400));
             let survived = lease.is_valid();
             SUSPENDED.set(Duration::ZERO);

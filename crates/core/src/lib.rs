@@ -34,20 +34,22 @@ mod spurious_wake;
 mod state;
 pub mod store;
 mod validity;
+mod watch;
 
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
 pub use error::{Effect, Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use finding::{Finding, Severity};
-pub use guard::Guard;
+pub use guard::{FencedGuard, Guard, ReadGuard, WriteGuard};
 pub use memory::MemoryStore;
 pub use name::LockName;
-pub use options::Options;
+pub use options::{Options, Wait};
 pub use owner::OwnerId;
-pub use primitives::{Mutex, RwLock, Semaphore};
+pub use primitives::{FencedMutex, Mutex, RwLock, Semaphore};
 pub use state::{Holder, LockState, Waiter};
 pub use tenure_proto::{LossReason, Mode, Token};
 pub use validity::Validity;
+pub use watch::{Change, ChangeKind, ChangedClaim, Watch, WatchEvent};
 
 pub(crate) use store::*;

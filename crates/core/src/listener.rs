@@ -1,63 +1,83 @@
-//! What a store tells of holds by itself.
+//! How a store reports holds that ended early.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
 
 use crate::{OwnerId, Token};
 
-/// One grant, as a store and a client both know it.
+/// One grant, as both the store and the client know it.
 ///
-/// The claim alone would not do: one that lost its hold, asked again and was granted anew has another
-/// token, and old news are no news of it.
+/// The owner alone does not identify a grant: a claim that lost its hold, asked again and was granted anew
+/// has another token, and a report about the old grant must not end the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hold {
-    /// Whose claim was granted.
+    /// The owner of the claim that was granted.
     pub owner: OwnerId,
-    /// The token it was granted with, if the store gives one.
+    /// The token of the grant, if the store gives one.
     pub token: Option<Token>,
 }
 
-/// Where a store tells of holds: one for each client that uses it. Nothing comes of news of holds that
-/// are not that client's.
-#[derive(Clone, Debug)]
-pub struct LossListener(mpsc::UnboundedSender<Hold>);
-
-impl LossListener {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Hold>) {
-        let (sender, news) = mpsc::unbounded_channel();
-        (Self(sender), news)
-    }
-
-    /// Tells, without waiting, that a hold is over. The store knows it for certain.
-    pub fn lost(&self, hold: Hold) {
-        // Where nobody listens any more, nobody holds.
-        let _ = self.0.send(hold);
-    }
-
-    /// Whether nobody listens any more.
-    pub fn is_closed(&self) -> bool {
-        self.0.is_closed()
-    }
-
-    /// Resolves when nobody listens any more.
-    pub(crate) async fn closed(&self) {
-        self.0.closed().await;
+impl Hold {
+    /// The hold of the claim `owner` that was granted with `token`.
+    pub const fn new(owner: OwnerId, token: Option<Token>) -> Self {
+        Self { owner, token }
     }
 }
 
-/// All who want to hear of a store's holds.
+/// What a client does with the losses that a store reports.
+pub(crate) trait HandleLoss: Send + Sync {
+    fn handle_loss(&self, hold: Hold);
+}
+
+/// One client that is told when a hold ends early ([`Store::subscribe_losses`](crate::Store)). A report
+/// about a hold of another client has no effect.
+#[derive(Clone)]
+pub struct LossListener(Weak<dyn HandleLoss>);
+
+impl LossListener {
+    /// Reports losses to `handler`, as long as that is kept alive elsewhere.
+    pub(crate) fn new(handler: &Arc<impl HandleLoss + 'static>) -> Self {
+        // In two steps: a weak pointer is coerced only when its type is known.
+        let handler: Weak<dyn HandleLoss> = Arc::downgrade(handler) as _;
+        Self(handler)
+    }
+
+    /// Reports that a hold is over, which the store must know for certain. The guard of this hold is lost
+    /// when the call returns. Never blocks for long.
+    pub fn lost(&self, hold: Hold) {
+        if let Some(handler) = self.0.upgrade() {
+            handler.handle_loss(hold);
+        }
+    }
+
+    /// Whether the client is gone.
+    pub fn is_closed(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl fmt::Debug for LossListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LossListener").field("is_closed", &self.is_closed()).finish_non_exhaustive()
+    }
+}
+
+/// The clients of a store that are told when a hold ends early.
 #[derive(Debug, Default)]
 pub struct LossListeners(Mutex<Vec<LossListener>>);
 
 impl LossListeners {
-    /// Takes in one more, and forgets those that have gone.
+    /// Adds a listener, and removes those whose clients are gone.
     pub fn add(&self, listener: LossListener) {
         let mut all = self.0.lock();
         all.retain(|one| !one.is_closed());
         all.push(listener);
     }
 
-    /// Tells each of them that a hold is over.
+    /// Reports to all of them that a hold is over.
     pub fn lost(&self, hold: Hold) {
         for listener in &*self.0.lock() {
             listener.lost(hold);
@@ -69,18 +89,25 @@ impl LossListeners {
 mod tests {
     use super::*;
 
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<Hold>>);
+
+    impl HandleLoss for Heard {
+        fn handle_loss(&self, hold: Hold) {
+            self.0.lock().push(hold);
+        }
+    }
+
     #[test]
-    fn everybody_who_listens_is_told_and_nobody_else_is_kept() {
+    fn every_client_that_is_left_is_told_of_a_loss_and_no_other_is_kept() {
         let listeners = LossListeners::default();
-        let hold = Hold { owner: OwnerId::random(), token: None };
-        let (first, gone) = LossListener::new();
-        let (second, mut here) = LossListener::new();
-        listeners.add(first);
+        let hold = Hold::new(OwnerId::random(), None);
+        let (gone, here) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
+        listeners.add(LossListener::new(&gone));
         drop(gone);
-        listeners.add(second.clone());
+        listeners.add(LossListener::new(&here));
         assert_eq!(listeners.0.lock().len(), 1);
         listeners.lost(hold);
-        assert_eq!(here.try_recv(), Ok(hold));
-        assert!(!second.is_closed());
+        assert_eq!(*here.0.lock(), [hold]);
     }
 }

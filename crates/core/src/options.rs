@@ -102,6 +102,22 @@ impl Options {
     }
 }
 
+/// How long to wait for a lock that is not free.
+///
+/// [`Mutex::acquire`](crate::Mutex::acquire), [`try_acquire`](crate::Mutex::try_acquire) and
+/// [`acquire_within`](crate::Mutex::acquire_within) say the same with their names. This is for a program
+/// that decides at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// As long as it takes.
+    Forever,
+    /// At most this long.
+    AtMost(Duration),
+    /// Not at all: the store is asked once.
+    NoWait,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self::new()

@@ -1,11 +1,16 @@
-//! Mutex, read-write lock and semaphore: three ways to ask for the same thing.
+//! Mutex, read-write lock and semaphore: three modes of one kind of claim.
 
 use std::time::Duration;
 
-use crate::attempt::{Limit, acquire};
-use crate::{Client, Guard, LockName, Mode, Options, Result};
+use crate::attempt::acquire;
+use crate::guard::{FencedGuard, ReadGuard, WriteGuard};
+use crate::{Client, Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result, Wait};
 
-/// A lock that one holds alone.
+/// A lock with at most one holder. Use it to keep a piece of work from running twice at a time, on any
+/// number of machines.
+///
+/// The same name can be locked with a `Mutex`, a [`RwLock`] or a [`Semaphore`]: all of them wait in the
+/// same queue. Cloning is cheap.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -26,195 +31,490 @@ use crate::{Client, Guard, LockName, Mode, Options, Result};
 #[derive(Clone, Debug)]
 pub struct Mutex(Lock);
 
-/// A lock that many readers hold together, or one writer alone. First come, first served: a reader
-/// that comes after a waiting writer waits behind it.
+/// A [`Mutex`] on a store that gives fencing tokens, from [`Mutex::fenced`]. Use it where every protected
+/// write carries the token: its guards have a [`Token`](crate::Token), not an `Option<Token>`.
+#[derive(Clone, Debug)]
+pub struct FencedMutex(Mutex);
+
+/// A lock with many readers, or one writer. Use it where most of the work only reads.
+///
+/// Claims are served in the order in which they came: a reader that comes after a waiting writer waits
+/// behind it. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct RwLock(Lock);
 
-/// A lock that several hold together, as long as there are permits left. Permits are leased: those
-/// of a holder that vanishes come back when its TTL ends.
+/// A lock with several holders, as many as there are permits. Use it to limit how many pieces of work run
+/// at a time.
+///
+/// Permits are leased: if a holder dies, they come back when its TTL ends. Cloning is cheap.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tenure_core::{Client, ErrorKind, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+/// let encoders = client.semaphore("encoders", 3)?;
+/// let two = encoders.acquire_many(2).await?;
+/// let one = encoders.acquire().await?;
+/// assert_eq!(encoders.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     lock: Lock,
-    take: u32,
-    of: u32,
+    permits: u32,
 }
 
 impl Mutex {
-    pub(crate) fn new(client: Client, name: LockName) -> Self {
-        Self(Lock { client, name, options: Options::new() })
+    pub(crate) const fn new(lock: Lock) -> Self {
+        Self(lock)
     }
 
-    /// The same lock, held by these options.
+    /// The lock's name.
+    pub const fn name(&self) -> &LockName {
+        &self.0.name
+    }
+
+    /// The same lock, held with these options.
     #[must_use]
-    pub fn with(mut self, options: Options) -> Self {
-        self.0.options = options;
-        self
+    pub fn with(self, options: Options) -> Self {
+        Self(self.0.with(options))
     }
 
-    /// Waits for the lock, however long it takes.
+    /// The same lock, only for a store that gives fencing tokens.
     ///
-    /// Once the claim is in line, it waits through an outage of the store of any length, with a
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure_core::{Client, MemoryStore, Token};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure_core::Error> {
+    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let payouts = client.mutex("payouts")?.fenced()?;
+    /// let guard = payouts.acquire().await?;
+    /// let token: Token = guard.token(); // always there: send it along with every write
+    /// # guard.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) if the store gives no tokens.
+    pub fn fenced(self) -> Result<FencedMutex> {
+        if self.0.client.store().capabilities().fencing.gives_tokens() {
+            return Ok(FencedMutex(self));
+        }
+        let why = "the store gives no fencing tokens: use another store, or the setting of this one that \
+                   turns them on";
+        Err(Error::new(ErrorKind::Unsupported, "fence", why).about(self.name()))
+    }
+
+    /// Waits for the lock, as long as it takes.
+    ///
+    /// Once the claim is queued, it waits through an outage of the store of any length, with a
     /// warning in the log after five seconds and then every minute.
     ///
     /// # Errors
     /// A fault of the store that lasts for five call timeouts
-    /// ([`Client::with_call_timeout`]) before the claim is in line; a fault that no retry heals, such
-    /// as [`Denied`](crate::ErrorKind::Denied), at any time; and bad options. The claim is given back
-    /// in every case.
+    /// ([`Client::with_call_timeout`]) before the claim is queued; a fault that no retry heals, such
+    /// as [`Denied`](ErrorKind::Denied), at any time; and options that make no sense. The claim is given
+    /// back in every case.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the claim, also one that was granted just then.
+    /// Dropping the future gives up the claim, also one that was granted just then. The claim loses its
+    /// position in the queue.
     pub async fn acquire(&self) -> Result<Guard> {
-        self.0.ask(Mode::Exclusive, Limit::Forever).await
+        self.acquire_with(Wait::Forever).await
     }
 
     /// Takes the lock if it is free. A call to the store that fails is not retried, so an outage costs
     /// one call timeout.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) if it is not, every fault of the store, and bad options.
+    /// [`Busy`](ErrorKind::Busy) if it is not free, every fault of the store, and options that make no
+    /// sense.
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).
     pub async fn try_acquire(&self) -> Result<Guard> {
-        self.0.ask(Mode::Exclusive, Limit::Try).await
+        self.acquire_with(Wait::NoWait).await
     }
 
     /// Waits for the lock, at most for `limit`.
     ///
     /// # Errors
-    /// [`TimedOut`](crate::ErrorKind::TimedOut) if it was not free by then, or the store's error if
+    /// [`TimedOut`](ErrorKind::TimedOut) if it was not free by then, or the store's error if
     /// the store was failing at that time; otherwise as [`acquire`](Mutex::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).
     pub async fn acquire_within(&self, limit: Duration) -> Result<Guard> {
-        self.0.ask(Mode::Exclusive, Limit::Within(limit)).await
+        self.acquire_with(Wait::AtMost(limit)).await
+    }
+
+    /// Waits for the lock as long as `wait` says: for a program that is told at run time whether to wait.
+    ///
+    /// # Errors
+    /// As [`acquire`](Mutex::acquire), [`try_acquire`](Mutex::try_acquire) and
+    /// [`acquire_within`](Mutex::acquire_within), as `wait` says.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Mutex::acquire).
+    pub async fn acquire_with(&self, wait: Wait) -> Result<Guard> {
+        self.0.acquire(Mode::Exclusive, wait).await
+    }
+
+    /// Waits for the lock, does `work` under it, and releases it. Use it for work that needs the lock from
+    /// its beginning to its end.
+    ///
+    /// The work is dropped as soon as the lock is lost ([`Guard::run`]). `Ok` means that it ran to its end
+    /// and that the lock was held until then.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure_core::{Client, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure_core::Error> {
+    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let paid = client
+    ///     .mutex("payouts")?
+    ///     .run(async |guard| {
+    ///         // … the work, with guard.token() sent along with every write …
+    ///         # assert!(guard.token().is_some());
+    ///         3
+    ///     })
+    ///     .await?;
+    /// assert_eq!(paid, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`acquire`](Mutex::acquire): then the work was not begun. [`Lost`](ErrorKind::Lost) if the
+    /// lock was lost before the work ended, or if the release shows that it had been taken away: then the
+    /// result is dropped, because the work may have overlapped with another holder's.
+    ///
+    /// Any other failure of the release, such as a store that cannot be reached, is no error, because the
+    /// lock was held while the work ran. It is logged, and the release goes on in the background until the
+    /// store confirms it or the TTL has passed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lock in the background.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        let guard = self.acquire().await?;
+        let output = guard.run(work(&guard)).await?;
+        release_after(guard, output).await
+    }
+}
+
+impl FencedMutex {
+    /// The lock's name.
+    pub const fn name(&self) -> &LockName {
+        self.0.name()
+    }
+
+    /// The same lock, held with these options.
+    #[must_use]
+    pub fn with(self, options: Options) -> Self {
+        Self(self.0.with(options))
+    }
+
+    /// Waits for the lock, as long as it takes.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn acquire(&self) -> Result<FencedGuard> {
+        self.acquire_with(Wait::Forever).await
+    }
+
+    /// Takes the lock if it is free.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn try_acquire(&self) -> Result<FencedGuard> {
+        self.acquire_with(Wait::NoWait).await
+    }
+
+    /// Waits for the lock, at most for `limit`.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire_within`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn acquire_within(&self, limit: Duration) -> Result<FencedGuard> {
+        self.acquire_with(Wait::AtMost(limit)).await
+    }
+
+    /// Waits for the lock as long as `wait` says.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire_with`]; [`Internal`](ErrorKind::Internal) if the store grants the lock without
+    /// the token that it promises.
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn acquire_with(&self, wait: Wait) -> Result<FencedGuard> {
+        let guard = self.0.acquire_with(wait).await?;
+        match guard.token() {
+            Some(token) => Ok(FencedGuard::new(guard, token)),
+            None => {
+                let why =
+                    "the store granted the lock without the token that it promises: report it";
+                Err(Error::new(ErrorKind::Internal, "acquire", why).about(self.name()))
+            }
+        }
+    }
+
+    /// Waits for the lock, does `work` under it, and releases it.
+    ///
+    /// # Errors
+    /// As [`Mutex::run`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::run`].
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T> {
+        let guard = self.acquire().await?;
+        let output = guard.run(work(&guard)).await?;
+        release_after(guard.into(), output).await
+    }
+}
+
+/// Releases the guard of work that ended under the lock. Only a lock that had been taken away before is an
+/// error: every other failure comes after the work.
+async fn release_after<T>(guard: Guard, output: T) -> Result<T> {
+    let name = guard.name().clone();
+    match guard.release().await {
+        Err(error) if error.loss_reason() != Some(LossReason::NotHeld) => {
+            tracing::warn!(lock = %name, %error, "the work is done, but its release was not confirmed");
+            Ok(output)
+        }
+        released => released.map(|()| output),
     }
 }
 
 impl RwLock {
-    pub(crate) fn new(client: Client, name: LockName) -> Self {
-        Self(Lock { client, name, options: Options::new() })
+    pub(crate) const fn new(lock: Lock) -> Self {
+        Self(lock)
     }
 
-    /// The same lock, held by these options.
+    /// The lock's name.
+    pub const fn name(&self) -> &LockName {
+        &self.0.name
+    }
+
+    /// The same lock, held with these options.
     #[must_use]
-    pub fn with(mut self, options: Options) -> Self {
-        self.0.options = options;
-        self
+    pub fn with(self, options: Options) -> Self {
+        Self(self.0.with(options))
     }
 
-    /// Waits to hold the lock together with other readers. Errors and cancel safety are those of
-    /// [`Mutex::acquire`], here and below.
+    /// Waits to hold the lock together with other readers, as long as it takes.
     ///
     /// # Errors
     /// As [`Mutex::acquire`].
-    pub async fn read(&self) -> Result<Guard> {
-        self.0.ask(Mode::Shared, Limit::Forever).await
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn read(&self) -> Result<ReadGuard> {
+        self.read_with(Wait::Forever).await
     }
 
-    /// Reads if no writer holds or waits.
+    /// Takes the lock for reading if no writer holds it or waits for it.
     ///
     /// # Errors
     /// As [`Mutex::try_acquire`].
-    pub async fn try_read(&self) -> Result<Guard> {
-        self.0.ask(Mode::Shared, Limit::Try).await
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn try_read(&self) -> Result<ReadGuard> {
+        self.read_with(Wait::NoWait).await
     }
 
-    /// Waits to read, at most for `limit`.
+    /// Waits to hold the lock together with other readers, at most for `limit`.
     ///
     /// # Errors
     /// As [`Mutex::acquire_within`].
-    pub async fn read_within(&self, limit: Duration) -> Result<Guard> {
-        self.0.ask(Mode::Shared, Limit::Within(limit)).await
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn read_within(&self, limit: Duration) -> Result<ReadGuard> {
+        self.read_with(Wait::AtMost(limit)).await
     }
 
-    /// Waits to hold the lock alone.
+    /// Waits to hold the lock together with other readers, as long as `wait` says.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire_with`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn read_with(&self, wait: Wait) -> Result<ReadGuard> {
+        self.0.acquire(Mode::Shared, wait).await.map(ReadGuard::new)
+    }
+
+    /// Waits to hold the lock alone, as long as it takes.
     ///
     /// # Errors
     /// As [`Mutex::acquire`].
-    pub async fn write(&self) -> Result<Guard> {
-        self.0.ask(Mode::Exclusive, Limit::Forever).await
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn write(&self) -> Result<WriteGuard> {
+        self.write_with(Wait::Forever).await
     }
 
-    /// Writes if nobody holds or waits.
+    /// Takes the lock for writing if no other claim holds it or waits for it.
     ///
     /// # Errors
     /// As [`Mutex::try_acquire`].
-    pub async fn try_write(&self) -> Result<Guard> {
-        self.0.ask(Mode::Exclusive, Limit::Try).await
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn try_write(&self) -> Result<WriteGuard> {
+        self.write_with(Wait::NoWait).await
     }
 
-    /// Waits to write, at most for `limit`.
+    /// Waits to hold the lock alone, at most for `limit`.
     ///
     /// # Errors
     /// As [`Mutex::acquire_within`].
-    pub async fn write_within(&self, limit: Duration) -> Result<Guard> {
-        self.0.ask(Mode::Exclusive, Limit::Within(limit)).await
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn write_within(&self, limit: Duration) -> Result<WriteGuard> {
+        self.write_with(Wait::AtMost(limit)).await
+    }
+
+    /// Waits to hold the lock alone, as long as `wait` says.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire_with`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn write_with(&self, wait: Wait) -> Result<WriteGuard> {
+        self.0.acquire(Mode::Exclusive, wait).await.map(WriteGuard::new)
     }
 }
 
 impl Semaphore {
-    pub(crate) fn new(client: Client, name: LockName, of: u32) -> Self {
-        Self { lock: Lock { client, name, options: Options::new() }, take: 1, of }
+    pub(crate) const fn new(lock: Lock, permits: u32) -> Self {
+        Self { lock, permits }
     }
 
-    /// The same semaphore, held by these options.
+    /// The semaphore's name.
+    pub const fn name(&self) -> &LockName {
+        &self.lock.name
+    }
+
+    /// The number of permits, as this handle was told.
+    pub const fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// The same semaphore, held with these options.
     #[must_use]
-    pub fn with(mut self, options: Options) -> Self {
-        self.lock.options = options;
-        self
+    pub fn with(self, options: Options) -> Self {
+        Self { lock: self.lock.with(options), ..self }
     }
 
-    /// The same semaphore, taking `permits` at once instead of one.
-    #[must_use]
-    pub fn taking(mut self, permits: u32) -> Self {
-        self.take = permits;
-        self
-    }
-
-    /// Waits for the permits. Errors and cancel safety are those of [`Mutex::acquire`], here and
-    /// below; taking none or more than there are is [`Invalid`](crate::ErrorKind::Invalid).
+    /// Waits for one permit, as long as it takes.
     ///
     /// # Errors
     /// As [`Mutex::acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
     pub async fn acquire(&self) -> Result<Guard> {
-        self.lock.ask(self.mode(), Limit::Forever).await
+        self.acquire_many(1).await
     }
 
-    /// Takes the permits if they are free and nobody waits.
+    /// Takes one permit if it is free and no other claim waits.
     ///
     /// # Errors
     /// As [`Mutex::try_acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
     pub async fn try_acquire(&self) -> Result<Guard> {
-        self.lock.ask(self.mode(), Limit::Try).await
+        self.try_acquire_many(1).await
     }
 
-    /// Waits for the permits, at most for `limit`.
+    /// Waits for one permit, at most for `limit`.
     ///
     /// # Errors
     /// As [`Mutex::acquire_within`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
     pub async fn acquire_within(&self, limit: Duration) -> Result<Guard> {
-        self.lock.ask(self.mode(), Limit::Within(limit)).await
+        self.acquire_many_with(1, Wait::AtMost(limit)).await
     }
 
-    const fn mode(&self) -> Mode {
-        Mode::Permits { take: self.take, of: self.of }
+    /// Waits for `permits` at once, as long as it takes. Later claims wait behind this one, so a large
+    /// claim is not starved by small ones.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for no permits, or more than there are; otherwise as
+    /// [`Mutex::acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn acquire_many(&self, permits: u32) -> Result<Guard> {
+        self.acquire_many_with(permits, Wait::Forever).await
+    }
+
+    /// Takes `permits` at once if they are free and no other claim waits.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for no permits, or more than there are; otherwise as
+    /// [`Mutex::try_acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Guard> {
+        self.acquire_many_with(permits, Wait::NoWait).await
+    }
+
+    /// Waits for `permits` at once, as long as `wait` says.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) for no permits, or more than there are; otherwise as
+    /// [`Mutex::acquire_with`].
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`].
+    pub async fn acquire_many_with(&self, permits: u32, wait: Wait) -> Result<Guard> {
+        let mode = Mode::Permits { take: permits, of: self.permits };
+        self.lock.acquire(mode, wait).await
     }
 }
 
-/// What all three are: a name on a store, and how to hold it.
+/// What the three have in common: a name on a store, and how to hold it.
 #[derive(Clone, Debug)]
-struct Lock {
+pub(crate) struct Lock {
     client: Client,
     name: LockName,
     options: Options,
 }
 
 impl Lock {
-    async fn ask(&self, mode: Mode, limit: Limit) -> Result<Guard> {
-        acquire(&self.client.inner, &self.name, mode, &self.options, limit).await
+    pub(crate) fn new(client: Client, name: LockName) -> Self {
+        Self { client, name, options: Options::new() }
+    }
+
+    fn with(self, options: Options) -> Self {
+        Self { options, ..self }
+    }
+
+    async fn acquire(&self, mode: Mode, wait: Wait) -> Result<Guard> {
+        acquire(&self.client.inner, &self.name, mode, &self.options, wait).await
     }
 }

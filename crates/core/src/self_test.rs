@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    Claim, ClaimOutcome, Finding, LockName, Mode, Origin, OwnerId, QueueTicket, Released, Renewal,
-    Result, Store, WaitPolicy,
+    Claim, ClaimOutcome, Finding, LockName, Mode, OwnerId, QueueTicket, Released, Renewal, Result,
+    Store, WaitPolicy,
 };
 
 /// How long a claim of the trial lasts, should it be left behind.
@@ -16,13 +16,9 @@ const TTL: Duration = Duration::from_secs(10);
 pub async fn self_test(store: &dyn Store, timeout: Duration, remedy: &'static str) -> Finding {
     let owners = [OwnerId::random(), OwnerId::random()];
     let claims = LockName::new(&format!("tenure-doctor-{}", owners[0])).map(|name| {
-        owners.map(|owner| Claim {
-            name: name.clone(),
-            owner,
-            mode: Mode::Exclusive,
-            ttl: TTL,
-            origin: Origin::here(),
-            label: "tenure doctor".into(),
+        owners.map(|owner| {
+            let claim = Claim::new(name.clone(), Mode::Exclusive, TTL).with_owner(owner);
+            claim.with_label("tenure doctor")
         })
     });
     let outcome = match &claims {

@@ -1,66 +1,104 @@
-//! What a store knows about one lock, for those who ask why.
+//! What a store shows of one lock.
 
 use std::time::Duration;
 
 use crate::{LockName, Mode, Token};
 
-/// A snapshot of one lock.
+/// A snapshot of one lock: its holders and its queue of waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LockState {
     /// The lock.
     pub name: LockName,
-    /// Who holds it now.
+    /// The claims that hold it now.
     pub holders: Vec<Holder>,
-    /// Who waits, first in line first.
+    /// The claims that wait for it, in the order of the queue.
     pub waiters: Vec<Waiter>,
 }
 
 impl LockState {
-    /// The state of a lock nobody holds or waits for.
-    pub const fn free(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new() }
+    /// A lock with these holders and waiters.
+    pub const fn new(name: LockName, holders: Vec<Holder>, waiters: Vec<Waiter>) -> Self {
+        Self { name, holders, waiters }
     }
 
-    /// Whether nobody holds it and nobody waits.
+    /// A lock without holders and waiters.
+    pub const fn free(name: LockName) -> Self {
+        Self::new(name, Vec::new(), Vec::new())
+    }
+
+    /// Whether the lock has neither holders nor waiters.
     pub const fn is_free(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 }
 
-/// One who holds a lock.
+/// A claim that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Holder {
-    /// The owner, in the store's own spelling (32 hexadecimal digits for tenure's claims).
+    /// The owner id, as the store spells it: 32 hexadecimal digits for a claim of tenure.
     pub owner: String,
-    /// How it is held.
+    /// How the lock is held.
     pub mode: Mode,
-    /// The fencing token, where the store gives one.
+    /// The fencing token, if the store gives one.
     pub token: Option<Token>,
-    /// The holder's machine, where known.
+    /// The holder's machine, if known.
     pub host: Option<String>,
-    /// The holder's process id, where known.
+    /// The holder's process id, if known.
     pub pid: Option<u32>,
-    /// What it is held for. May be empty.
+    /// What the lock is held for. May be empty.
     pub label: String,
-    /// How long it has been held, where known (a foreign lock does not say).
+    /// How long the lock has been held, if known. Locks of other clients do not say.
     pub age: Option<Duration>,
-    /// When the grant ends unless it is renewed. `None`: never (a foreign lock without a TTL).
+    /// How long the grant lasts without a renewal. `None`: it does not end (a lock of another client
+    /// without a TTL).
     pub expires_in: Option<Duration>,
 }
 
-/// One who waits for a lock.
+impl Holder {
+    /// A holder of which only the owner and the mode are known. Set the other fields as far as the store
+    /// knows them.
+    pub fn new(owner: impl Into<String>, mode: Mode) -> Self {
+        Self {
+            owner: owner.into(),
+            mode,
+            token: None,
+            host: None,
+            pid: None,
+            label: String::new(),
+            age: None,
+            expires_in: None,
+        }
+    }
+}
+
+/// A claim that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Waiter {
-    /// The owner, in the store's own spelling.
+    /// The owner id, as the store spells it.
     pub owner: String,
-    /// How it is to be held.
+    /// How the lock is to be held.
     pub mode: Mode,
-    /// The waiter's machine, where known.
+    /// The waiter's machine, if known.
     pub host: Option<String>,
-    /// The waiter's process id, where known.
+    /// The waiter's process id, if known.
     pub pid: Option<u32>,
-    /// What it is wanted for. May be empty.
+    /// What the lock is wanted for. May be empty.
     pub label: String,
-    /// How long it has waited.
+    /// How long the claim has waited. Zero if unknown.
     pub age: Duration,
+}
+
+impl Waiter {
+    /// A waiter of which only the owner and the mode are known. Set the other fields as far as the store
+    /// knows them.
+    pub fn new(owner: impl Into<String>, mode: Mode) -> Self {
+        let (owner, label) = (owner.into(), String::new());
+        Self { owner, mode, host: None, pid: None, label, age: Duration::ZERO }
+    }
 }

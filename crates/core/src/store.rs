@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Fence, Finding, LockName, LockState, OwnerId, Result, Token};
+use crate::{Fence, Finding, LockName, LockState, Result, Token};
 
-pub use crate::background::Background;
+pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};
@@ -81,12 +81,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults of the store.
     async fn release(&self, claim: &Claim) -> Result<Released>;
 
-    /// Tells this listener, from now on, of holds that end before their time: taken by force, or by
-    /// the end of what they hang on. It is kept until it [is closed](LossListener::is_closed).
+    /// Notifies `listener`, from now on, when a hold ends early: evicted, or with the end of its session.
+    /// The store keeps the listener until it [is closed](LossListener::is_closed).
     ///
-    /// Only what is certain is told: the guard is lost by it, at once and for good. What is not told,
-    /// or not heard, is found by the next renewal. To tell twice, or of what nobody holds, does no
-    /// harm. A release, and a term that ends unrenewed, are no news.
+    /// The store reports only what is certain, because the guard is lost at once and for good. A loss that
+    /// is not reported is found by the next renewal. A second report of the same loss, or one of a hold
+    /// that no client has, does no harm. Releases, and terms that end without a renewal, are not reported.
     fn subscribe_losses(&self, listener: LossListener) {
         drop(listener);
     }
@@ -165,8 +165,9 @@ pub enum ClaimOutcome {
     Busy,
 }
 
-/// A store's yes.
+/// A grant of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The fencing token, if the store gives one.
     pub token: Option<Token>,
@@ -176,16 +177,45 @@ pub struct Grant {
     pub since: Option<Moment>,
 }
 
-/// A place in line.
+impl Grant {
+    /// A grant with this token, whose term began no earlier than `since`.
+    pub const fn new(token: Option<Token>, since: Option<Moment>) -> Self {
+        Self { token, since }
+    }
+}
+
+/// A claim's position in the queue, as the store needs to know it for [`Store::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct QueueTicket {
-    /// When to ask again although nothing was heard: the obstacle's lease ends by then.
+    /// When to ask again even without a wake-up: the lease of a holder in the way ends by then.
     pub ask_again_in: Option<Duration>,
-    /// Whether the store keeps the place while [`wait`](Store::wait) is pending, and looks for lost
-    /// news by itself: then the caller need not ask again before it is told to.
+    /// Whether the store keeps the claim queued while [`wait`](Store::wait) is pending, and recovers lost
+    /// wake-ups by itself: then the caller need not ask again before it is told to.
     pub tended: bool,
-    /// The store's own mark for the place, so that it is found again without a search.
+    /// The store's own mark for the queue entry, so that it is found again without a search.
     pub mark: u64,
+}
+
+impl QueueTicket {
+    /// A ticket of a claim that should ask again after this time, if it is known.
+    pub const fn new(ask_again_in: Option<Duration>) -> Self {
+        Self { ask_again_in, tended: false, mark: 0 }
+    }
+
+    /// The same ticket, of a claim that the store keeps queued by itself.
+    #[must_use]
+    pub const fn tended(mut self) -> Self {
+        self.tended = true;
+        self
+    }
+
+    /// The same ticket with the store's own mark.
+    #[must_use]
+    pub const fn with_mark(mut self, mark: u64) -> Self {
+        self.mark = mark;
+        self
+    }
 }
 
 /// The answer to a renewal.
@@ -206,22 +236,25 @@ pub enum Released {
     NotHeld,
 }
 
-/// An order to take a claim away from its owner.
+/// A request to take a lock, or a position in its queue, from one claim by force.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Eviction {
     /// The lock.
     pub name: LockName,
-    /// The owner seen, in the store's own spelling: nobody else is evicted.
+    /// The owner of the claim, as the store spells it ([`Holder::owner`](crate::Holder)). No other claim
+    /// is evicted.
     pub owner: String,
-    /// Who gives the order.
+    /// The process that evicts it.
     pub by: Arc<Origin>,
-    /// Why, for the record.
+    /// Why, for the audit record.
     pub reason: String,
 }
 
 impl Eviction {
-    /// Takes `name` away from one of tenure's own claims.
-    pub fn new(name: LockName, owner: OwnerId, reason: impl Into<String>) -> Self {
+    /// An eviction by this process. `owner` is an [`OwnerId`](crate::OwnerId), or the text that the store
+    /// showed for a claim of another client.
+    pub fn new(name: LockName, owner: impl ToString, reason: impl Into<String>) -> Self {
         Self { name, owner: owner.to_string(), by: Origin::here(), reason: reason.into() }
     }
 
@@ -248,6 +281,7 @@ impl Eviction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OwnerId;
 
     #[test]
     fn a_record_of_evictions_does_not_grow_for_ever() {

@@ -153,7 +153,7 @@ fn a_call_timeout_of_any_length_works_and_zero_is_refused() {
 
 #[test]
 fn waiting_outside_tokio_ends_when_guard_and_client_are_dropped() {
-    for _ in 0..40 {
+    for _ in 0..200 {
         let client = client(&MemoryStore::new());
         let guard = runtime().block_on(hold(&client));
         let validity = guard.validity();
@@ -162,4 +162,28 @@ fn waiting_outside_tokio_ends_when_guard_and_client_are_dropped() {
         drop((guard, client));
         assert_eq!(waiting.join().unwrap(), LossReason::GivenUp);
     }
+}
+
+#[test]
+fn calls_outside_a_tokio_runtime_are_refused_and_do_not_panic() {
+    use futures_executor::block_on;
+    let client = client(&MemoryStore::new());
+    let mutex = client.mutex("a").unwrap();
+    let guard = runtime().block_on(mutex.acquire()).unwrap();
+    let limit = Duration::from_secs(1);
+    for error in [
+        block_on(mutex.acquire()).unwrap_err(),
+        block_on(mutex.acquire_within(limit)).unwrap_err(),
+        block_on(client.inspect("a")).unwrap_err(),
+        block_on(client.list("")).unwrap_err(),
+        block_on(client.diagnose()).unwrap_err(),
+        block_on(client.watch("").next()).unwrap_err(),
+        block_on(guard.release()).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("Tokio runtime"), "{error}");
+    }
+    // What was not released by the call is released in the background.
+    block_on(client.close());
+    assert!(runtime().block_on(client.inspect("a")).unwrap().is_free());
 }

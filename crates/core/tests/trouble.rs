@@ -301,7 +301,7 @@ async fn bad_requests_are_refused_before_the_store_is_asked() {
     }
     let semaphore = client.semaphore("s", 3).unwrap();
     for take in [0, 4] {
-        let error = semaphore.clone().taking(take).try_acquire().await.unwrap_err();
+        let error = semaphore.try_acquire_many(take).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
     assert_eq!(client.mutex(&"x".repeat(201)).unwrap_err().kind(), ErrorKind::Invalid);
@@ -463,7 +463,7 @@ impl Store for Forgetful {
         let late = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         match answer {
             ClaimOutcome::Granted(grant) if late => {
-                Ok(ClaimOutcome::Granted(Grant { since: Some(Moment::default()), ..grant }))
+                Ok(ClaimOutcome::Granted(Grant::new(grant.token, Some(Moment::default()))))
             }
             answer => Ok(answer),
         }

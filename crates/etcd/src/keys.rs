@@ -127,8 +127,6 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 mod tests {
     use std::time::Duration;
 
-    use tenure_core::store::Origin;
-
     use super::*;
 
     fn name(text: &str) -> LockName {
@@ -136,14 +134,7 @@ mod tests {
     }
 
     fn claim(lock: &str, mode: Mode) -> Claim {
-        Claim {
-            name: name(lock),
-            owner: OwnerId::random(),
-            mode,
-            ttl: Duration::from_secs(1),
-            origin: Origin::here(),
-            label: "".into(),
-        }
+        Claim::new(name(lock), mode, Duration::from_secs(1))
     }
 
     #[test]

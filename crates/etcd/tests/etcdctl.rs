@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{client, config_of, write_if};
-use tenure_core::store::{Eviction, Origin, Released};
+use tenure_core::store::{Eviction, Released};
 use tenure_core::{Client, ErrorKind, Mode, Options};
 use tenure_etcd::{EtcdStore, etcdctl};
 use tenure_testkit::{EtcdServer, GENEROUS, Process, eventually, temp_dir};
@@ -184,8 +184,7 @@ on_servers! {
         assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
         // Force takes it away from etcdctl, too.
         let owner = client.inspect("orders").await.unwrap().holders[0].owner.clone();
-        let (name, reason) = ("orders".parse().unwrap(), "test".to_owned());
-        let order = Eviction { name, owner, by: Origin::here(), reason };
+        let order = Eviction::new("orders".parse().unwrap(), owner, "test");
         assert_eq!(client.store().evict(&order).await.unwrap(), Released::Released);
         mutex.try_acquire().await.unwrap().release().await.unwrap();
         let audit = server.control(&["get", "--print-value-only", "%audit/orders"]).unwrap();

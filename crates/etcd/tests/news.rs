@@ -119,7 +119,7 @@ on_servers! {
             let mutex = waits.mutex("a").unwrap().with(long.clone());
             let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
             until_waiting(&holds, "a", 1).await;
-            let owner = holds.inspect("a").await.unwrap().waiters[0].owner.parse().unwrap();
+            let owner = &holds.inspect("a").await.unwrap().waiters[0].owner;
             let order = Eviction::new("a".parse().unwrap(), owner, "test");
             let release = async {
                 tokio::time::sleep(Duration::from_micros(round * 50)).await;

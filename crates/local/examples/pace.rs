@@ -4,11 +4,11 @@
 
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::Arc;
+
 use std::time::{Duration, Instant};
 
-use tenure_core::store::{Claim, ClaimOutcome, Clock, Origin, Store, WaitPolicy};
-use tenure_core::{LockName, Mode, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Clock, Store, WaitPolicy};
+use tenure_core::{LockName, Mode};
 use tenure_local::LocalStore;
 
 const TURNS: usize = 500;
@@ -171,14 +171,7 @@ async fn rally(store: &LocalStore) -> Result<Vec<Duration>, Box<dyn std::error::
 }
 
 fn claim(name: &str) -> Result<Claim, tenure_core::Error> {
-    Ok(Claim {
-        name: LockName::new(name)?,
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(30),
-        origin: Origin::here(),
-        label: Arc::from(""),
-    })
+    Ok(Claim::new(LockName::new(name)?, Mode::Exclusive, Duration::from_secs(30)))
 }
 
 const fn queue() -> WaitPolicy {

@@ -13,8 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Store, WaitPolicy};
-use tenure_core::{LockName, Mode, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Released, Store, WaitPolicy};
+use tenure_core::{LockName, Mode};
 use tenure_proto::Occupancy;
 
 use crate::check::check;
@@ -359,17 +359,12 @@ fn claim(mode: Mode) -> Claim {
 }
 
 fn claim_on(name: &str, mode: Mode) -> Claim {
-    Claim {
-        name: LockName::new(name).unwrap(),
-        owner: OwnerId::random(),
-        mode,
-        ttl: LONG,
-        origin: Origin::here(),
-        label: "label".into(),
-    }
+    Claim::new(LockName::new(name).unwrap(), mode, LONG).with_label("label")
 }
 
 /// The same claim with a term that ends as soon as it begins.
 fn brief(claim: &Claim) -> Claim {
-    Claim { ttl: Duration::ZERO, ..claim.clone() }
+    let mut claim = claim.clone();
+    claim.ttl = Duration::ZERO;
+    claim
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Store, WaitPolicy};
-use tenure_core::{ErrorKind, LockName, Mode, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Released, Store, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode};
 
 use crate::layout::*;
 use crate::line::bucket_of;
@@ -13,14 +13,8 @@ use crate::txn::Txn;
 use crate::{LocalStore, reserve};
 
 fn exclusive(lock: &str) -> Claim {
-    Claim {
-        name: LockName::new(lock).unwrap(),
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(600),
-        origin: Origin::here(),
-        label: "a test".into(),
-    }
+    Claim::new(LockName::new(lock).unwrap(), Mode::Exclusive, Duration::from_secs(600))
+        .with_label("a test")
 }
 
 async fn hold(store: &LocalStore, lock: &str) -> Claim {

@@ -326,10 +326,8 @@ impl Txn<'_> {
 }
 
 pub(crate) fn granted(holder: &Entry) -> ClaimOutcome {
-    ClaimOutcome::Granted(Grant {
-        token: Some(Token::new(holder.token)),
-        since: Some(Moment::from_nanos(holder.ends.saturating_sub(holder.ttl))),
-    })
+    let since = Moment::from_nanos(holder.ends.saturating_sub(holder.ttl));
+    ClaimOutcome::Granted(Grant::new(Some(Token::new(holder.token)), Some(since)))
 }
 
 /// The place of a waiter; for the head of the line, when the first of the holders' terms ends, as
@@ -344,11 +342,9 @@ pub(crate) fn queued(txn: &Txn<'_>, lock: &Lock, waiter: &Entry, now: u64) -> Re
             Ok(seen < GLANCE)
         })?;
     }
-    Ok(ClaimOutcome::Queued(QueueTicket {
-        ask_again_in: first_end.map(|end| Duration::from_nanos(end.saturating_sub(now))),
-        tended: false,
-        mark: crate::layout::pair(waiter.index, waiter.generation),
-    }))
+    let ask_again_in = first_end.map(|end| Duration::from_nanos(end.saturating_sub(now)));
+    let mark = crate::layout::pair(waiter.index, waiter.generation);
+    Ok(ClaimOutcome::Queued(QueueTicket::new(ask_again_in).with_mark(mark)))
 }
 
 pub(crate) fn owner_words(owner: OwnerId) -> [u64; 2] {

@@ -112,27 +112,23 @@ impl Inner {
     }
 
     fn holder(&self, txn: &Txn<'_>, claim: &Entry, host: &str, now: u64) -> Result<Holder> {
-        Ok(Holder {
-            owner: owner_text(claim),
-            mode: claim.mode,
-            token: Some(Token::new(claim.token)),
-            host: Some(host.to_owned()),
-            pid: self.pid(claim)?,
-            label: txn.label_of(claim)?,
-            age: Some(Duration::from_nanos(now.saturating_sub(claim.granted))),
-            expires_in: Some(Duration::from_nanos(claim.ends.saturating_sub(now))),
-        })
+        let mut holder = Holder::new(owner_text(claim), claim.mode);
+        holder.token = Some(Token::new(claim.token));
+        holder.host = Some(host.to_owned());
+        holder.pid = self.pid(claim)?;
+        holder.label = txn.label_of(claim)?;
+        holder.age = Some(Duration::from_nanos(now.saturating_sub(claim.granted)));
+        holder.expires_in = Some(Duration::from_nanos(claim.ends.saturating_sub(now)));
+        Ok(holder)
     }
 
     fn waiter(&self, txn: &Txn<'_>, claim: &Entry, host: &str, now: u64) -> Result<Waiter> {
-        Ok(Waiter {
-            owner: owner_text(claim),
-            mode: claim.mode,
-            host: Some(host.to_owned()),
-            pid: self.pid(claim)?,
-            label: txn.label_of(claim)?,
-            age: Duration::from_nanos(now.saturating_sub(claim.arrived)),
-        })
+        let mut waiter = Waiter::new(owner_text(claim), claim.mode);
+        waiter.host = Some(host.to_owned());
+        waiter.pid = self.pid(claim)?;
+        waiter.label = txn.label_of(claim)?;
+        waiter.age = Duration::from_nanos(now.saturating_sub(claim.arrived));
+        Ok(waiter)
     }
 
     fn pid(&self, claim: &Entry) -> Result<Option<u32>> {

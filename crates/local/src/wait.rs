@@ -39,7 +39,8 @@ impl Inner {
             if known.before == 0 {
                 if lock.room().admits(known.mode) {
                     // There was no token for it. Asking waits for one.
-                    let place = QueueTicket { ask_again_in: Some(Duration::ZERO), ..*place };
+                    let mut place = *place;
+                    place.ask_again_in = Some(Duration::ZERO);
                     return Ok(Look::ClaimOutcome(ClaimOutcome::Queued(place)));
                 }
                 if place.ask_again_in.is_none() {

@@ -245,7 +245,7 @@ impl<E: Engine> Claims<E> {
         })?;
         let State::Holds(_, token) = tracked.state else { return None };
         let since = Some(tracked.session.confirmed());
-        Some(Grant { token: Some(token), since })
+        Some(Grant::new(Some(token), since))
     }
 
     /// Changes what is known of a claim, and when it ends, if the change says so.

@@ -29,39 +29,35 @@ impl<E: Engine> Shared<E> {
                 waiters.push(self.waiter(name, entry, &details));
             }
         }
-        Ok(LockState { name: name.clone(), holders, waiters })
+        Ok(LockState::new(name.clone(), holders, waiters))
     }
 
     fn holder(&self, name: &LockName, entry: &Entry<E::Key>, details: Details) -> Holder {
         let record = Record::read(&details.record);
         let said = record.as_ref();
         let ttl = said.map(|record| record.ttl);
-        Holder {
-            owner: self.owner(name, entry),
-            mode: entry.mode,
-            token: details.token,
-            host: said.map(|record| record.host.clone()),
-            pid: said.map(|record| record.pid),
-            age: said.map(Record::age),
-            expires_in: match (ttl, details.time_left) {
-                (Some(ttl), Some(left)) => Some(ttl.min(left)),
-                (ttl, left) => ttl.or(left),
-            },
-            label: record.map(|record| record.label).unwrap_or_default(),
-        }
+        let mut holder = Holder::new(self.owner(name, entry), entry.mode);
+        holder.token = details.token;
+        holder.host = said.map(|record| record.host.clone());
+        holder.pid = said.map(|record| record.pid);
+        holder.age = said.map(Record::age);
+        holder.expires_in = match (ttl, details.time_left) {
+            (Some(ttl), Some(left)) => Some(ttl.min(left)),
+            (ttl, left) => ttl.or(left),
+        };
+        holder.label = record.map(|record| record.label).unwrap_or_default();
+        holder
     }
 
     fn waiter(&self, name: &LockName, entry: &Entry<E::Key>, details: &Details) -> Waiter {
         let record = Record::read(&details.record);
         let said = record.as_ref();
-        Waiter {
-            owner: self.owner(name, entry),
-            mode: entry.mode,
-            host: said.map(|record| record.host.clone()),
-            pid: said.map(|record| record.pid),
-            age: said.map(Record::age).unwrap_or_default(),
-            label: record.map(|record| record.label).unwrap_or_default(),
-        }
+        let mut waiter = Waiter::new(self.owner(name, entry), entry.mode);
+        waiter.host = said.map(|record| record.host.clone());
+        waiter.pid = said.map(|record| record.pid);
+        waiter.age = said.map(Record::age).unwrap_or_default();
+        waiter.label = record.map(|record| record.label).unwrap_or_default();
+        waiter
     }
 
     fn owner(&self, name: &LockName, entry: &Entry<E::Key>) -> String {

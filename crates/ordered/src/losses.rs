@@ -20,7 +20,7 @@ pub fn losses(content: &[u8]) -> impl Iterator<Item = Hold> {
     text.lines().filter_map(|line| {
         let (owner, token) = line.split_once(' ')?;
         let owner: OwnerId = owner.parse().ok()?;
-        Some(Hold { owner, token: Some(Token::new(token.parse().ok()?)) })
+        Some(Hold::new(owner, Some(Token::new(token.parse().ok()?))))
     })
 }
 
@@ -38,7 +38,7 @@ mod tests {
         let read: Vec<Hold> = losses(&content).collect();
         assert_eq!(read.len(), LINES);
         let newest = Token::new(owners.len() as u64);
-        assert_eq!(read[0], Hold { owner: owners[LINES + 4], token: Some(newest) });
+        assert_eq!(read[0], Hold::new(owners[LINES + 4], Some(newest)));
         assert_eq!(losses(&with_loss(b"", "not an owner", None)).count(), 0);
     }
 }

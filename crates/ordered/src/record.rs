@@ -75,19 +75,14 @@ fn wall_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::store::Origin;
-    use tenure_core::{LockName, Mode, OwnerId};
+
+    use tenure_core::{LockName, Mode};
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let claim = Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Exclusive,
-            ttl: Duration::from_millis(2500),
-            origin: Origin::here(),
-            label: "two words, »quoted«".into(),
-        };
+        let claim =
+            Claim::new(LockName::new("a").unwrap(), Mode::Exclusive, Duration::from_millis(2500))
+                .with_label("two words, »quoted«");
         for held in [false, true] {
             let age = Duration::from_secs(100);
             let record = Record::read(&Record::write(&claim, held, age)).unwrap();

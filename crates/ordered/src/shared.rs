@@ -216,7 +216,7 @@ impl<E: Engine> Shared<E> {
         tracing::debug!(session = session.id(), "the session is over");
         for tracked in self.claims.remove_all_on(session) {
             if let State::Holds(_, token) = tracked.state {
-                self.listeners.lost(Hold { owner: tracked.claim.owner, token: Some(token) });
+                self.listeners.lost(Hold::new(tracked.claim.owner, Some(token)));
             }
             self.removed(&tracked.claim.name, &tracked.state);
         }

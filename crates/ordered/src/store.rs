@@ -188,7 +188,7 @@ impl<E: Engine> Shared<E> {
     async fn confirm(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<Option<ClaimOutcome>> {
         let State::Holds(_, token) = tracked.state else { return Ok(None) };
         let sent = now();
-        let grant = Grant { token: Some(token), since: Some(sent) };
+        let grant = Grant::new(Some(token), Some(sent));
         Ok(self.is_held(tracked).await?.then_some(ClaimOutcome::Granted(grant)))
     }
 
@@ -371,7 +371,7 @@ fn life(claim: &Claim, policy: WaitPolicy) -> Duration {
 }
 
 fn queued() -> ClaimOutcome {
-    ClaimOutcome::Queued(QueueTicket { tended: true, ..QueueTicket::default() })
+    ClaimOutcome::Queued(QueueTicket::new(None).tended())
 }
 
 /// Whether the entry of this order is there, and holds the lock.

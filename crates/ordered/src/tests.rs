@@ -7,8 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tenure_core::store::{
-    Claim, ClaimOutcome, Eviction, Grant, Origin, QueueTicket, Released, Renewal, Store,
-    WaitPolicy, now,
+    Claim, ClaimOutcome, Eviction, Grant, QueueTicket, Released, Renewal, Store, WaitPolicy, now,
 };
 use tenure_core::{LockName, Mode, OwnerId};
 use tenure_proto::admitted;
@@ -25,18 +24,11 @@ async fn store(world: &Arc<World>) -> Arc<FakeStore> {
 }
 
 fn claim(mode: Mode, ttl: Duration) -> Claim {
-    Claim {
-        name: LockName::new("a").unwrap(),
-        owner: OwnerId::random(),
-        mode,
-        ttl,
-        origin: Origin::here(),
-        label: "".into(),
-    }
+    Claim::new(LockName::new("a").unwrap(), mode, ttl)
 }
 
 fn named(name: &str, ttl: Duration) -> Claim {
-    Claim { name: LockName::new(name).unwrap(), ..claim(Mode::Exclusive, ttl) }
+    Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl)
 }
 
 fn alone() -> Claim {

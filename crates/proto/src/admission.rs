@@ -5,6 +5,8 @@
 /// A mutex asks [`Exclusive`](Mode::Exclusive), a reader [`Shared`](Mode::Shared), a semaphore
 /// [`Permits`](Mode::Permits). All three wait in one line and are admitted by one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Mode {
     /// Alone.
     Exclusive,

@@ -2,8 +2,8 @@
 //!
 //! Code here may decide: when a lease must be renewed and when it is lost, who is next in a
 //! queue, how long to back off, which token comes next, when a quorum has decided. It may not do
-//! anything about it: there is no socket, no file, no clock, no randomness and no dependency in
-//! this crate. The current moment and random numbers come in as arguments, so every decision can be
+//! anything about it: there is no socket, no file, no clock and no randomness in this crate, and no
+//! dependency but an optional serde. The current moment and random numbers come in as arguments, so every decision can be
 //! tested exhaustively.
 
 mod admission;

@@ -8,6 +8,7 @@ use std::fmt;
 /// token is below the highest it has seen: then a holder that lost its lock without noticing can
 /// do no harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Token(u64);
 
 impl Token {

@@ -1,5 +1,6 @@
 //! When to renew a lease, when to warn, and when it is lost.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::Moment;
@@ -25,6 +26,8 @@ pub enum Action {
 /// Why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum LossReason {
     /// The term ended before a renewal was confirmed.
     Expired,
@@ -34,6 +37,18 @@ pub enum LossReason {
     MaxHold,
     /// The holder gave the lock back itself.
     GivenUp,
+}
+
+impl fmt::Display for LossReason {
+    /// A clause about the lock: "its lease ended before a renewal was confirmed".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Expired => "its lease ended before a renewal was confirmed",
+            Self::NotHeld => "the store gave it to another holder or let it expire",
+            Self::MaxHold => "it was held for as long as its max-hold allows",
+            Self::GivenUp => "its guard was released or dropped",
+        })
+    }
 }
 
 /// Watches one lease: renew at a third of the term, warn at half, lost at the deadline.

@@ -104,20 +104,19 @@ fn alone(now: u64, value: &[u8], expires_in: Option<Duration>) -> Holder {
     };
     let ours = words.len() == 6 && words[0].parse::<OwnerId>().is_ok();
     let word = |place: usize| ours.then(|| words[place]);
-    Holder {
-        owner: word(0).map_or_else(|| spell(value), str::to_owned),
-        mode: Mode::Exclusive,
-        token: word(1).and_then(|token| token.parse().ok()).map(Token::new),
-        host: word(4).map(str::to_owned),
-        pid: word(3).and_then(|pid| pid.parse().ok()),
-        label: word(5).unwrap_or_default().to_owned(),
-        age: word(2).and_then(|since| match since {
-            // The token begins as the server's time.
-            "-" => age(now, &(word(1)?.parse::<u64>().ok()? / 1024).to_string()),
-            since => age(now, since),
-        }),
-        expires_in,
-    }
+    let owner = word(0).map_or_else(|| spell(value), str::to_owned);
+    let mut holder = Holder::new(owner, Mode::Exclusive);
+    holder.token = word(1).and_then(|token| token.parse().ok()).map(Token::new);
+    holder.host = word(4).map(str::to_owned);
+    holder.pid = word(3).and_then(|pid| pid.parse().ok());
+    holder.label = word(5).unwrap_or_default().to_owned();
+    holder.age = word(2).and_then(|since| match since {
+        // The token begins as the server's time.
+        "-" => age(now, &(word(1)?.parse::<u64>().ok()? / 1024).to_string()),
+        since => age(now, since),
+    });
+    holder.expires_in = expires_in;
+    holder
 }
 
 /// Owner, end, `<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>`.
@@ -125,30 +124,26 @@ fn pooled(now: u64, holder: &[String]) -> Option<Holder> {
     let ends: f64 = holder[1].parse().ok()?;
     let words: Vec<&str> = holder[2].splitn(9, ' ').collect();
     let [token, since, kind, take, of, _, pid, host, label] = words[..] else { return None };
-    Some(Holder {
-        owner: holder[0].clone(),
-        mode: mode(kind, take, of)?,
-        token: token.parse().ok().map(Token::new),
-        host: Some(host.to_owned()),
-        pid: pid.parse().ok(),
-        label: label.to_owned(),
-        age: age(now, since),
-        expires_in: Some(Duration::from_millis((ends as u64).saturating_sub(now))),
-    })
+    let mut holder = Holder::new(holder[0].clone(), mode(kind, take, of)?);
+    holder.token = token.parse().ok().map(Token::new);
+    holder.host = Some(host.to_owned());
+    holder.pid = pid.parse().ok();
+    holder.label = label.to_owned();
+    holder.age = age(now, since);
+    holder.expires_in = Some(Duration::from_millis((ends as u64).saturating_sub(now)));
+    Some(holder)
 }
 
 /// Owner, `<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>`.
 fn waiting(now: u64, waiter: &[String]) -> Option<Waiter> {
     let words: Vec<&str> = waiter[1].splitn(10, ' ').collect();
     let [_, arrived, kind, take, of, _, _, pid, host, label] = words[..] else { return None };
-    Some(Waiter {
-        owner: waiter[0].clone(),
-        mode: mode(kind, take, of)?,
-        host: Some(host.to_owned()),
-        pid: pid.parse().ok(),
-        label: label.to_owned(),
-        age: age(now, arrived)?,
-    })
+    let mut waiter = Waiter::new(waiter[0].clone(), mode(kind, take, of)?);
+    waiter.host = Some(host.to_owned());
+    waiter.pid = pid.parse().ok();
+    waiter.label = label.to_owned();
+    waiter.age = age(now, arrived)?;
+    Some(waiter)
 }
 
 fn mode(kind: &str, take: &str, of: &str) -> Option<Mode> {

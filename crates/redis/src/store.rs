@@ -221,7 +221,7 @@ impl RedisStore {
         let (reply, _) = self.servers.call("acquire", keys.slot, &set, None).await?;
         match accepted("acquire", reply)? {
             Value::Null => Ok(None),
-            _ => Ok(Some(ClaimOutcome::Granted(Grant { token: None, since: None }))),
+            _ => Ok(Some(ClaimOutcome::Granted(Grant::new(None, None)))),
         }
     }
 
@@ -240,13 +240,13 @@ impl RedisStore {
             (["granted", token, _], _) => {
                 self.inbox.forget(claim.owner);
                 let token = self.wanted(token.parse().ok().map(Token::new));
-                Some(ClaimOutcome::Granted(Grant { token, since: None }))
+                Some(ClaimOutcome::Granted(Grant::new(token, None)))
             }
             (["queued", again, server_us], Some(sent)) => {
                 let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
                 self.inbox.queued(claim.owner, sent, server_us, ask_again_in);
-                Some(ClaimOutcome::Queued(QueueTicket { ask_again_in, tended: true, mark: 0 }))
+                Some(ClaimOutcome::Queued(QueueTicket::new(ask_again_in).tended()))
             }
             (["busy", ..], _) => {
                 self.inbox.forget(claim.owner);
@@ -369,7 +369,7 @@ impl Store for RedisStore {
         }
         self.inbox.forget(claim.owner);
         let token = self.wanted(news.token);
-        Ok(ClaimOutcome::Granted(Grant { token, since: Some(since) }))
+        Ok(ClaimOutcome::Granted(Grant::new(token, Some(since))))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use servers::{
     FAILOVER, Load, Moving, addresses, client, hand_over_by_push, insist, refusal, said,
 };
-use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Renewal, Store, WaitPolicy};
-use tenure_core::{ErrorKind, LockName, Mode, Options, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, Store, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, RedisCluster, eventually};
 use tenure_trials::until_waiting;
@@ -244,12 +244,5 @@ on_servers! {
 }
 
 fn claim(name: &str) -> Claim {
-    Claim {
-        name: LockName::new(name).unwrap(),
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl: Duration::from_secs(60),
-        origin: Origin::here(),
-        label: "".into(),
-    }
+    Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, Duration::from_secs(60))
 }

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use servers::{client, said, single};
-use tenure_core::store::{Claim, ClaimOutcome, Origin, Store, WaitPolicy};
-use tenure_core::{Client, Guard, LockName, Mode, Options, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Store, WaitPolicy};
+use tenure_core::{Client, Guard, LockName, Mode, Options};
 use tenure_redis::{RedisStore, RedlockConfig, RedlockStore};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 use tokio::task::JoinSet;
@@ -33,7 +33,7 @@ async fn read(
     let before = length(server);
     for _ in 0..readers {
         let lock = client.rw_lock(LOCK).unwrap().with(options.clone());
-        tasks.spawn(async move { lock.read().await.unwrap() });
+        tasks.spawn(async move { Guard::from(lock.read().await.unwrap()) });
     }
     let all = || async { length(server) == before + readers };
     assert!(eventually(2 * GENEROUS, all).await, "only {} wait", length(server));
@@ -84,14 +84,7 @@ on_servers! {
         let mut tasks = read(&server, &store, 1_000, &patient).await;
         let proxy = Proxy::start(server.port()).unwrap();
         let gone = RedisStore::connect(single(proxy.port())).await.unwrap();
-        let last = Claim {
-            name: LockName::new(LOCK).unwrap(),
-            owner: OwnerId::random(),
-            mode: Mode::Shared,
-            ttl: Duration::from_secs(600),
-            origin: Origin::here(),
-            label: "".into(),
-        };
+        let last = Claim::new(LockName::new(LOCK).unwrap(), Mode::Shared, Duration::from_secs(600));
         let lease = WaitPolicy::Queue { lease: 4 * GENEROUS, poll: Duration::from_secs(3600) };
         assert!(matches!(gone.claim(&last, lease).await.unwrap(), ClaimOutcome::Queued(_)));
         // It still counts as one that listens.

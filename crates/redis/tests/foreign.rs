@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::store::{Eviction, Origin, Released};
+use tenure_core::store::{Eviction, Released};
 use tenure_core::{Client, ErrorKind, Guard, LockName, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::RedisServer;
@@ -70,7 +70,7 @@ async fn whichever_way_we_hold_a_foreign_client_is_kept_out() {
         let held: [Guard; 3] = [
             client.mutex("a").unwrap().acquire().await.unwrap(),
             // The others get their turn in the loop below.
-            client.rw_lock("b").unwrap().read().await.unwrap(),
+            client.rw_lock("b").unwrap().read().await.unwrap().into(),
             client.semaphore("c", 2).unwrap().acquire().await.unwrap(),
         ];
         assert!(!set_if_absent(&server, "theirs"));
@@ -96,12 +96,7 @@ async fn a_foreign_holder_is_shown_and_can_be_evicted_by_the_value_seen() {
     assert_eq!(holder.owner, "some token of theirs");
     assert_eq!((holder.token, holder.age, holder.pid), (None, None, None));
     assert!(holder.expires_in.unwrap() > Duration::from_secs(30));
-    let eviction = |owner: &str| Eviction {
-        name: LockName::new("a").unwrap(),
-        owner: owner.into(),
-        by: Origin::here(),
-        reason: "test".into(),
-    };
+    let eviction = |owner: &str| Eviction::new(LockName::new("a").unwrap(), owner, "test");
     let store = client.store();
     assert_eq!(store.evict(&eviction("another")).await.unwrap(), Released::NotHeld);
     assert_eq!(store.evict(&eviction(&holder.owner)).await.unwrap(), Released::Released);
@@ -235,12 +230,7 @@ async fn a_foreign_value_that_is_no_text_can_be_evicted_as_it_is_shown() {
     let state = client.inspect("a").await.unwrap();
     let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
     assert_eq!(holder.owner, "0xff000a80");
-    let eviction = Eviction {
-        name: LockName::new("a").unwrap(),
-        owner: holder.owner.clone(),
-        by: Origin::here(),
-        reason: "test".into(),
-    };
+    let eviction = Eviction::new(LockName::new("a").unwrap(), &holder.owner, "test");
     assert_eq!(client.store().evict(&eviction).await.unwrap(), Released::Released);
     assert!(client.inspect("a").await.unwrap().is_free());
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::store::{
-    Claim, ClaimOutcome, Eviction, Origin, QueueTicket, Released, Renewal, Store, WaitPolicy,
+    Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store, WaitPolicy,
 };
-use tenure_core::{Client, Effect, ErrorKind, LockName, Mode, OwnerId};
+use tenure_core::{Client, Effect, ErrorKind, LockName, Mode};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
 use tenure_testkit::{GENEROUS, Proxy, RedisServer, eventually};
 
@@ -28,14 +28,7 @@ fn server() -> Option<RedisServer> {
 }
 
 fn claim(mode: Mode) -> Claim {
-    Claim {
-        name: LockName::new("a").unwrap(),
-        owner: OwnerId::random(),
-        mode,
-        ttl: TTL,
-        origin: Origin::here(),
-        label: "".into(),
-    }
+    Claim::new(LockName::new("a").unwrap(), mode, TTL)
 }
 
 async fn queued(store: &RedisStore, claim: &Claim, policy: WaitPolicy) -> QueueTicket {
@@ -287,12 +280,7 @@ async fn every_value_that_keeps_others_out_is_shown_and_can_be_evicted() {
         );
         let holders = store.inspect(&name).await.unwrap().holders;
         assert_eq!(holders.len(), 1, "{value:?}");
-        let eviction = Eviction {
-            name: name.clone(),
-            owner: holders[0].owner.clone(),
-            by: Origin::here(),
-            reason: "test".into(),
-        };
+        let eviction = Eviction::new(name.clone(), &holders[0].owner, "test");
         assert_eq!(store.evict(&eviction).await.unwrap(), Released::Released, "{value:?}");
         assert_eq!(server.command(&["EXISTS", "tenure:a"]).unwrap(), "0", "{value:?}");
     }

@@ -208,7 +208,8 @@ async fn forgotten_by_the_last(mode: Mode) -> (Vec<RedisServer>, Arc<RedlockStor
     for server in &servers {
         server.command(&["SET", "tenure:{token}", &(1u64 << 52).to_string()]).unwrap();
     }
-    let held = Claim { mode, ..claim("a", TTL) };
+    let mut held = claim("a", TTL);
+    held.mode = mode;
     let token = hold(&store, &held).await.get();
     assert!(token > 1 << 52);
     assert!(eventually(GENEROUS, || async { has(&servers[2], "a") }).await);

@@ -117,6 +117,10 @@ impl Engine {
     /// The error of opening an engine that is not part of this build.
     pub(crate) fn missing(self) -> Error {
         let name = self.name();
+        if self == Self::Local && !cfg!(target_os = "linux") {
+            let why = "the local engine works on Linux only: use another store";
+            return Error::new(ErrorKind::Unsupported, "open the store", why);
+        }
         let why = format!(
             "this build of tenure has no {name} engine: use a build that has it, or another store"
         );

@@ -25,14 +25,17 @@
 //! its unit tests (`memory:`), on one machine (`local`) and on servers, without a change. Code here
 //! may read a URL and choose an engine; it may not lock (that is `tenure-core`'s business).
 //!
-//! Each engine is a feature of this crate; `local` is there by default.
+//! Each engine is a feature of this crate: `local` (Linux only) and `redis` are on by default, `etcd`
+//! and `zookeeper` are not.
 
 mod directory;
+#[cfg(doctest)]
+mod documents;
 mod duration;
 mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(feature = "local")]
+#[cfg(all(feature = "local", target_os = "linux"))]
 mod local;
 mod open;
 mod percent;
@@ -47,8 +50,9 @@ mod zookeeper;
 pub use duration::parse_duration;
 pub use open::{connect, connect_to, open};
 pub use tenure_core::{
-    Chaos, Client, Effect, Error, ErrorKind, Faults, Fence, Finding, Guard, Holder, LockName,
-    LockState, LossReason, MemoryStore, Mode, Mutex, Options, OwnerId, Result, RwLock, Semaphore,
-    Severity, Token, Validity, Waiter, store,
+    Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
+    FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
+    Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock, Semaphore, Severity, Token, Validity,
+    Wait, Waiter, Watch, WatchEvent, WriteGuard, store,
 };
 pub use url::StoreUrl;

@@ -41,7 +41,7 @@ pub async fn connect_to(url: &StoreUrl) -> Result<Client> {
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     match url.engine() {
         Engine::Memory => Ok(Arc::new(MemoryStore::new())),
-        #[cfg(feature = "local")]
+        #[cfg(all(feature = "local", target_os = "linux"))]
         Engine::Local => crate::local::open(url),
         #[cfg(feature = "redis")]
         Engine::Redis => crate::redis::open(url).await,

@@ -154,7 +154,7 @@ impl StoreUrl {
     }
 
     /// The directory of a local store that has been [`resolved`](Self::resolved).
-    #[cfg(any(test, feature = "local"))]
+    #[cfg(any(test, all(feature = "local", target_os = "linux")))]
     pub(crate) fn directory(&self) -> Option<&std::path::Path> {
         match &self.place {
             Place::Directory(directory) => directory.as_deref(),

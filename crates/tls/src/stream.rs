@@ -15,8 +15,10 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_socket_linger, set_tcp_keepidle, set_tcp_keepintvl,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 
 use crate::{TlsConnector, TlsStream, secure};
@@ -37,7 +39,8 @@ pub enum Stream {
     Plain(OwnedReadHalf, Arc<OwnedWriteHalf>),
     /// A socket with TLS.
     Tls(Box<TlsStream<TcpStream>>),
-    /// A socket of the file system.
+    /// A Unix domain socket.
+    #[cfg(unix)]
     Unix(UnixStream),
 }
 
@@ -88,15 +91,22 @@ impl Stream {
         Ok(socket)
     }
 
-    /// Connects to a server on this machine through a socket of the file system.
+    /// Connects to a server on this machine through a Unix domain socket.
     ///
     /// # Errors
-    /// If there is no such socket, or this user may not use it.
+    /// If there is no such socket, if this user may not use it, or on a system without Unix domain
+    /// sockets.
     ///
     /// # Cancel safety
     /// Dropping the future closes the socket.
     pub async fn open_unix(path: &Path) -> io::Result<Self> {
-        UnixStream::connect(path).await.map(Self::Unix)
+        #[cfg(unix)]
+        return UnixStream::connect(path).await.map(Self::Unix);
+        #[cfg(not(unix))]
+        {
+            let why = format!("{}: this system has no Unix domain sockets", path.display());
+            Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        }
     }
 
     /// A stream over a socket that is connected to this host, with TLS if there is a connector.
@@ -123,7 +133,9 @@ impl Stream {
     pub fn shortcut(&self) -> Option<Arc<OwnedWriteHalf>> {
         match self {
             Self::Plain(_, writer) => Some(Arc::clone(writer)),
-            Self::Tls(_) | Self::Unix(_) => None,
+            Self::Tls(_) => None,
+            #[cfg(unix)]
+            Self::Unix(_) => None,
         }
     }
 
@@ -134,7 +146,8 @@ impl Stream {
         let socket = match self {
             Self::Plain(reader, _) => reader.as_ref(),
             Self::Tls(stream) => stream.get_ref().0,
-            // What is written to it has arrived.
+            // What is written to a Unix domain socket has arrived.
+            #[cfg(unix)]
             Self::Unix(_) => return,
         };
         // It fails only for what is no socket.
@@ -153,6 +166,7 @@ impl Stream {
         match self {
             Self::Plain(reader, _) => Pin::new(reader).poll_read(context, buffer),
             Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
@@ -175,6 +189,7 @@ impl Stream {
                 }
             },
             Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            #[cfg(unix)]
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
@@ -185,7 +200,9 @@ impl Stream {
     /// Those of the socket and of TLS.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(..) | Self::Unix(_) => Poll::Ready(Ok(())),
+            Self::Plain(..) => Poll::Ready(Ok(())),
+            #[cfg(unix)]
+            Self::Unix(_) => Poll::Ready(Ok(())),
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
         }
     }

@@ -181,9 +181,9 @@ async fn hold(client: &Client, mode: Mode) -> Guard {
 
 async fn acquire(client: &Client, mode: Mode) -> Result<Guard> {
     match mode {
-        Mode::Shared => client.rw_lock(NAME)?.with(patient()).read().await,
+        Mode::Shared => client.rw_lock(NAME)?.with(patient()).read().await.map(Guard::from),
         Mode::Permits { take, of } => {
-            client.semaphore(NAME, of)?.taking(take).with(patient()).acquire().await
+            client.semaphore(NAME, of)?.with(patient()).acquire_many(take).await
         }
         _ => client.mutex(NAME)?.with(patient()).acquire().await,
     }

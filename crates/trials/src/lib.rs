@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::store::{Claim, Origin};
-use tenure_core::{Client, LockName, Mode, Options, OwnerId};
+use tenure_core::store::Claim;
+use tenure_core::{Client, LockName, Mode, Options};
 use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
 use tokio::task::JoinHandle;
 
@@ -33,14 +33,7 @@ pub const ELECTION: Duration = Duration::from_secs(60);
 /// # Panics
 /// If no lock can have this name.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
-    Claim {
-        name: LockName::new(name).unwrap(),
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl,
-        origin: Origin::here(),
-        label: "test".into(),
-    }
+    Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl).with_label("test")
 }
 
 /// Returns when so many wait for the lock.

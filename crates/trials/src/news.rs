@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::store::{ClaimOutcome, QueueTicket, Store, WaitPolicy};
-use tenure_core::{Client, Options};
+use tenure_core::{Client, Guard, Options};
 use tenure_testkit::GENEROUS;
 use tokio::task::JoinSet;
 
@@ -69,12 +69,11 @@ pub async fn every_kind_of_waiter_is_woken(clients: [Client; 2]) {
         let client = clients[number as usize % 2].clone();
         tasks.spawn(async move {
             let rw_lock = client.rw_lock("a").unwrap().with(deaf());
-            let semaphore = client.semaphore("a", 4).unwrap();
-            let semaphore = semaphore.taking(1 + number % 3).with(deaf());
+            let semaphore = client.semaphore("a", 4).unwrap().with(deaf());
             let guard = match number % 5 {
-                0 => rw_lock.write().await,
-                1 | 2 => rw_lock.read().await,
-                _ => semaphore.acquire().await,
+                0 => rw_lock.write().await.map(Guard::from),
+                1 | 2 => rw_lock.read().await.map(Guard::from),
+                _ => semaphore.acquire_many(1 + number % 3).await,
             };
             let guard = guard.unwrap();
             tokio::time::sleep(Duration::from_millis(u64::from(number % 7))).await;

@@ -317,8 +317,12 @@ fn acquire(client: &Client, lock: &'static str, dice: &mut Dice) -> Acquiring {
         match (lock, common, only_try) {
             (_, true, false) => client.mutex(lock)?.with(options).acquire().await,
             (_, true, true) => client.mutex(lock)?.with(options).try_acquire().await,
-            ("a", false, false) => client.rw_lock(lock)?.with(options).read().await,
-            ("a", false, true) => client.rw_lock(lock)?.with(options).try_read().await,
+            ("a", false, false) => {
+                client.rw_lock(lock)?.with(options).read().await.map(Guard::from)
+            }
+            ("a", false, true) => {
+                client.rw_lock(lock)?.with(options).try_read().await.map(Guard::from)
+            }
             (_, _, false) => client.semaphore(lock, PERMITS)?.with(options).acquire().await,
             (_, _, true) => client.semaphore(lock, PERMITS)?.with(options).try_acquire().await,
         }

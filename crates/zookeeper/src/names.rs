@@ -205,20 +205,12 @@ mod tests {
     use super::*;
     use std::time::Duration;
     use tenure_core::LockName;
-    use tenure_core::store::Origin;
 
     const UUID: &str = "0123abcd-0123-4567-89ab-0123456789ab";
     const CREATED: i64 = 0x4_0000_0017;
 
     fn claim(mode: Mode) -> Claim {
-        Claim {
-            name: LockName::new("a").unwrap(),
-            owner: OwnerId::random(),
-            mode,
-            ttl: Duration::from_secs(30),
-            origin: Origin::here(),
-            label: "".into(),
-        }
+        Claim::new(LockName::new("a").unwrap(), mode, Duration::from_secs(30))
     }
 
     /// The state of a lock's node that has given out so many numbers.

@@ -5,10 +5,8 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::store::{
-    Background, Claim, ClaimOutcome, Origin, Released, Store, WaitPolicy, now,
-};
-use tenure_core::{Effect, ErrorKind, LockName, Mode, OwnerId};
+use tenure_core::store::{Background, Claim, ClaimOutcome, Released, Store, WaitPolicy, now};
+use tenure_core::{Effect, ErrorKind, LockName, Mode};
 use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
 use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
@@ -26,14 +24,7 @@ const LOCK: &str = "/tenure/a";
 
 /// A new claim on the lock `a`.
 fn claim() -> Claim {
-    Claim {
-        name: LockName::new("a").unwrap(),
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl: TTL,
-        origin: Origin::here(),
-        label: "".into(),
-    }
+    Claim::new(LockName::new("a").unwrap(), Mode::Exclusive, TTL)
 }
 
 /// No call is to fail because the machine is busy.
@@ -294,7 +285,7 @@ on_a_server! {
         let mut claims = Vec::new();
         for seconds in 1..=60 {
             let name = LockName::new(&format!("lock {seconds}")).unwrap();
-            let claim = Claim { name, ttl: Duration::from_secs(seconds), ..claim() };
+            let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(seconds));
             let answer = store.claim(&claim, WaitPolicy::queue(TTL)).await.unwrap();
             assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
             claims.push(claim);
@@ -324,7 +315,8 @@ on_a_server! {
             bare.create(&stem("__WRIT__"), b"", Kind::EphemeralSequential, Rights::All).await;
         let writer = writer.unwrap();
         let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
-        let (reads, waits) = (Claim { mode: Mode::Shared, ..claim() }, claim());
+        let (mut reads, waits) = (claim(), claim());
+        reads.mode = Mode::Shared;
         for claim in [&reads, &waits] {
             let answer = store.claim(claim, WaitPolicy::queue(TTL)).await.unwrap();
             assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}");

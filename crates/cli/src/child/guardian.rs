@@ -1,14 +1,20 @@
-//! A small process that outlives us for a moment: when we die without a word, it kills the
-//! command's process group, and then gives the lock back.
+//! The guardian: a helper process that outlives a killed `tenure run`, kills the command's process
+//! group, and then releases the lock.
 //!
-//! The kernel kills the command itself (its parent-death signal), but not what the command has
-//! started. The guardian is this same program with a hidden argument. It listens on its standard
-//! input, to words of four bytes: the command's process writes its id there before it becomes the
-//! command, so that no moment is left unguarded; before that we hand over the lock, as a negative
-//! length and so many bytes; we write a zero when all is well; and when we die, the line closes.
-//! The lock's store comes with its password, which neither arguments nor environment may show.
+//! The kernel kills the command itself (by its parent-death signal), but not the processes that the
+//! command has started. The guardian is the same program with a hidden argument. It reads messages
+//! from a socket on its standard input, each starting with a 32-bit number:
+//!
+//! - a negative number `-n`: `n` bytes of JSON follow, a [`PendingRelease`]. It contains the store's
+//!   password, which must not be visible in arguments or environment;
+//! - a positive number: the id of the command's process group. The child writes it between fork and
+//!   exec, so that the command never runs unguarded;
+//! - zero: the command has ended, and there is nothing to do.
+//!
+//! When tenure exits or dies, the socket closes, and the guardian acts on what it was told last.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -19,61 +25,63 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use tenure::{Guard, OwnerId, StoreUrl};
 
-use super::pending_release::PendingRelease;
-use super::{LOOK_EVERY, group, system};
+use super::{GROUP_POLL_INTERVAL, system};
+use crate::connection::Connection;
+use crate::exit::Failure;
 use crate::output::complain;
+use crate::process;
 
 /// The hidden first argument.
 const ARGUMENT: &str = "__guardian";
 
-/// Our end of the line.
+/// A running guardian, as `tenure run` sees it.
 #[derive(Debug)]
 pub(crate) struct Guardian {
-    line: UnixStream,
+    socket: UnixStream,
     process: Child,
 }
 
 impl Guardian {
-    /// Starts it.
     pub(crate) fn start() -> io::Result<Self> {
-        // A socket rather than a pipe: writing to one whose reader died can be had without SIGPIPE.
-        let (line, theirs) = UnixStream::pair()?;
+        // A socket rather than a pipe, because a write to it can be made without raising SIGPIPE.
+        let (socket, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("tenure").arg(ARGUMENT).env_clear();
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         system::prepare_guardian(&mut command);
         let process = command.spawn()?;
-        Ok(Self { line, process })
+        Ok(Self { socket, process })
     }
 
-    /// The line, for the command's process to write to.
-    pub(crate) fn line(&self) -> io::Result<OwnedFd> {
-        Ok(self.line.try_clone()?.into())
+    /// A copy of the socket, for the command's process to announce itself.
+    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
+        Ok(self.socket.try_clone()?.into())
     }
 
-    /// Hands over the lock, to be given back if we die. Must come before the command's process
-    /// writes to the line.
+    /// Hands over the lock, to be released if tenure dies. Must be called before the command starts.
     pub(crate) fn hand_over(&self, pending: &PendingRelease) {
         let Ok(bytes) = serde_json::to_vec(pending) else { return };
         let Ok(length) = i32::try_from(bytes.len()) else { return };
         let message = [&(-length).to_ne_bytes()[..], &bytes].concat();
-        // If it is dead, the lock is free when its TTL has passed.
-        let _ = (&self.line).write_all(&message);
+        // If the guardian is dead, the lock becomes free when its TTL has passed.
+        let _ = (&self.socket).write_all(&message);
     }
 
-    /// Tells it that all is well.
-    pub(crate) fn call_off(&self) {
-        // If it is dead there is nothing to call off.
-        let _ = (&self.line).write_all(&0_i32.to_ne_bytes());
+    /// Tells the guardian that there is nothing to do.
+    pub(crate) fn dismiss(&self) {
+        // Fails only if the guardian is dead, which has the same effect.
+        let _ = (&self.socket).write_all(&0_i32.to_ne_bytes());
     }
 }
 
 impl Drop for Guardian {
-    /// Closes the line, and waits until the guardian has done its duty and is gone, so that nothing
-    /// is left of us; but not for ever, should somebody have stopped it.
+    /// Closes the socket and waits until the guardian has exited; for a second at most, in case that
+    /// it was stopped.
     fn drop(&mut self) {
-        let _ = self.line.shutdown(Shutdown::Write);
+        let _ = self.socket.shutdown(Shutdown::Write);
         let start = Instant::now();
         while let Ok(None) = self.process.try_wait()
             && start.elapsed() < Duration::from_secs(1)
@@ -88,104 +96,185 @@ pub(crate) fn is_guardian() -> bool {
     std::env::args_os().nth(1).as_deref() == Some(OsStr::new(ARGUMENT))
 }
 
-/// A guardian's life.
-pub(crate) fn stand_guard() -> ExitCode {
-    let left = listen(&mut io::stdin().lock());
-    let limit = Instant::now() + left.pending.as_ref().map_or(Duration::ZERO, PendingRelease::ttl);
-    let gone = left.group.is_none_or(|group| end(group, left.pending.as_ref(), limit));
-    if let Some(pending) = left.pending.filter(|_| gone) {
-        pending.give_back(limit);
+/// The main function of a guardian.
+pub(crate) fn run_guardian() -> ExitCode {
+    let tasks = read_tasks(&mut io::stdin().lock());
+    let ttl = tasks.pending.as_ref().map_or(Duration::ZERO, |pending| pending.ttl);
+    // After the TTL the lock is free without a release.
+    let limit = Instant::now() + ttl;
+    let gone = tasks.group.is_none_or(|group| kill_group(group, tasks.pending.as_ref(), limit));
+    if let Some(pending) = tasks.pending.filter(|_| gone) {
+        pending.release(limit);
     }
     ExitCode::SUCCESS
 }
 
-/// Kills a group, and stays until no process of it is left, at most until `limit`. Says whether it
-/// is gone.
-fn end(group: Pid, pending: Option<&PendingRelease>, limit: Instant) -> bool {
-    let mut told = false;
-    // What can be killed is gone by then. The call fails only if none of the group can be killed.
+/// What a guardian has to do when tenure has died.
+#[derive(Debug, Default)]
+struct Tasks {
+    /// The process group to kill.
+    group: Option<Pid>,
+    /// The lock to release afterwards.
+    pending: Option<PendingRelease>,
+}
+
+/// Reads messages until the socket closes.
+fn read_tasks(socket: &mut impl Read) -> Tasks {
+    let mut tasks = Tasks::default();
+    let mut number = [0; 4];
+    while socket.read_exact(&mut number).is_ok() {
+        match i32::from_ne_bytes(number) {
+            0 => tasks = Tasks::default(),
+            length @ ..0 => {
+                let mut bytes = Vec::new();
+                let length = u64::from(length.unsigned_abs());
+                let read = socket.by_ref().take(length).read_to_end(&mut bytes);
+                tasks.pending = read.ok().and_then(|_| serde_json::from_slice(&bytes).ok());
+            }
+            pid => tasks.group = Pid::from_raw(pid).filter(|pid| !pid.is_init()),
+        }
+    }
+    tasks
+}
+
+/// Kills a process group and waits until it is gone, at most until `limit`. Returns whether it is
+/// gone.
+fn kill_group(group: Pid, pending: Option<&PendingRelease>, limit: Instant) -> bool {
+    let mut reported = false;
+    // A process that can be killed has exited by then. The call itself fails only if no process of
+    // the group can be killed.
     let gone_by = Instant::now() + Duration::from_secs(1);
     loop {
-        // A process may have started another since the last time.
+        // Repeated, because a process may have started another since the last time.
         let killed = kill_process_group(group, Signal::KILL);
-        if group::is_gone(group) {
+        if process::group_is_gone(group) {
             return true;
         }
         let refused = killed.err().filter(|error| *error != Errno::SRCH);
         let now = Instant::now();
-        if !told && (refused.is_some() || now >= gone_by) {
-            told = true;
+        if !reported && (refused.is_some() || now >= gone_by) {
+            reported = true;
             let lock = pending.map_or_else(|| "its lock".into(), PendingRelease::describe);
-            let group = group::describe(group);
-            let why = refused.map_or_else(|| "it does not end".into(), |error| error.to_string());
+            let group = process::describe_group(group);
+            let why = refused.map_or_else(|| "it does not exit".into(), |error| error.to_string());
             complain(&format!(
-                "tenure died, and could not kill {group}: {why}; it may still run without {lock}: \
-                 end it by hand"
+                "tenure died, and its guardian could not kill {group}: {why}; it may still run \
+                 without {lock}: end it manually"
             ));
         }
-        if told && now >= limit {
+        if reported && now >= limit {
             return false;
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(GROUP_POLL_INTERVAL);
     }
 }
 
-/// What was announced to a guardian and never called off.
-#[derive(Debug, Default)]
-struct Left {
-    group: Option<Pid>,
-    pending: Option<PendingRelease>,
+/// Everything that is needed to release a lock of a `tenure run` that has died.
+#[derive(Deserialize, PartialEq, Serialize)]
+pub(crate) struct PendingRelease {
+    store: String,
+    password: Option<String>,
+    lock: String,
+    owner: String,
+    ttl: Duration,
 }
 
-/// Listens until the line closes.
-fn listen(line: &mut impl Read) -> Left {
-    let mut left = Left::default();
-    let mut word = [0; 4];
-    while line.read_exact(&mut word).is_ok() {
-        match i32::from_ne_bytes(word) {
-            0 => left = Left::default(),
-            length @ ..0 => {
-                let mut bytes = Vec::new();
-                let length = u64::from(length.unsigned_abs());
-                let read = line.by_ref().take(length).read_to_end(&mut bytes);
-                left.pending = read.ok().and_then(|_| serde_json::from_slice(&bytes).ok());
-            }
-            pid => left.group = Pid::from_raw(pid).filter(|pid| !pid.is_init()),
+impl PendingRelease {
+    /// The release of a guard's lock, in the store of this resolved URL.
+    pub(crate) fn new(url: &StoreUrl, guard: &Guard) -> Self {
+        Self {
+            store: url.to_string(),
+            password: url.password().map(str::to_owned),
+            lock: guard.name().as_str().into(),
+            owner: guard.owner().to_string(),
+            ttl: guard.ttl(),
         }
     }
-    left
+
+    /// The lock, for a message.
+    fn describe(&self) -> String {
+        format!("the lock {:?}", self.lock)
+    }
+
+    /// Releases the lock; retries until the store has answered, at most until `limit`.
+    fn release(&self, limit: Instant) {
+        if let Some(password) = &self.password {
+            system::set_variable("TENURE_PASSWORD", password);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        let retrying = async { tokio::time::timeout_at(limit.into(), self.retry()).await.is_ok() };
+        let released = runtime.block_on(retrying);
+        if !released {
+            complain(&format!(
+                "could not release {} after tenure died; it becomes free when its TTL has passed",
+                self.describe()
+            ));
+        }
+        runtime.shutdown_background();
+    }
+
+    async fn retry(&self) {
+        let mut pause = Duration::from_millis(100);
+        while self.try_release().await.is_err() {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(Duration::from_secs(10));
+        }
+    }
+
+    async fn try_release(&self) -> Result<(), Failure> {
+        let owner = self.owner.parse::<OwnerId>()?;
+        let connection = Connection::open(&self.store).await?;
+        let released = connection.client.release(&self.lock, owner).await;
+        connection.client.close().await;
+        released?;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PendingRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingRelease").field("lock", &self.lock).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(words: &[i32]) -> Vec<u8> {
-        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    fn bytes(numbers: &[i32]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
     }
 
     #[test]
-    fn only_a_group_that_was_never_called_off_is_killed() {
-        let said = |said: &[i32]| listen(&mut words(said).as_slice()).group;
-        assert_eq!(said(&[]), None);
-        assert_eq!(said(&[7, 0]), None);
-        assert_eq!(said(&[7]), Pid::from_raw(7));
-        assert_eq!(said(&[1]), None, "killing group 1 would be killing everybody");
-        assert_eq!(said(&[0, 7]), Pid::from_raw(7));
-        assert_eq!(listen(&mut &[7, 0][..]).group, None, "half a word says nothing");
+    fn a_group_is_killed_unless_the_guardian_is_dismissed() {
+        let group = |numbers: &[i32]| read_tasks(&mut bytes(numbers).as_slice()).group;
+        assert_eq!(group(&[]), None);
+        assert_eq!(group(&[7, 0]), None);
+        assert_eq!(group(&[7]), Pid::from_raw(7));
+        assert_eq!(group(&[1]), None, "killing group 1 would kill all processes");
+        assert_eq!(group(&[0, 7]), Pid::from_raw(7));
+        assert_eq!(read_tasks(&mut &[7, 0][..]).group, None, "an incomplete number is ignored");
     }
 
     #[test]
-    fn only_a_lock_that_was_never_called_off_is_given_back() {
-        let pending = PendingRelease::sample();
-        let bytes = serde_json::to_vec(&pending).unwrap();
-        let length = -i32::try_from(bytes.len()).unwrap();
-        let handed = [&words(&[length])[..], &bytes].concat();
-        assert_eq!(listen(&mut handed.as_slice()).pending.as_ref(), Some(&pending));
-        let then = |said: &[i32]| listen(&mut [&handed[..], &words(said)].concat().as_slice());
+    fn a_lock_is_released_unless_the_guardian_is_dismissed() {
+        let pending = PendingRelease {
+            store: "redis://127.0.0.1".into(),
+            password: Some("secret".into()),
+            lock: "a".into(),
+            owner: "0".repeat(32),
+            ttl: Duration::from_secs(30),
+        };
+        let json = serde_json::to_vec(&pending).unwrap();
+        let length = -i32::try_from(json.len()).unwrap();
+        let handed = [&bytes(&[length])[..], &json].concat();
+        assert_eq!(read_tasks(&mut handed.as_slice()).pending.as_ref(), Some(&pending));
+        let then =
+            |numbers: &[i32]| read_tasks(&mut [&handed[..], &bytes(numbers)].concat().as_slice());
         let started = then(&[7]);
         assert_eq!((started.group, started.pending), (Pid::from_raw(7), Some(pending)));
         assert_eq!(then(&[7, 0]).pending, None);
-        assert_eq!(listen(&mut &handed[..handed.len() - 1]).pending, None, "it was cut off");
+        assert_eq!(read_tasks(&mut &handed[..handed.len() - 1]).pending, None, "it is incomplete");
     }
 }

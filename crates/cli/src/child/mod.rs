@@ -1,10 +1,8 @@
-//! The command that runs under the lock: started in a process group of its own, in front of the
-//! terminal if we were, guarded against our death, and waited for.
+//! The command that runs under the lock: starts it in a process group of its own, in the foreground
+//! of the terminal if tenure is there, with a guardian that ends it if tenure dies; and waits for it.
 
-mod find;
-mod group;
 mod guardian;
-mod pending_release;
+mod program;
 mod system;
 mod terminal;
 
@@ -15,65 +13,69 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    self, Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_current_process_group, kill_process,
+    kill_process_group, set_child_subreaper, wait,
 };
 
-use crate::exit;
+use crate::{exit, process};
 use terminal::Terminal;
 
-pub(crate) use find::{find, not_started};
-pub(crate) use guardian::{Guardian, is_guardian, stand_guard};
-pub(crate) use pending_release::PendingRelease;
-pub(crate) use system::{Fork, close_all_but, die_of, fork, is_ignored, lock_byte, wait_for_byte};
+pub(crate) use guardian::{Guardian, PendingRelease, is_guardian, run_guardian};
+pub(crate) use program::{check_program, start_failure};
+pub(crate) use system::{
+    Fork, close_all_but, fork, is_ignored, lock_byte, raise_with_default_action, wait_for_byte,
+};
 
-/// A running command, and every process of its group.
+/// How often the end of a process group is checked; no signal reports it.
+pub(crate) const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A running command and its process group.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The command's process, and by that the id of its group.
+    /// The command's process, which is also the id of its process group.
     pid: Pid,
     terminal: Option<Terminal>,
-    /// Whether the command was given the terminal, or has asked for it.
+    /// Whether the command was started in the foreground of the terminal, or has tried to use it.
     uses_terminal: Cell<bool>,
     guardian: Guardian,
 }
 
-/// What became of the command.
+/// A change of the command's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It ended.
     Ended(Ending),
-    /// A signal stopped it.
+    /// Stopped by this signal.
     Stopped(Signal),
 }
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
-    /// What a shell would call its exit code.
+    /// The exit code as a shell shows it.
     pub(crate) code: u8,
-    /// The signal that ended it, if one did.
+    /// The signal that ended the command, if one did.
     pub(crate) signal: Option<Signal>,
 }
 
 impl Job {
-    /// Starts a command. Must be called on the main thread: the command dies with the thread that
-    /// started it.
+    /// Starts a command. Must be called on the main thread: the kernel kills the command when the
+    /// thread that started it ends.
     pub(crate) fn start(mut command: Command, guardian: Guardian) -> io::Result<Self> {
-        let terminal = Terminal::ours();
-        let to_give = terminal.as_ref().filter(|terminal| terminal.should_be_given());
-        let to_give = to_give.map(Terminal::handle).transpose()?;
-        let uses_terminal = Cell::new(to_give.is_some());
-        system::prepare_command(&mut command, guardian.line()?, to_give);
-        let child = command.spawn().inspect_err(|_| guardian.call_off())?;
+        let terminal = Terminal::controlling();
+        let foreground = terminal.as_ref().filter(|terminal| terminal.should_be_given());
+        let foreground = foreground.map(Terminal::handle).transpose()?;
+        let uses_terminal = Cell::new(foreground.is_some());
+        system::prepare_command(&mut command, guardian.socket()?, foreground);
+        let child = command.spawn().inspect_err(|_| guardian.dismiss())?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { pid, terminal, uses_terminal, guardian })
     }
 
-    /// The next thing that happened to the command, if any. To be asked after every SIGCHLD until
-    /// it says `None`. Waits for every other child that has ended on the way: the first process of a
-    /// container inherits all that lose their parent.
-    pub(crate) fn change(&self) -> io::Result<Option<Change>> {
+    /// The next state change of the command, if any. Must be called after every SIGCHLD until it
+    /// returns `None`. Reaps other children as well: the first process of a container inherits all
+    /// orphans.
+    pub(crate) fn next_change(&self) -> io::Result<Option<Change>> {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Some((pid, status)) = retry(|| wait(options))? {
             if pid == self.pid
@@ -85,31 +87,31 @@ impl Job {
         Ok(None)
     }
 
-    /// Hands a signal on that was sent to us. What asks for an end or comes from the terminal goes
-    /// to the whole group: it would run on without the lock. The others mean the command alone.
-    pub(crate) fn pass_on(&self, signal: Signal) -> io::Result<()> {
+    /// Forwards a signal that tenure has received. Termination and terminal signals go to the whole
+    /// process group, which must not continue without the lock; the others to the command alone.
+    pub(crate) fn forward(&self, signal: Signal) -> io::Result<()> {
         match signal {
-            // The command has not been waited for, so the id is still its own.
+            // The command has not been reaped, so its pid has not been reused.
             Signal::USR1 | Signal::USR2 | Signal::ALARM => Ok(kill_process(self.pid, signal)?),
-            _ => self.tell_all(signal),
+            _ => self.signal_group(signal),
         }
     }
 
-    /// Sends a signal to all processes of the group. That there are none is no error.
-    pub(crate) fn tell_all(&self, signal: Signal) -> io::Result<()> {
+    /// Sends a signal to all processes of the group. An empty group is not an error.
+    pub(crate) fn signal_group(&self, signal: Signal) -> io::Result<()> {
         match kill_process_group(self.pid, signal) {
             Err(Errno::SRCH) => Ok(()),
             sent => Ok(sent?),
         }
     }
 
-    /// Answers a stop of the command: the terminal's stops (^Z, reading in the background) stop us
-    /// too, so that the shell sees what it would have seen without us. Returns when we are
-    /// continued; says whether the command is to be continued as well.
+    /// Handles a stop of the command. If the terminal stopped it (^Z, or use of the terminal in the
+    /// background), tenure stops as well, so that the shell sees a stopped job. Returns when tenure is
+    /// continued; `true` if the command must be continued, too.
     pub(crate) fn follow_into_stop(&self, signal: Signal) -> bool {
         let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
         if !wants_terminal && signal != Signal::TSTP {
-            // Somebody stopped the command, not the job: the lock stays held.
+            // SIGSTOP was sent to the command only: tenure continues and keeps the lock.
             return false;
         }
         let Some(terminal) = &self.terminal else {
@@ -121,61 +123,63 @@ impl Job {
         }
         terminal.take_back_from(self.pid);
         if wants_terminal && terminal::is_orphaned() {
-            // An orphaned process group is never continued. The kernel ends such groups in the same way.
-            let _ = self.tell_all(Signal::HUP);
+            // No shell would continue an orphaned process group. The kernel, too, ends such groups by
+            // SIGHUP.
+            let _ = self.signal_group(Signal::HUP);
             return true;
         }
-        system::stop_our_group(signal);
+        system::stop_own_group(signal);
         true
     }
 
-    /// Lets a stopped command continue, in front of the terminal if it uses it and we are there.
+    /// Continues a stopped command, in the foreground if it uses the terminal and tenure is there.
     pub(crate) fn resume(&self) {
         let ours = |terminal: &&Terminal| self.uses_terminal.get() && terminal.is_ours();
         if let Some(terminal) = self.terminal.as_ref().filter(ours) {
             terminal.give_to(self.pid);
         }
-        // What cannot be continued could not be told to end either, which has been said.
-        let _ = self.tell_all(Signal::CONT);
+        // An error was already reported for the signal before it.
+        let _ = self.signal_group(Signal::CONT);
     }
 
-    /// From now on processes of the group that lose their parent become ours to wait for, so that
-    /// [`is_gone`](Self::is_gone) is not deceived by dead ones that nobody waits for.
+    /// Makes this process the parent of orphans of the group from now on, so that it can reap them
+    /// and [`is_gone`](Self::is_gone) is not delayed by zombies.
     pub(crate) fn adopt_orphans() {
-        // Without it the end of the group is merely seen later.
-        let _ = process::set_child_subreaper(Some(process::getpid()));
+        // If it fails, the end of the group is only seen later.
+        let _ = set_child_subreaper(Some(getpid()));
     }
 
     /// Whether no process of the group is left.
     pub(crate) fn is_gone(&self) -> bool {
         reap();
-        group::is_gone(self.pid)
+        process::group_is_gone(self.pid)
     }
 
-    /// The group and its living processes, for a message.
+    /// The group and its running processes, for a message.
     pub(crate) fn survivors(&self) -> String {
-        group::describe(self.pid)
+        process::describe_group(self.pid)
     }
 
-    /// The command has ended: takes back the terminal and calls off the guardian. A job that is
-    /// dropped without it is killed.
+    /// Takes back the terminal and dismisses the guardian, after the command has ended. If a job is
+    /// dropped without this call, the guardian kills it.
     ///
-    /// ^C and ^\ reach the group in front only. When one of them, and not we, has `ended` the
-    /// command, the others of our group (the script that called us) get it now, as they would have
-    /// without us; and we should die of it, too: it is the answer.
+    /// ^C and ^\ reach only the foreground process group, which is the command's. If one of them
+    /// `ended` the command, this sends it to the rest of tenure's own process group (the script that
+    /// called tenure), as the terminal would have done without tenure. Returns the signal: tenure
+    /// should end by it, too.
     pub(crate) fn finish(&self, ended: Option<Signal>) -> Option<Signal> {
-        self.guardian.call_off();
-        let in_front = |terminal: &&Terminal| terminal.is_of(self.pid);
-        let terminal = self.terminal.as_ref().filter(in_front)?;
+        self.guardian.dismiss();
+        let in_foreground = |terminal: &&Terminal| terminal.is_of(self.pid);
+        let terminal = self.terminal.as_ref().filter(in_foreground)?;
         terminal.take_back_from(self.pid);
         let signal = ended.filter(|signal| matches!(*signal, Signal::INT | Signal::QUIT))?;
-        // We listen to it ourselves, so it ends only the others.
-        let _ = process::kill_current_process_group(signal);
+        // tenure handles this signal, so it ends only the other processes of the group.
+        let _ = kill_current_process_group(signal);
         Some(signal)
     }
 }
 
-/// Waits for every child that has ended, whichever it is.
+/// Reaps all children that have exited.
 pub(crate) fn reap() {
     while let Ok(Some(_)) = retry(|| wait(WaitOptions::NOHANG)) {}
 }
@@ -197,10 +201,7 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
-            answer => return Ok(answer?),
+            result => return Ok(result?),
         }
     }
 }
-
-/// How often the end of a group is looked for; no signal tells it.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -1,5 +1,5 @@
-//! The calls that the compiler cannot check: signal dispositions, and what a new process does
-//! between fork and exec.
+//! The unsafe system calls: signal dispositions and masks, fork, the hooks between fork and exec, and
+//! locks on bytes of files.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -17,8 +17,8 @@ use rustix::process::{
 };
 use rustix::termios::tcsetpgrp;
 
-/// Whether a signal is ignored by the parent process (as `nohup` does with SIGHUP). Such a one
-/// stays ignored, for us and for the command.
+/// Whether a signal is ignored because the parent process ignored it (as `nohup` does with SIGHUP).
+/// Such a signal stays ignored in tenure and in the command.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: no new action is given, and the old one is written to memory of the right size, in
@@ -30,26 +30,25 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Does something while a signal is held back from this thread.
-pub(crate) fn blocking<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
+/// Calls `action` with a signal blocked in this thread.
+pub(crate) fn with_signal_blocked<T>(signal: Signal, action: impl FnOnce() -> T) -> T {
     let before = add_to_mask(signal);
     let done = action();
     change_mask(libc::SIG_SETMASK, Some(&before));
     done
 }
 
-/// Sets an environment variable of this process. To be called while there is one thread.
+/// Sets an environment variable of this process. Must be called while it has one thread.
 pub(crate) fn set_variable(name: &str, value: &str) {
-    // SAFETY: no other thread can read the environment meanwhile, because there is none: a guardian
-    // starts its runtime after this.
+    // SAFETY: no other thread can read the environment, because there is none: a guardian starts its
+    // runtime after this.
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Ends this process by a signal, as if nothing had ever listened to it. Returns only for a signal
-/// whose default action does not terminate, or if we are the first process of a container, which no
-/// signal ends.
-pub(crate) fn die_of(signal: i32) {
-    // SIGQUIT would write our memory, and a password in it, to a core file.
+/// Raises a signal after restoring its default action. Returns only if the default action does not
+/// end the process, or if this is the first process of a container, which its own signals do not end.
+pub(crate) fn raise_with_default_action(signal: i32) {
+    // SIGQUIT would write this process's memory, with passwords, to a core file.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     // SAFETY: restoring the default action installs no code, and `raise` takes no memory.
     unsafe {
@@ -58,9 +57,9 @@ pub(crate) fn die_of(signal: i32) {
     }
 }
 
-/// Stops every process of our group as the terminal would have done it. Returns when we are
-/// continued, or at once if there is no shell above us that could do that.
-pub(crate) fn stop_our_group(signal: Signal) {
+/// Stops every process of tenure's own group, as the terminal would have done. Returns when tenure is
+/// continued, or at once if no shell above it could continue it.
+pub(crate) fn stop_own_group(signal: Signal) {
     let number = signal.as_raw();
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: an all-zero action is the default one (SIG_DFL, no flags, nothing masked); the old
@@ -74,33 +73,33 @@ pub(crate) fn stop_our_group(signal: Signal) {
     }
 }
 
-/// Prepares a command that dies with us, announces itself to its guardian, leads a process group
-/// of its own, and is in front of the terminal, if it gets one, from its first moment.
+/// Prepares a command that is killed when tenure dies, announces itself to its guardian, leads a
+/// process group of its own and, if `terminal` is given, starts in its foreground.
 pub(crate) fn prepare_command(command: &mut Command, guardian: OwnedFd, terminal: Option<OwnedFd>) {
     let parent = getpid();
     command.process_group(0);
     let hook = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(parent) {
-            // We died before the kernel knew of the death signal.
+            // The parent died before the death signal was set.
             return Err(io::ErrorKind::Interrupted.into());
         }
         let me = getpid();
-        let word = me.as_raw_pid().to_ne_bytes();
-        // A guardian that was killed guards nothing, but the death signal is still there.
-        let _ = send(guardian.as_fd(), &word, SendFlags::NOSIGNAL);
+        let number = me.as_raw_pid().to_ne_bytes();
+        // If the guardian was killed, the death signal remains.
+        let _ = send(guardian.as_fd(), &number, SendFlags::NOSIGNAL);
         if let Some(terminal) = &terminal {
-            let _ = blocking(Signal::TTOU, || tcsetpgrp(terminal, me));
+            let _ = with_signal_blocked(Signal::TTOU, || tcsetpgrp(terminal, me));
         }
         Ok(())
     };
-    // SAFETY: the hook makes system calls and touches its own stack, nothing else: no allocation,
-    // no lock, no panic (errors of a simple kind carry no memory).
+    // SAFETY: the hook only makes system calls and uses its own stack: it does not allocate, lock or
+    // panic (an error made of an `ErrorKind` has no heap memory).
     unsafe { command.pre_exec(hook) };
 }
 
-/// Prepares a guardian: a session of its own, deaf to the signals that end others, so that it
-/// ends only with its line.
+/// Prepares a guardian: in a session of its own, with the termination signals ignored, so that only
+/// the end of its socket ends it.
 pub(crate) fn prepare_guardian(command: &mut Command) {
     let hook = || {
         setsid()?;
@@ -110,7 +109,7 @@ pub(crate) fn prepare_guardian(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: the hook makes system calls only, as above.
+    // SAFETY: the hook only makes system calls, as above.
     unsafe { command.pre_exec(hook) };
 }
 
@@ -121,9 +120,9 @@ pub(crate) enum Fork {
     Child,
 }
 
-/// Makes a copy of this process. Must be called while it has one thread.
+/// Forks this process. Must be called while it has one thread.
 pub(crate) fn fork() -> io::Result<Fork> {
-    // SAFETY: with one thread no lock is held by another, so everything works in the copy, too.
+    // SAFETY: with one thread, no other thread can hold a lock that the child would inherit locked.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -134,23 +133,23 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Closes all descriptors but standard input, output and error and these: those that this process
-/// inherited without knowing of them. Must be called while it owns no others.
+/// Closes all inherited descriptors except standard input, output, error and `keep`. Must be called
+/// while this process owns no others.
 pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     let kept = |fd: RawFd| fd <= 2 || keep.iter().any(|keep| keep.as_raw_fd() == fd);
     for fd in open.into_iter().filter(|fd| !kept(*fd)) {
-        // SAFETY: nothing in this process owns the descriptor, as the caller says. The one of the
-        // listing above is closed already, which is an error without effect.
+        // SAFETY: the caller guarantees that nothing in this process owns the descriptor. The one
+        // that listed the directory is closed already, which is an error without effect.
         unsafe { libc::close(fd) };
     }
     Ok(())
 }
 
-/// Locks a byte of a file, without waiting, for all processes that share this descriptor's open file
-/// description: until the last of them has closed it.
+/// Locks a byte of a file for the open file description of `fd`, without waiting: until the last
+/// process that shares the description has closed it.
 pub(crate) fn lock_byte(fd: RawFd, at: i64) -> io::Result<()> {
     change_lock(fd, libc::F_OFD_SETLK, at)
 }
@@ -190,7 +189,7 @@ fn add_to_mask(signal: Signal) -> libc::sigset_t {
     change_mask(libc::SIG_BLOCK, Some(&added))
 }
 
-/// Changes this thread's mask, and returns the one before.
+/// Changes this thread's signal mask, and returns the previous one.
 fn change_mask(how: libc::c_int, set: Option<&libc::sigset_t>) -> libc::sigset_t {
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the set is a valid one or none, and the old mask is written to memory of the right
@@ -212,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_held_back_only_as_long_as_asked() {
+    fn a_signal_is_blocked_only_during_the_action() {
         assert!(!is_blocked(Signal::TTOU));
-        assert!(blocking(Signal::TTOU, || is_blocked(Signal::TTOU)));
+        assert!(with_signal_blocked(Signal::TTOU, || is_blocked(Signal::TTOU)));
         assert!(!is_blocked(Signal::TTOU));
     }
 
     #[test]
-    fn a_byte_is_locked_until_every_copy_of_the_descriptor_is_closed() {
+    fn a_byte_stays_locked_until_every_copy_of_the_descriptor_is_closed() {
         let open = || fs::File::options().write(true).open("/dev/null").unwrap();
         let at = i64::from(std::process::id()) << 20;
         let (held, other) = (open(), open());
@@ -235,8 +234,8 @@ mod tests {
     }
 
     #[test]
-    fn an_ignored_signal_is_known() {
-        // The Rust runtime ignores SIGPIPE, and nobody ignores SIGSEGV.
+    fn an_ignored_signal_is_recognized() {
+        // The Rust runtime ignores SIGPIPE and does not ignore SIGSEGV.
         assert!(is_ignored(libc::SIGPIPE));
         assert!(!is_ignored(libc::SIGSEGV));
     }

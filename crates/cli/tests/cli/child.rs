@@ -1,4 +1,4 @@
-//! What the command of `tenure run` gets, and what becomes of its end.
+//! `tenure run`: the environment, input, signals and exit code of its command.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use tenure_testkit::{GENEROUS, eventually};
 
-use crate::common::{Ran, Store, children, code, died_of, is_stopped, line, runs, signal};
+use crate::common::{Ran, Store, children, code, exit_signal, is_stopped, line, runs, signal};
 
 const SHOW: &str =
     "echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_STORE ${TENURE_PASSWORD-none}";
 
 #[test]
-fn the_command_finds_lock_token_owner_and_store_in_its_environment() {
+fn the_environment_of_the_command_has_lock_token_owner_and_store() {
     let store = Store::new();
     let show = |store: &Store| {
         let mut command = store.tenure(&["run", "a", "-c", SHOW]);
@@ -31,23 +31,23 @@ fn the_command_finds_lock_token_owner_and_store_in_its_environment() {
     assert_eq!(first[2].len(), 32);
     assert_ne!(first[2], second[2]);
     assert!(first[3].starts_with("local:/"), "{first:?}");
-    assert_eq!(first[4], "hunter2", "it is left as it was");
+    assert_eq!(first[4], "hunter2", "TENURE_PASSWORD is unchanged");
 }
 
 #[test]
-fn the_exit_code_of_the_command_is_ours() {
+fn run_exits_with_the_code_of_its_command() {
     let store = Store::new();
     for (shell_line, code) in
         [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
     {
         let ran = store.run(&["run", "a", "-c", shell_line]);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(code), ""), "{shell_line}");
-        assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+        assert!(store.is_free("a"));
     }
 }
 
 #[test]
-fn standard_input_goes_to_the_command() {
+fn the_command_reads_the_standard_input_of_tenure() {
     let store = Store::new();
     let mut command = store.tenure(&["run", "a", "--", "cat"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -75,7 +75,7 @@ fn arguments_that_are_not_utf8_reach_the_command_unchanged() {
 }
 
 #[tokio::test]
-async fn signals_sent_to_us_reach_the_command() {
+async fn signals_sent_to_tenure_reach_the_command() {
     let store = Store::new();
     for (name, number) in [
         ("HUP", Signal::HUP),
@@ -96,21 +96,21 @@ async fn signals_sent_to_us_reach_the_command() {
     }
 }
 
-/// systemd takes the code 143 for a failure, and a death of SIGTERM for what it asked for.
+/// systemd counts the exit code 143 as a failure, but a process that SIGTERM ended as a success.
 #[tokio::test]
-async fn a_command_that_a_passed_on_signal_ends_takes_us_with_it() {
+async fn a_forwarded_signal_that_ends_the_command_ends_tenure() {
     let store = Store::new();
     for number in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut run = store.start(&["run", "a", "-c", "echo ready; exec sleep 100"]);
         assert_eq!(line(&mut run).await, "ready");
         signal(&run, number);
-        assert_eq!(died_of(&mut run).await, Some(number.as_raw()));
-        assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+        assert_eq!(exit_signal(&mut run).await, Some(number.as_raw()));
+        assert!(store.is_free("a"));
     }
 }
 
 #[tokio::test]
-async fn a_signal_that_asks_a_stopped_command_to_end_continues_it() {
+async fn a_termination_signal_continues_a_stopped_command() {
     let store = Store::new();
     let shell_line = "trap 'echo cleaned; exit 9' TERM; echo $$; kill -STOP $$; sleep 100";
     let mut run = store.start(&["run", "a", "-c", shell_line]);
@@ -122,7 +122,7 @@ async fn a_signal_that_asks_a_stopped_command_to_end_continues_it() {
 }
 
 #[tokio::test]
-async fn a_signal_that_our_starter_ignores_stays_ignored() {
+async fn a_signal_that_the_parent_ignores_stays_ignored() {
     let store = Store::new();
     let binary = env!("CARGO_BIN_EXE_tenure");
     let shell_line = "trap '' HUP; exec \"$0\" run a -c 'echo ready; kill -HUP $$; kill -HUP $PPID; read word; echo $word'";
@@ -139,7 +139,7 @@ async fn a_signal_that_our_starter_ignores_stays_ignored() {
 }
 
 #[test]
-fn signals_that_our_starter_holds_back_are_held_back_from_the_command() {
+fn signals_that_the_parent_blocks_stay_blocked_in_the_command() {
     let store = Store::new();
     let mut command = Command::new("env");
     command.args(["--block-signal=USR2", env!("CARGO_BIN_EXE_tenure"), "run", "a", "--"]);
@@ -149,7 +149,7 @@ fn signals_that_our_starter_holds_back_are_held_back_from_the_command() {
 }
 
 #[test]
-fn the_command_dies_of_a_broken_pipe_as_it_would_alone() {
+fn a_broken_pipe_ends_the_command_by_sigpipe() {
     let store = Store::new();
     let ran = store.run(&[
         "run",
@@ -158,11 +158,11 @@ fn the_command_dies_of_a_broken_pipe_as_it_would_alone() {
         "sh -c 'sleep 0.1; exec yes' | head -1; true; yes | head -1",
     ]);
     assert_eq!(ran.stdout, "y\ny\n");
-    assert_eq!(ran.stderr, "", "no complaint about a broken pipe");
+    assert_eq!(ran.stderr, "", "no message about a broken pipe");
 }
 
 #[test]
-fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
+fn a_missing_command_is_reported_before_the_lock_is_waited_for() {
     let store = Store::new();
     let file = store.scratch().join("plain");
     std::fs::write(&file, "echo hello\n").unwrap();
@@ -171,15 +171,15 @@ fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
     store.run(&["run", "a", "--", "/no/such/command"]).failed(127);
     store.run(&["run", "a", "--", plain]).failed(126);
     assert!(!store.scratch().parent().unwrap().join("store").exists(), "no store was opened");
-    // Found and executable, but the interpreter is not there.
+    // The file exists and is executable, but its interpreter does not exist.
     std::fs::write(&file, "#!/no/such/interpreter\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     store.run(&["run", "a", "--", plain]).failed(127);
-    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
+    assert!(store.is_free("a"));
 }
 
 #[tokio::test]
-async fn nothing_of_us_is_left_when_the_command_has_ended() {
+async fn no_process_of_tenure_is_left_after_the_command_has_ended() {
     let store = Store::new();
     let mut run = store.start(&["run", "a", "-c", "echo ready; read word; exit 3"]);
     assert_eq!(line(&mut run).await, "ready");
@@ -191,39 +191,39 @@ async fn nothing_of_us_is_left_when_the_command_has_ended() {
 }
 
 #[test]
-fn what_the_command_leaves_in_the_background_keeps_nothing_open_of_ours() {
+fn background_processes_of_the_command_keep_no_descriptor_of_tenure_open() {
     let store = Store::new();
-    // `output` returns only when every copy of both pipes is closed.
+    // `run` returns only when every copy of both pipes is closed.
     let ran = store.run(&["run", "a", "-c", "sleep 100 >/dev/null 2>&1 & echo $!"]);
     let pid: u32 = ran.ok().trim().parse().unwrap();
-    assert!(runs(pid), "what a command that ended well has left is not ours to kill");
+    assert!(runs(pid), "tenure does not kill background processes of a successful command");
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::KILL).unwrap();
 }
 
-/// The shell ends at once, and leaves a process behind that does not hear the signal.
+/// The shell exits at once and leaves a process behind that ignores the signal.
 #[tokio::test]
-async fn a_signal_that_ends_the_command_ends_its_group_before_the_lock_is_given_back() {
+async fn a_signal_that_ends_the_command_ends_its_group_before_the_release() {
     let store = Store::new();
-    let deaf = "sh -c 'trap \"\" TERM; echo $$; exec sleep 100' & wait";
-    let mut run = store.start(&["run", "--grace", "300ms", "a", "-c", deaf]);
+    let stubborn = "sh -c 'trap \"\" TERM; echo $$; exec sleep 100' & wait";
+    let mut run = store.start(&["run", "--grace", "300ms", "a", "-c", stubborn]);
     let left_behind: u32 = line(&mut run).await.parse().unwrap();
     signal(&run, Signal::TERM);
-    // One that is dead and not yet waited for does not count.
+    // A zombie counts as gone.
     let status = format!("/proc/{left_behind}/status");
-    let look = format!("grep -q 'State:.[RSD]' {status} 2>/dev/null && echo alive || echo gone");
-    let said = store.run(&["run", "-w", "20s", "a", "-c", &look]).ok();
-    assert_eq!(said.trim(), "gone");
-    assert_eq!(died_of(&mut run).await, Some(Signal::TERM.as_raw()));
+    let check = format!("grep -q 'State:.[RSD]' {status} 2>/dev/null && echo alive || echo gone");
+    let printed = store.run(&["run", "-w", "20s", "a", "-c", &check]).ok();
+    assert_eq!(printed.trim(), "gone");
+    assert_eq!(exit_signal(&mut run).await, Some(Signal::TERM.as_raw()));
 }
 
 #[tokio::test]
-async fn a_lock_whose_max_hold_is_over_is_free_although_its_command_goes_on() {
+async fn the_lock_is_free_after_max_hold_although_the_command_continues() {
     let store = Store::new();
     let options = ["--max-hold", "300ms", "--on-lost", "nothing"];
     let mut run =
         store.start(&[&["run"], &options[..], &["a", "-c", "echo $$; exec cat"]].concat());
     let command: u32 = line(&mut run).await.parse().unwrap();
     store.run(&["run", "-w", "10s", "a", "--", "true"]).ok();
-    assert!(runs(command), "it goes on");
+    assert!(runs(command), "the command continues");
 }

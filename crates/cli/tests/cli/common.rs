@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers for the tests: a store per test, running `tenure` and other processes, and waiting.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tenure_testkit::{GENEROUS, Process, TempDir, eventually, temp_dir, with_default_signals};
 
-/// A store of one's own.
+/// A local store for one test.
 pub(crate) struct Store(TempDir);
 
 impl Store {
@@ -18,14 +18,14 @@ impl Store {
         Self(temp_dir())
     }
 
-    /// A directory of one's own for other things.
+    /// A directory for other files of the test.
     pub(crate) fn scratch(&self) -> std::path::PathBuf {
         let scratch = self.0.path().join("scratch");
         fs::create_dir_all(&scratch).unwrap();
         scratch
     }
 
-    /// A `tenure` command line on this store, with every signal at its default.
+    /// A `tenure` command on this store, with the default actions of all signals.
     pub(crate) fn tenure<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments);
@@ -34,7 +34,7 @@ impl Store {
         command
     }
 
-    /// Makes this store the one of the `tenure` commands that a command starts.
+    /// Sets the environment of a command so that `tenure` uses this store in it.
     pub(crate) fn set_environment(&self, command: &mut Command) {
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
@@ -45,40 +45,46 @@ impl Store {
         command.env("TENURE_DIR", self.0.path().join("store"));
     }
 
-    /// Runs it to its end.
+    /// Runs `tenure` and waits until it exits.
     pub(crate) fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Ran {
         self.tenure(arguments).stdin(Stdio::null()).output().unwrap().into()
     }
 
-    /// Starts it, to be talked to.
+    /// Starts `tenure`.
     pub(crate) fn start<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Process {
         Process::spawn(self.tenure(arguments)).unwrap()
     }
 
-    /// Starts `tenure hold NAME` and waits until it holds. Also returns its token and owner.
+    /// Starts `tenure hold NAME` and waits until it holds the lock. Returns its token and owner, too.
     pub(crate) async fn hold(&self, options: &[&str], name: &str) -> (Process, u64, String) {
         let mut holder = self.start(&[&["hold"], options, &[name]].concat());
-        let line = holder.line(GENEROUS).await.expect("hold says that it holds");
+        let line = holder.line(GENEROUS).await.expect("hold prints the lock");
         let words: Vec<_> = line.split(' ').collect();
         assert_eq!((words.len(), words[0]), (3, name), "{line}");
         (holder, words[1].parse().unwrap(), words[2].into())
     }
 
-    /// What `status --json` says.
+    /// The output of `status --json`.
     pub(crate) fn status(&self, name: &str) -> Value {
         let ran = self.run(&["status", name, "--json"]);
         assert!(matches!(ran.code, Some(0 | 1)), "{ran:?}");
         serde_json::from_str(&ran.stdout).unwrap()
     }
 
-    /// Waits until so many claims wait for the lock.
-    pub(crate) async fn waiters(&self, name: &str, count: usize) {
-        let there = || async { self.status(name)["waiters"].as_array().unwrap().len() == count };
-        assert!(eventually(GENEROUS, there).await, "{count} never wait: {}", self.status(name));
+    /// Whether `status` shows no holder.
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        self.status(name)["holders"].as_array().unwrap().is_empty()
+    }
+
+    /// Waits until `count` claims wait for the lock.
+    pub(crate) async fn wait_for_waiters(&self, name: &str, count: usize) {
+        let reached = || async { self.status(name)["waiters"].as_array().unwrap().len() == count };
+        let status = || self.status(name);
+        assert!(eventually(GENEROUS, reached).await, "never {count} waiters: {}", status());
     }
 }
 
-/// A command that has ended.
+/// The result of a command that has exited.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -87,18 +93,18 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// What it printed, if all went well.
+    /// Asserts success, and returns the standard output.
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout
     }
 
-    /// It failed with this code and without a word.
+    /// Asserts that it failed with this code and printed nothing.
     pub(crate) fn failed_silently(self, code: i32) {
         assert_eq!((self.code, &*self.stdout, &*self.stderr), (Some(code), "", ""));
     }
 
-    /// It failed with this code and one line about it.
+    /// Asserts that it failed with this code and one line on standard error, and returns that line.
     pub(crate) fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert_eq!(self.stdout, "");
@@ -119,7 +125,7 @@ impl From<Output> for Ran {
     }
 }
 
-/// Whether a process runs (a dead one that nobody waited for does not).
+/// Whether a process runs; a zombie does not.
 pub(crate) fn runs(pid: u32) -> bool {
     !matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -134,12 +140,12 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next())
 }
 
-/// The processes that a process has started and not waited for.
+/// The children of a process, zombies included.
 pub(crate) fn children(process: &Process) -> Vec<u32> {
     children_of(process.pid())
 }
 
-/// The same of a process that another has started.
+/// The children of a process that the test has not started itself.
 pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let pids = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
@@ -151,31 +157,39 @@ pub(crate) fn is_guardian(pid: &u32) -> bool {
     line.ends_with(b"\0__guardian\0")
 }
 
-/// Waits until a process no longer runs.
-pub(crate) async fn ends(pid: u32) -> bool {
+/// Waits until a process has exited. Returns `false` if it does not.
+pub(crate) async fn exits(pid: u32) -> bool {
     eventually(GENEROUS, || async { !runs(pid) }).await
 }
 
-/// Sends a signal to a process that the test has started and not waited for.
+/// Reads a line with two process ids.
+pub(crate) async fn two_pids(process: &mut Process) -> Vec<u32> {
+    let line = line(process).await;
+    let pids: Vec<_> = line.split(' ').map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(pids.len(), 2, "{line}");
+    pids
+}
+
+/// Sends a signal to a process that the test has started and not reaped.
 pub(crate) fn signal(process: &Process, signal: Signal) {
     let pid = Pid::from_raw(process.pid().try_into().unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
-/// The next line, which must come.
+/// The next line of a process's output, which must come.
 pub(crate) async fn line(process: &mut Process) -> String {
-    process.line(GENEROUS).await.expect("a line comes")
+    process.line(GENEROUS).await.expect("the process prints a line")
 }
 
-/// The exit code of a process that must end by itself.
+/// Waits for a process to exit, and returns its exit code.
 pub(crate) async fn code(process: &mut Process) -> Option<i32> {
-    process.wait(GENEROUS).await.expect("it ends").code()
+    process.wait(GENEROUS).await.expect("the process exits").code()
 }
 
-/// The signal that a process died of, which must end by itself.
-pub(crate) async fn died_of(process: &mut Process) -> Option<i32> {
-    process.wait(GENEROUS).await.expect("it ends").signal()
+/// Waits for a process to exit, and returns the signal that ended it.
+pub(crate) async fn exit_signal(process: &mut Process) -> Option<i32> {
+    process.wait(GENEROUS).await.expect("the process exits").signal()
 }
 
-/// Long enough for a wrong thing to show, short enough to be paid in every run.
-pub(crate) const A_MOMENT: Duration = Duration::from_millis(300);
+/// How long to wait for output that must not come.
+pub(crate) const BRIEFLY: Duration = Duration::from_millis(300);

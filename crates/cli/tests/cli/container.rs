@@ -1,4 +1,5 @@
-//! As the first process of a container: orphans are ours, and signals need a handler.
+//! `tenure` as the first process of a container: it must reap orphans, and handle signals that would
+//! not end it by default.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use tenure_testkit::{GENEROUS, Process, eventually, skip, with_default_signals};
 
 use crate::common::{Store, children, code, line};
 
-/// `tenure` as the first process of a new pid namespace. `None` where there can be none.
+/// Starts `tenure` as the first process of a new pid namespace. `None` if that is not permitted.
 fn first_process(store: &Store, arguments: &[&str]) -> Option<Process> {
     let unshare = || {
         let mut command = Command::new("unshare");
@@ -16,7 +17,7 @@ fn first_process(store: &Store, arguments: &[&str]) -> Option<Process> {
         command
     };
     if !unshare().arg("true").output().is_ok_and(|output| output.status.success()) {
-        skip("tenure as the first process of a container", "no right to unshare namespaces");
+        skip("tenure as the first process of a container", "no permission to unshare namespaces");
         return None;
     }
     let tenure = store.tenure(arguments);
@@ -32,7 +33,7 @@ fn signal(unshare: &Process, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Starts five processes that lose their parent and end; says how many are left unwaited for.
+/// Creates five orphans that exit, and prints how many of them stay zombies.
 const ORPHANS: &str = "\
     for i in 1 2 3 4 5; do (setsid true &); done
     zombies() { cat /proc/[0-9]*/stat 2>/dev/null | grep -c '^[0-9]* (true) Z'; }
@@ -40,7 +41,7 @@ const ORPHANS: &str = "\
     echo zombies-$(zombies)";
 
 #[tokio::test]
-async fn the_first_process_waits_for_orphans_while_its_command_runs() {
+async fn the_first_process_reaps_orphans_while_its_command_runs() {
     let store = Store::new();
     let Some(mut run) = first_process(&store, &["run", "a", "-c", ORPHANS]) else { return };
     assert_eq!(line(&mut run).await, "zombies-0");
@@ -48,12 +49,12 @@ async fn the_first_process_waits_for_orphans_while_its_command_runs() {
 }
 
 #[tokio::test]
-async fn the_first_process_waits_for_orphans_while_it_waits_for_the_lock_or_holds_it() {
+async fn the_first_process_reaps_orphans_while_it_waits_for_the_lock_or_holds_it() {
     let store = Store::new();
     let Some(mut holder) = first_process(&store, &["hold", "a"]) else { return };
     line(&mut holder).await;
     let Some(waiter) = first_process(&store, &["run", "a", "--", "true"]) else { return };
-    store.waiters("a", 1).await;
+    store.wait_for_waiters("a", 1).await;
     for unshare in [&holder, &waiter] {
         let pid = children(unshare)[0].to_string();
         let mut enter = Command::new("nsenter");
@@ -64,7 +65,7 @@ async fn the_first_process_waits_for_orphans_while_it_waits_for_the_lock_or_hold
 }
 
 #[tokio::test]
-async fn the_first_process_passes_signals_on_to_its_command() {
+async fn the_first_process_forwards_signals_to_its_command() {
     let store = Store::new();
     let shell_line = "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
     let Some(mut run) = first_process(&store, &["run", "a", "-c", shell_line]) else { return };
@@ -75,17 +76,17 @@ async fn the_first_process_passes_signals_on_to_its_command() {
 }
 
 #[tokio::test]
-async fn the_first_process_ends_when_it_is_told_to_while_it_waits_or_holds() {
+async fn a_signal_ends_the_first_process_while_it_waits_or_holds() {
     let store = Store::new();
     let Some(mut holder) = first_process(&store, &["hold", "a"]) else { return };
     line(&mut holder).await;
     let Some(mut waiter) = first_process(&store, &["run", "a", "--", "true"]) else { return };
-    store.waiters("a", 1).await;
+    store.wait_for_waiters("a", 1).await;
     signal(&waiter, Signal::TERM);
-    // No signal can end a first process, so it exits with the code that a shell would show.
+    // Its own signals do not end a first process, so it exits with the code that a shell shows.
     assert_eq!(code(&mut waiter).await, Some(143));
     signal(&holder, Signal::TERM);
     assert_eq!(code(&mut holder).await, Some(0));
-    let free = || async { store.status("a")["holders"].as_array().unwrap().is_empty() };
+    let free = || async { store.is_free("a") };
     assert!(eventually(GENEROUS, free).await);
 }

@@ -8,7 +8,7 @@ use tenure_testkit::{RedisServer, is_installed};
 use crate::common::Store;
 
 #[test]
-fn a_store_that_is_fit_is_told_line_by_line_and_exits_with_0() {
+fn a_safe_store_is_reported_line_by_line_and_doctor_exits_with_0() {
     let store = Store::new();
     let text = store.run(&["doctor"]).ok();
     assert!(text.lines().any(|line| line.starts_with("fine    ")), "{text}");
@@ -18,7 +18,7 @@ fn a_store_that_is_fit_is_told_line_by_line_and_exits_with_0() {
 }
 
 #[test]
-fn what_is_unsafe_comes_with_its_remedy_and_exits_with_1() {
+fn an_unsafe_store_is_reported_with_a_remedy_and_doctor_exits_with_1() {
     let store = Store::new();
     let dir = store.scratch().join("open");
     std::fs::create_dir(&dir).unwrap();
@@ -41,7 +41,7 @@ fn what_is_unsafe_comes_with_its_remedy_and_exits_with_1() {
 }
 
 #[test]
-fn a_redis_server_is_examined_and_one_that_is_gone_is_69() {
+fn doctor_diagnoses_a_redis_server_and_exits_with_69_if_it_is_down() {
     if !is_installed("redis-server") {
         return;
     }

@@ -20,7 +20,7 @@ async fn ls_shows_a_row_per_holder_and_only_names_with_the_prefix() {
     for part in [&format!(":{} (nightly report)", holder.pid()), &token.to_string(), "exclusive"] {
         assert!(lines[1].contains(part), "{part}: {table}");
     }
-    assert!(!table.contains('\x1b'), "no colour where there is no terminal");
+    assert!(!table.contains('\x1b'), "no colour without a terminal");
     let objects = store.run(&["ls", "--json"]).ok();
     let names: Vec<_> = objects
         .lines()
@@ -30,7 +30,7 @@ async fn ls_shows_a_row_per_holder_and_only_names_with_the_prefix() {
 }
 
 #[tokio::test]
-async fn the_exit_code_of_status_says_whether_the_lock_is_held() {
+async fn status_exits_with_0_if_the_lock_is_held_and_1_if_it_is_free() {
     let store = Store::new();
     let free = store.run(&["status", "a", "--json"]);
     let object = "{\"lock\":\"a\",\"mode\":null,\"holders\":[],\"waiters\":[]}\n";
@@ -40,7 +40,7 @@ async fn the_exit_code_of_status_says_whether_the_lock_is_held() {
     let (_holder, ..) = store.hold(&[], "a").await;
     assert_eq!(store.run(&["status", "a"]).code, Some(0));
     assert_eq!(store.run(&["status", "a", "--json"]).code, Some(0));
-    // What is neither held nor free keeps its own code, and an empty list is no failure.
+    // An unreachable store has its own code, and an empty list is a success.
     store.run(&["--store", "redis://127.0.0.1:1?timeout=100ms", "status", "a"]).failed(69);
     store.run(&["ls", "nothing"]).ok();
 }
@@ -50,17 +50,17 @@ async fn status_shows_the_holder_and_the_waiters_in_order() {
     let store = Store::new();
     let (holder, token, owner) = store.hold(&[], "a").await;
     let first = store.start(&["run", "--label", "first", "a", "--", "true"]);
-    store.waiters("a", 1).await;
+    store.wait_for_waiters("a", 1).await;
     let second = store.start(&["run", "--label", "second", "a", "--", "true"]);
-    store.waiters("a", 2).await;
+    store.wait_for_waiters("a", 2).await;
     let status = store.status("a");
     let held = &status["holders"][0];
     assert_eq!(status["mode"], "exclusive");
     assert_eq!((&held["token"], &held["pid"]), (&token.into(), &holder.pid().into()));
     assert_eq!(held["owner"], owner);
     assert!(held["expires_in_ms"].as_u64().unwrap() <= 30_000);
-    for (place, waiter, label) in [(0, &first, "first"), (1, &second, "second")] {
-        let shown = &status["waiters"][place];
+    for (position, waiter, label) in [(0, &first, "first"), (1, &second, "second")] {
+        let shown = &status["waiters"][position];
         assert_eq!((&shown["pid"], &shown["label"]), (&waiter.pid().into(), &label.into()));
     }
     let text = store.run(&["status", "a"]).ok();
@@ -69,7 +69,7 @@ async fn status_shows_the_holder_and_the_waiters_in_order() {
 }
 
 #[tokio::test]
-async fn watch_tells_of_every_change_and_ends_well_when_interrupted() {
+async fn watch_reports_every_change_and_exits_with_0_when_interrupted() {
     let store = Store::new();
     let (mut holder, ..) = store.hold(&["--label", "one"], "a").await;
     let mut watch = store.start(&["watch", "--every", "10ms"]);
@@ -89,42 +89,42 @@ async fn watch_tells_of_every_change_and_ends_well_when_interrupted() {
 }
 
 #[tokio::test]
-async fn watch_outlasts_an_outage_of_the_store() {
-    if tenure_testkit::lacks("redis-server", "watch_outlasts_an_outage_of_the_store") {
+async fn watch_continues_after_an_outage_of_the_store() {
+    if tenure_testkit::lacks("redis-server", "watch_continues_after_an_outage_of_the_store") {
         return;
     }
     let mut server = tenure_testkit::RedisServer::start(&["--appendonly", "yes"]).unwrap();
     let url = format!("redis://127.0.0.1:{}?timeout=200ms", server.port());
-    let (store, place) = (Store::new(), ["--store", &url]);
-    let mut watch = store.tenure(&[&["watch", "--every", "10ms"], &place[..]].concat());
-    let told = store.scratch().join("told");
-    watch.stderr(std::fs::File::create(&told).unwrap());
+    let (store, on_redis) = (Store::new(), ["--store", &url]);
+    let mut watch = store.tenure(&[&["watch", "--every", "10ms"], &on_redis[..]].concat());
+    let stderr = store.scratch().join("stderr");
+    watch.stderr(std::fs::File::create(&stderr).unwrap());
     let mut watch = tenure_testkit::Process::spawn(watch).unwrap();
-    let (mut holder, ..) = store.hold(&place, "a").await;
+    let (mut holder, ..) = store.hold(&on_redis, "a").await;
     assert!(line(&mut watch).await.contains(" a acquired "));
     signal(&holder, Signal::TERM);
     assert_eq!(code(&mut holder).await, Some(0));
     assert!(line(&mut watch).await.contains(" a released "));
     server.kill9().unwrap();
-    let says = |word: &str| std::fs::read_to_string(&told).unwrap().contains(word);
-    let warned = || async { says("watching on") };
+    let reported = |text: &str| std::fs::read_to_string(&stderr).unwrap().contains(text);
+    let warned = || async { reported("watching on") };
     assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, warned).await);
     server.restart().unwrap();
-    let again = || async { says("answers again") };
+    let again = || async { reported("answers again") };
     assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, again).await);
-    let (mut holder, ..) = store.hold(&place, "a").await;
+    let (mut holder, ..) = store.hold(&on_redis, "a").await;
     assert!(line(&mut watch).await.contains(" a acquired "));
     signal(&holder, Signal::TERM);
     assert_eq!(code(&mut holder).await, Some(0));
     signal(&watch, Signal::INT);
     assert_eq!(code(&mut watch).await, Some(0));
-    // A store that was never there is another matter.
+    // An outage at the start is an error.
     server.kill9().unwrap();
-    assert_eq!(store.run(&[&["watch"], &place[..]].concat()).code, Some(69));
+    assert_eq!(store.run(&[&["watch"], &on_redis[..]].concat()).code, Some(69));
 }
 
 #[tokio::test]
-async fn watch_ends_quietly_when_nobody_reads_it() {
+async fn watch_exits_silently_when_its_reader_closes_the_pipe() {
     let store = Store::new();
     let mut command = store.tenure(&["watch", "--every", "10ms"]);
     let mut watch = command
@@ -140,14 +140,14 @@ async fn watch_ends_quietly_when_nobody_reads_it() {
     });
     let ended = ended.await;
     watch.kill().unwrap();
-    assert!(ended, "it watches on for nobody");
+    assert!(ended, "it continues without a reader");
     let output = watch.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
 }
 
 #[test]
-fn who_only_looks_leaves_no_session_behind() {
-    if ZooKeeperServer::is_missing("who_only_looks_leaves_no_session_behind") {
+fn commands_leave_no_zookeeper_session_behind() {
+    if ZooKeeperServer::is_missing("commands_leave_no_zookeeper_session_behind") {
         return;
     }
     let (store, server) = (Store::new(), ZooKeeperServer::start(&[]).unwrap());

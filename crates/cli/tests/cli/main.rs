@@ -1,22 +1,22 @@
-//! The `tenure` command from outside: a real binary, a store of its own for every test.
+//! Tests of the `tenure` binary, each with a store of its own.
 
 #![allow(clippy::unwrap_used)]
 
+mod background;
 mod child;
 mod common;
+mod connection;
 mod container;
 mod death;
 mod doctor;
-mod inheritance;
+mod guardian;
+mod hold;
 mod inspection;
-mod limits;
 mod loss;
 mod nested;
-mod reach;
+mod passwords;
+mod privileges;
 mod release;
-mod rights;
-mod script;
-mod secrets;
 mod terminal;
 mod usage;
 mod waiting;

@@ -1,4 +1,5 @@
-//! On a terminal: the command is in front, and ^C and ^Z do what they do without us.
+//! `tenure run` on a terminal: the command is in the foreground, and ^C and ^Z work as without
+//! `tenure`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -15,23 +16,23 @@ use tenure_testkit::{GENEROUS, with_default_signals};
 use crate::common::{Store, children_of, is_stopped};
 
 #[test]
-fn the_command_is_in_the_foreground_and_we_are_after_it() {
+fn the_command_is_in_the_foreground_and_the_script_after_it() {
     let store = Store::new();
-    // Of /proc/PID/stat, the fifth word is the process group, the eighth the one in front.
-    let look = "set -- $(cat /proc/$$/stat); test $5 = $8 && echo in-front";
+    // In /proc/PID/stat, the fifth word is the process group, the eighth the foreground group.
+    let check = "set -- $(cat /proc/$$/stat); test $5 = $8 && echo in-foreground";
     let mut session = Session::start(
         &store,
         "\"$TENURE\" run a -- sh -c \"$SCRIPT\"; read word; echo got-$word",
-        look,
+        check,
     );
-    session.expect("in-front");
+    session.expect("in-foreground");
     session.type_in("hello\n");
     session.expect("got-hello");
     assert_eq!(session.end(), Some(0));
 }
 
 #[test]
-fn an_interrupt_ends_the_command_and_the_script_that_called_us() {
+fn an_interrupt_ends_the_command_and_the_calling_script() {
     let store = Store::new();
     let shell_line = "\"$TENURE\" run a -- sh -c 'echo read\"\"y; exec sleep 100'; echo went-on";
     let mut session = Session::start(&store, shell_line, "");
@@ -40,9 +41,9 @@ fn an_interrupt_ends_the_command_and_the_script_that_called_us() {
     assert_eq!(session.end(), None, "a signal ended the shell");
 }
 
-/// Bash ends a loop only if what it ran has died of the signal itself.
+/// Bash ends a loop only if the signal itself ended the command in it.
 #[test]
-fn an_interrupt_ends_a_loop_around_us() {
+fn an_interrupt_ends_a_loop_around_tenure() {
     let store = Store::new();
     let body = "\"$TENURE\" run a -- sh -c \"echo read''y; exec sleep 100\"";
     let shell_line = format!("exec bash -c 'for i in 1 2; do {body}; done; echo went-on'")
@@ -53,14 +54,14 @@ fn an_interrupt_ends_a_loop_around_us() {
     assert_eq!(session.end(), None, "a signal ended the shell");
 }
 
-/// Bash would go on with `echo` if what it ran had exited with 130.
+/// Bash would continue with `echo` after a command that exits with 130.
 #[tokio::test]
-async fn an_interrupt_while_we_wait_for_the_lock_ends_the_script_that_called_us() {
+async fn an_interrupt_during_the_wait_ends_the_calling_script() {
     let store = Store::new();
     let (_holder, ..) = store.hold(&[], "a").await;
     let shell_line = "exec bash -c '\"$TENURE\" run a -- true; echo went-on'";
     let mut session = Session::start(&store, shell_line, "");
-    store.waiters("a", 1).await;
+    store.wait_for_waiters("a", 1).await;
     session.type_in("\x03");
     assert_eq!(session.end(), None, "a signal ended the shell");
 }
@@ -78,7 +79,7 @@ fn a_background_command_of_a_script_leaves_the_terminal_to_the_script() {
     assert_eq!(session.end(), Some(0));
 }
 
-/// The job of an interactive shell is a script that has a background command of its own.
+/// The job of an interactive shell is a script with a background command.
 #[test]
 fn a_background_command_of_a_script_leaves_the_terminal_alone_when_it_is_continued() {
     let store = Store::new();
@@ -91,11 +92,11 @@ fn a_background_command_of_a_script_leaves_the_terminal_alone_when_it_is_continu
     session.expect("stopped-148");
     let tenure = &store.status("a")["holders"][0]["pid"];
     let tenure = tenure.as_u64().unwrap().try_into().unwrap();
-    // The shell sees only that its script has stopped; we stop when our command has.
+    // The shell reports when its script has stopped; tenure stops when its command has.
     session.until("tenure is stopped", || is_stopped(tenure));
     let command = children_of(tenure).into_iter().find(|pid| is_stopped(*pid)).unwrap();
     session.type_in("go\n");
-    session.until("the command goes on", || !is_stopped(command));
+    session.until("the command continues", || !is_stopped(command));
     session.type_in("hello\n");
     session.expect("got-hello");
     session.expect("code-0");
@@ -104,7 +105,7 @@ fn a_background_command_of_a_script_leaves_the_terminal_alone_when_it_is_continu
 }
 
 #[test]
-fn a_background_command_of_a_script_gets_the_terminal_when_it_asks() {
+fn a_background_command_of_a_script_gets_the_terminal_when_it_reads_from_it() {
     let store = Store::new();
     let ask = "read answer </dev/tty; echo got-$answer";
     let shell_line = "\"$TENURE\" run a -- sh -c \"$SCRIPT\" & wait $!; echo code-$?";
@@ -116,7 +117,7 @@ fn a_background_command_of_a_script_gets_the_terminal_when_it_asks() {
 }
 
 #[test]
-fn an_interrupt_that_was_meant_for_us_leaves_the_script_alone() {
+fn an_interrupt_sent_to_tenure_alone_does_not_reach_the_script() {
     let store = Store::new();
     let shell_line =
         "\"$TENURE\" run a -- sh -c '(sleep 0.1; kill -INT $PPID) & exec sleep 100'; echo code-$?";
@@ -126,7 +127,7 @@ fn an_interrupt_that_was_meant_for_us_leaves_the_script_alone() {
 }
 
 #[test]
-fn a_command_whose_input_is_a_file_can_still_ask_at_the_terminal() {
+fn a_command_whose_input_is_a_file_can_read_from_the_terminal() {
     let store = Store::new();
     let ask = "read answer </dev/tty; echo got-$answer";
     let shell_line = "\"$TENURE\" run a -- sh -c \"$SCRIPT\" </dev/null; echo code-$?";
@@ -138,7 +139,7 @@ fn a_command_whose_input_is_a_file_can_still_ask_at_the_terminal() {
 }
 
 #[test]
-fn suspend_and_continue_work_as_without_us() {
+fn suspending_and_continuing_a_job_works_as_without_tenure() {
     let store = Store::new();
     let shell_line = "set -m; \"$TENURE\" run a -- cat; echo stopped-$?; fg; echo ended-$?";
     let mut session = Session::start(&store, shell_line, "");
@@ -147,7 +148,7 @@ fn suspend_and_continue_work_as_without_us() {
     session.expect("one\r\none");
     session.type_in("\x1a");
     session.expect("stopped-148");
-    // What `fg` says before it continues the job.
+    // `fg` prints the job before it continues it.
     session.expect("run a -- cat");
     session.type_in("two\n");
     session.expect("two\r\ntwo");
@@ -170,7 +171,7 @@ fn a_suspension_longer_than_the_ttl_is_a_loss() {
 }
 
 #[test]
-fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
+fn a_command_in_a_pipeline_gets_the_terminal_when_it_reads_from_it() {
     let store = Store::new();
     let shell_line = "set -m; \"$TENURE\" run a -- cat | sed s/^/piped-/; echo ended";
     let mut session = Session::start(&store, shell_line, "");
@@ -182,7 +183,7 @@ fn a_command_in_a_pipeline_gets_the_terminal_when_it_asks() {
 }
 
 #[tokio::test]
-async fn a_wait_is_told_on_the_terminal_and_a_busy_lock_too() {
+async fn a_wait_and_a_busy_lock_are_reported_on_a_terminal() {
     let store = Store::new();
     let (holder, ..) = store.hold(&["--label", "nightly"], "a").await;
     let shell_line =
@@ -192,7 +193,7 @@ async fn a_wait_is_told_on_the_terminal_and_a_busy_lock_too() {
     session.expect("code-75");
     session.expect("tenure: waiting for the lock \"a\", held by");
     session.expect(&format!(":{} (nightly) for", holder.pid()));
-    session.expect("next in line");
+    session.expect("next in the queue");
     crate::common::signal(&holder, rustix::process::Signal::TERM);
     session.expect("started");
     session.type_in("\n");
@@ -200,15 +201,15 @@ async fn a_wait_is_told_on_the_terminal_and_a_busy_lock_too() {
 }
 
 #[tokio::test]
-async fn a_wait_and_a_busy_lock_are_not_told_when_quiet() {
+async fn with_quiet_a_wait_and_a_busy_lock_are_not_reported() {
     let store = Store::new();
     let (holder, ..) = store.hold(&[], "a").await;
     let shell_line = "\"$TENURE\" -q run -n a -- true; echo code-$?; \
                       \"$TENURE\" -q run a -- echo started; read word";
     let mut session = Session::start(&store, shell_line, "");
     session.expect("code-75");
-    store.waiters("a", 1).await;
-    // Past the moment at which it would have been told.
+    store.wait_for_waiters("a", 1).await;
+    // Longer than the first report would take.
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     crate::common::signal(&holder, rustix::process::Signal::TERM);
     session.expect("started");
@@ -253,7 +254,7 @@ impl Session {
         let (sender, screen) = channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // A terminal that nobody has open any more is an error.
+            // Fails when no process has the terminal open any more.
             while let Ok(read @ 1..) = output.read(&mut buffer) {
                 if sender.send(buffer[..read].to_vec()).is_err() {
                     break;
@@ -275,7 +276,7 @@ impl Session {
             let left = limit.saturating_duration_since(Instant::now());
             match self.screen.recv_timeout(left) {
                 Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("{text:?} never shows: {:?}", self.seen),
+                Err(_) => panic!("{text:?} never appears: {:?}", self.seen),
             }
         }
     }
@@ -284,7 +285,7 @@ impl Session {
     fn until(&self, what: &str, condition: impl Fn() -> bool) {
         let limit = Instant::now() + GENEROUS;
         while !condition() {
-            assert!(Instant::now() < limit, "it never comes true that {what}: {:?}", self.seen);
+            assert!(Instant::now() < limit, "never true: {what}: {:?}", self.seen);
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -296,7 +297,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It has ended, or the test has failed.
+        // The shell has exited, or the test has failed.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

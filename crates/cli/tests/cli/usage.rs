@@ -1,4 +1,4 @@
-//! Command lines that make no sense, stores that cannot be opened, and the texts that help.
+//! Invalid command lines, stores that cannot be opened, help, completions and the manual page.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -7,7 +7,7 @@ use tenure_testkit::{RedisServer, lacks};
 use crate::common::{Ran, Store};
 
 #[test]
-fn what_makes_no_sense_is_one_line_and_64() {
+fn an_invalid_command_line_is_reported_in_one_line_with_code_64() {
     let store = Store::new();
     let long = "x".repeat(201);
     for arguments in [
@@ -39,7 +39,7 @@ fn what_makes_no_sense_is_one_line_and_64() {
 }
 
 #[test]
-fn a_password_is_never_shown() {
+fn passwords_are_never_printed() {
     let store = Store::new();
     for url in [
         "redis://app:hunter2@cache",
@@ -64,18 +64,18 @@ fn a_password_is_never_shown() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_one_line_and_a_code() {
+fn an_unusable_directory_is_reported_in_one_line() {
     let store = Store::new();
     let file = store.scratch().join("file");
     std::fs::write(&file, "").unwrap();
     let on = |directory: &std::path::Path| {
         store.run(&["--store", &format!("local:{}", directory.display()), "ls"])
     };
-    let said = on(&file.join("below"));
-    assert!(matches!(said.code, Some(64 | 69 | 77)), "{said:?}");
-    let code = said.code.unwrap();
-    said.failed(code);
-    // Root may write everywhere, so there this says nothing.
+    let printed = on(&file.join("below"));
+    assert!(matches!(printed.code, Some(64 | 69 | 77)), "{printed:?}");
+    let code = printed.code.unwrap();
+    printed.failed(code);
+    // Root may write everywhere, so this checks nothing as root.
     let closed = store.scratch().join("closed");
     std::fs::create_dir(&closed).unwrap();
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
@@ -93,13 +93,13 @@ fn the_memory_store_serves_one_process() {
 }
 
 #[test]
-fn help_names_every_exit_code() {
+fn help_lists_every_exit_code() {
     let store = Store::new();
     for arguments in [&["--help"][..], &["run", "--help"], &["hold", "--help"], &["run", "-h"]] {
         let help = store.run(arguments).ok();
         for code in ["64", "69", "70", "75", "76", "77", "126", "127"] {
             let has = |line: &str| line.split_whitespace().next() == Some(code);
-            assert!(help.lines().any(has), "{arguments:?} does not tell of {code}");
+            assert!(help.lines().any(has), "{arguments:?} does not list {code}");
         }
     }
     assert!(store.run(&["--version"]).ok().starts_with("tenure "));
@@ -123,7 +123,7 @@ fn completions_and_the_manual_page_are_printed() {
 }
 
 #[tokio::test]
-async fn the_environment_has_the_defaults_for_ttl_grace_and_on_lost() {
+async fn environment_variables_set_defaults_for_ttl_grace_and_on_lost() {
     let store = Store::new();
     let with = |variables: &[(&str, &str)], arguments: &[&str]| {
         let mut command = store.tenure(arguments);
@@ -139,12 +139,12 @@ async fn the_environment_has_the_defaults_for_ttl_grace_and_on_lost() {
     let overruled = [&["run", "--ttl", "1h", "a", "--"], &show[..]].concat();
     assert!(left(with(&[("TENURE_TTL", "2h")], &overruled)) <= 3_600_000);
     for variable in ["TENURE_TTL", "TENURE_GRACE", "TENURE_ON_LOST"] {
-        let said = with(&[(variable, "often")], &["run", "a", "--", "true"]).failed(64);
-        assert!(said.contains("often"), "{said}");
+        let printed = with(&[(variable, "often")], &["run", "a", "--", "true"]).failed(64);
+        assert!(printed.contains("often"), "{printed}");
         let help = with(&[], &["run", "--help"]).ok();
         assert!(help.contains(&format!("[env: {variable}")), "{variable}: {help}");
     }
-    // The command ignores SIGTERM, so only a SIGKILL that comes at once ends it in time.
+    // The command ignores SIGTERM, so only an immediate SIGKILL ends it in time.
     let stubborn =
         ["run", "--max-hold", "100ms", "a", "-c", "trap '' TERM; while :; do sleep 0.05; done"];
     let lost = with(&[("TENURE_ON_LOST", "kill"), ("TENURE_GRACE", "1h")], &stubborn);
@@ -153,7 +153,7 @@ async fn the_environment_has_the_defaults_for_ttl_grace_and_on_lost() {
 }
 
 #[test]
-fn a_store_refuses_a_chosen_ttl_above_its_limit_and_never_the_default() {
+fn an_explicit_ttl_above_the_limit_of_the_store_is_refused_and_the_default_is_shortened() {
     if lacks("redis-server", "a limit on TTLs") {
         return;
     }
@@ -168,11 +168,14 @@ fn a_store_refuses_a_chosen_ttl_above_its_limit_and_never_the_default() {
         Ran::from(command.envs(variables.iter().copied()).output().unwrap())
     };
     let held = run(&[], &[]).ok();
-    assert!(held.contains("\"ttl_ms\":10000,"), "the command is told the TTL in use: {held}");
+    assert!(held.contains("\"ttl_ms\":10000,"), "the environment has the TTL in use: {held}");
     for refused in [run(&[], &["--ttl", "30s"]), run(&[("TENURE_TTL", "30s")], &[])] {
         let why = refused.failed(64);
         assert!(why.contains("30s is above 10s"), "{why}");
     }
     let help = store.run(&["run", "--help"]).ok();
-    assert!(help.contains("[default: 30s, or less if the store allows only less]"), "{help}");
+    assert!(
+        help.contains("[default: 30s, or the maximum of the store if that is shorter]"),
+        "{help}"
+    );
 }

@@ -1,26 +1,24 @@
-//! Who waits, how long, and with which exit code.
+//! Waiting for a lock: limits, reports, signals and exit codes; shared locks and semaphores.
 
 use std::collections::HashSet;
-use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tenure_testkit::eventually;
 
-use crate::common::{A_MOMENT, Store, code, died_of, line, signal};
+use crate::common::{BRIEFLY, Store, exit_signal, line, signal};
 
 #[tokio::test]
-async fn a_busy_lock_has_an_exit_code_of_its_own() {
+async fn a_busy_lock_exits_with_75_or_the_chosen_code() {
     let store = Store::new();
     let (holder, ..) = store.hold(&[], "a").await;
-    // For cron, which sends a message for every word.
+    // Silent, because cron mails every output.
     store.run(&["run", "-n", "a", "--", "true"]).failed_silently(75);
     store.run(&["run", "-n", "-E", "9", "a", "--", "true"]).failed_silently(9);
     store.run(&["hold", "-n", "a"]).failed_silently(75);
-    let told = store.run(&["-v", "run", "-n", "a", "--", "true"]);
-    assert_eq!(told.code, Some(75));
-    let busy = told.stderr.lines().find(|line| line.starts_with("tenure: ")).unwrap();
+    let verbose = store.run(&["-v", "run", "-n", "a", "--", "true"]);
+    assert_eq!(verbose.code, Some(75));
+    let busy = verbose.stderr.lines().find(|line| line.starts_with("tenure: ")).unwrap();
     assert!(busy.contains("\"a\"") && busy.contains("tenure status"), "{busy}");
     store.run(&["-q", "run", "-w", "1ms", "a", "--", "true"]).failed_silently(75);
     let start = Instant::now();
@@ -28,12 +26,12 @@ async fn a_busy_lock_has_an_exit_code_of_its_own() {
     assert!(start.elapsed() >= Duration::from_millis(200));
     let status = store.status("a");
     assert_eq!(status["holders"][0]["pid"], holder.pid());
-    assert_eq!(status["waiters"].as_array().unwrap().len(), 0, "who gave up left the line");
+    assert_eq!(status["waiters"].as_array().unwrap().len(), 0, "the queue is empty again");
     store.run(&["run", "-n", "b", "--", "true"]).ok();
 }
 
 #[tokio::test]
-async fn quiet_hides_a_busy_lock_and_no_fault() {
+async fn quiet_hides_a_busy_lock_but_no_error() {
     let store = Store::new();
     let run = |arguments: &[&str]| store.run(&[&["-q"], arguments].concat());
     let nowhere = ["--store", "redis://127.0.0.1:1?timeout=100ms"];
@@ -47,38 +45,38 @@ async fn quiet_hides_a_busy_lock_and_no_fault() {
 }
 
 #[tokio::test]
-async fn a_wait_is_told_without_a_terminal_only_if_asked_for() {
+async fn without_a_terminal_a_wait_is_reported_only_with_verbose() {
     let store = Store::new();
     let (_holder, ..) = store.hold(&["--label", "nightly"], "a").await;
-    let told = store.scratch().join("told");
+    let stderr = store.scratch().join("stderr");
     let mut waiter = store.tenure(&["-v", "run", "a", "--", "true"]);
-    waiter.stderr(std::fs::File::create(&told).unwrap());
+    waiter.stderr(std::fs::File::create(&stderr).unwrap());
     let _waiter = tenure_testkit::Process::spawn(waiter).unwrap();
-    let says = || async { std::fs::read_to_string(&told).unwrap().contains("(nightly) for") };
-    assert!(eventually(tenure_testkit::GENEROUS, says).await);
-    // One line: that the lock was not free in time.
+    let reported = || async { std::fs::read_to_string(&stderr).unwrap().contains("(nightly) for") };
+    assert!(eventually(tenure_testkit::GENEROUS, reported).await);
+    // One line, about the timeout.
     store.run(&["run", "-w", "1500ms", "a", "--", "true"]).failed(75);
 }
 
 #[tokio::test]
-async fn a_waiter_that_a_signal_ends_leaves_the_line_and_dies_of_the_signal() {
+async fn a_signal_ends_a_waiter_and_removes_it_from_the_queue() {
     let store = Store::new();
     let (_holder, ..) = store.hold(&[], "a").await;
     let (run, hold) = (["run", "a", "--", "echo", "started"], ["hold", "a"]);
     for number in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         for arguments in [&run[..], &hold] {
             let mut waiter = store.start(arguments);
-            store.waiters("a", 1).await;
+            store.wait_for_waiters("a", 1).await;
             signal(&waiter, number);
-            assert_eq!(died_of(&mut waiter).await, Some(number.as_raw()), "{arguments:?}");
-            assert_eq!(waiter.line(A_MOMENT).await, None);
-            store.waiters("a", 0).await;
+            assert_eq!(exit_signal(&mut waiter).await, Some(number.as_raw()), "{arguments:?}");
+            assert_eq!(waiter.line(BRIEFLY).await, None);
+            store.wait_for_waiters("a", 0).await;
         }
     }
 }
 
 #[test]
-fn concurrent_runs_lose_no_update_and_all_have_their_own_token() {
+fn concurrent_runs_lose_no_update_and_have_distinct_tokens() {
     const RUNS: u64 = 40;
     let store = Store::new();
     let file = store.scratch().join("f");
@@ -100,7 +98,7 @@ fn concurrent_runs_lose_no_update_and_all_have_their_own_token() {
 }
 
 #[tokio::test]
-async fn shared_holders_stand_beside_each_other_and_keep_a_writer_out() {
+async fn shared_holders_hold_together_and_exclude_a_writer() {
     let store = Store::new();
     let (_one, ..) = store.hold(&["-s"], "a").await;
     let (_two, ..) = store.hold(&["-s"], "a").await;
@@ -109,7 +107,7 @@ async fn shared_holders_stand_beside_each_other_and_keep_a_writer_out() {
 }
 
 #[tokio::test]
-async fn a_semaphore_gives_as_many_permits_as_it_has() {
+async fn a_semaphore_grants_no_more_permits_than_it_has() {
     let store = Store::new();
     let (_two, ..) = store.hold(&["--permits", "3", "--take", "2"], "a").await;
     store.run(&["run", "-n", "--permits", "3", "a", "--", "true"]).ok();
@@ -123,57 +121,7 @@ async fn a_semaphore_gives_as_many_permits_as_it_has() {
 }
 
 #[tokio::test]
-async fn hold_lets_go_when_told_to_and_when_its_input_closes() {
-    let store = Store::new();
-    for number in [Signal::INT, Signal::TERM] {
-        let (mut holder, ..) = store.hold(&[], "a").await;
-        signal(&holder, number);
-        assert_eq!(code(&mut holder).await, Some(0));
-        assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
-    }
-    let (mut holder, ..) = store.hold(&["--stdin"], "a").await;
-    holder.send("still here").unwrap();
-    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 1);
-    holder.close_input();
-    assert_eq!(code(&mut holder).await, Some(0));
-    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
-}
-
-#[tokio::test]
-async fn hold_releases_the_lock_and_dies_of_sigpipe_if_its_output_is_closed() {
-    let store = Store::new();
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut command = store.tenure(&["hold", "a"]);
-    let output = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.signal(), Some(Signal::PIPE.as_raw()), "{said}");
-    assert!(said.contains("released the lock \"a\""), "{said}");
-    assert_eq!(store.status("a")["holders"].as_array().unwrap().len(), 0);
-}
-
-#[tokio::test]
-async fn hold_ends_with_its_own_code_when_the_lock_is_lost() {
-    let store = Store::new();
-    let (mut holder, ..) = store.hold(&["--max-hold", "200ms"], "a").await;
-    assert_eq!(code(&mut holder).await, Some(76));
-    let free = || async { store.status("a")["holders"].as_array().unwrap().is_empty() };
-    assert!(eventually(tenure_testkit::GENEROUS, free).await);
-}
-
-#[tokio::test]
-async fn hold_says_what_it_holds_as_json() {
-    let store = Store::new();
-    let mut holder = store.start(&["--json", "hold", "a"]);
-    let object: serde_json::Value = serde_json::from_str(&line(&mut holder).await).unwrap();
-    assert_eq!(object["lock"], "a");
-    assert!(object["token"].is_u64());
-    assert_eq!(object["owner"].as_str().unwrap().len(), 32);
-    assert!(object["store"].as_str().unwrap().starts_with("local:/"));
-}
-
-#[tokio::test]
-async fn an_outage_while_waiting_is_reported_without_a_terminal_and_although_quiet() {
+async fn an_outage_during_a_wait_is_reported_without_a_terminal_and_with_quiet() {
     if tenure_testkit::lacks("redis-server", "an_outage_while_waiting_is_reported") {
         return;
     }
@@ -183,9 +131,9 @@ async fn an_outage_while_waiting_is_reported_without_a_terminal_and_although_qui
     let at = |words: &[&str]| store.tenure(&[&["--store", &url], words].concat());
     let mut holder = tenure_testkit::Process::spawn(at(&["hold", "a"])).unwrap();
     line(&mut holder).await;
-    let told = store.scratch().join("told");
+    let stderr = store.scratch().join("stderr");
     let mut waiter = at(&["-q", "run", "a", "--", "true"]);
-    waiter.stderr(std::fs::File::create(&told).unwrap());
+    waiter.stderr(std::fs::File::create(&stderr).unwrap());
     let _waiter = tenure_testkit::Process::spawn(waiter).unwrap();
     let waits = || async {
         let status = at(&["--json", "status", "a"]).output().unwrap();
@@ -193,11 +141,11 @@ async fn an_outage_while_waiting_is_reported_without_a_terminal_and_although_qui
     };
     assert!(eventually(tenure_testkit::GENEROUS, waits).await);
     server.stop().unwrap();
-    let says = || async {
-        let told = std::fs::read_to_string(&told).unwrap();
-        told.starts_with("tenure: still waiting for the lock \"a\": ") && told.contains("500ms")
+    let reported = || async {
+        let text = std::fs::read_to_string(&stderr).unwrap();
+        text.starts_with("tenure: still waiting for the lock \"a\": ") && text.contains("500ms")
     };
-    let reported = eventually(2 * tenure_testkit::GENEROUS, says).await;
-    assert!(reported, "{}", std::fs::read_to_string(&told).unwrap());
+    let reported = eventually(2 * tenure_testkit::GENEROUS, reported).await;
+    assert!(reported, "{}", std::fs::read_to_string(&stderr).unwrap());
     server.cont().unwrap();
 }

@@ -1,18 +1,18 @@
-//! A process that takes locks by command, to be stopped and killed.
+//! A process that takes locks on command. The fault cases stop and kill it.
 //!
-//! Usage: `holder URL`. It says `ready`, then reads commands, one a line, until its input ends:
+//! Usage: `holder URL`. It prints `ready`, then reads commands, one per line, until its input ends:
 //!
-//! | command | what it says |
+//! | command | output |
 //! |---|---|
-//! | `acquire NAME [shared\|permits K N] TTL_MS` | `waiting`, then `held TOKEN` (`held -` without) |
-//! | `release` | `released` or `not held`; a claim that waits is given up: `gave up` |
+//! | `acquire NAME [shared\|permits K N] TTL_MS` | `waiting`, then `held TOKEN`, or `held -` if there is no token |
+//! | `release` | `released` or `not held`; for a waiting claim, cancels it and prints `gave up` |
 //! | `status` | `free`, `waiting`, `valid` or `invalid` |
-//! | `count NAME FILE ROUNDS TTL_MS` | takes the lock so often, each time reads the file and writes it back with its token added; then `counted` |
+//! | `count NAME FILE ROUNDS TTL_MS` | takes the lock ROUNDS times and appends its token to FILE each time, by reading and rewriting the file; then `counted` |
 //!
-//! A lock that is lost is told at once: `lost expired`, `lost not-held` or `lost max-hold`. Faults
-//! are told as `error …`. At the end of its input it gives back what it holds, and ends.
+//! When the lock is lost it prints `lost expired`, `lost not-held` or `lost max-hold` at once, and on
+//! an error `error …`. At the end of its input it releases the lock and exits.
 
-#![allow(clippy::unwrap_used, reason = "a broken command breaks the test that gave it")]
+#![allow(clippy::unwrap_used, reason = "an invalid command is a fault of the test that sent it")]
 
 use std::time::Duration;
 
@@ -25,17 +25,18 @@ async fn main() {
     let url = std::env::args().nth(1).expect("usage: holder URL");
     let client = tenure::connect(&url).await.unwrap();
     println!("ready");
-    let mut desk = Desk {
+    let mut commands = CommandLoop {
         client: client.clone(),
         hold: Hold::None,
         lines: BufReader::new(tokio::io::stdin()).lines(),
     };
-    while desk.serve().await {}
-    drop(desk.hold);
+    while commands.step().await {}
+    drop(commands.hold);
     client.close().await;
 }
 
-struct Desk {
+/// Executes commands, and reports what happens to the lock in the meantime.
+struct CommandLoop {
     client: Client,
     hold: Hold,
     lines: Lines<BufReader<Stdin>>,
@@ -44,15 +45,16 @@ struct Desk {
 enum Hold {
     None,
     Waiting(JoinHandle<Result<Guard>>),
-    Held { guard: Guard, told: bool },
+    Held { guard: Guard, loss_reported: bool },
 }
 
-impl Desk {
-    /// Waits for the next event: a command, a grant, or a loss. False when the input has ended.
-    async fn serve(&mut self) -> bool {
+impl CommandLoop {
+    /// Waits for a command, a grant or a loss, and handles it. Returns `false` at the end of the
+    /// input.
+    async fn step(&mut self) -> bool {
         tokio::select! {
             line = self.lines.next_line() => match line.unwrap() {
-                Some(line) => self.obey(&line).await,
+                Some(line) => self.execute(&line).await,
                 None => {
                     if let Hold::Waiting(waiting) = &self.hold {
                         waiting.abort();
@@ -60,12 +62,12 @@ impl Desk {
                     return false;
                 }
             },
-            event = news(&mut self.hold) => self.tell(event),
+            event = next_event(&mut self.hold) => self.report(event),
         }
         true
     }
 
-    async fn obey(&mut self, line: &str) {
+    async fn execute(&mut self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["acquire", name, .., ttl] => {
@@ -78,7 +80,7 @@ impl Desk {
             ["count", name, file, rounds, ttl] => {
                 let mutex = self.client.mutex(name).unwrap().with(options(ttl));
                 for _ in 0..rounds.parse().unwrap() {
-                    count(&mutex, file).await.unwrap();
+                    append_token(&mutex, file).await.unwrap();
                 }
                 println!("counted");
             }
@@ -91,7 +93,7 @@ impl Desk {
             Hold::None => println!("not held"),
             Hold::Waiting(waiting) => {
                 waiting.abort();
-                // A grant that came first is dropped, and so given back.
+                // If the grant came first, dropping its guard releases the lock.
                 drop(waiting.await);
                 self.client.close().await;
                 println!("gave up");
@@ -104,22 +106,22 @@ impl Desk {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn report(&mut self, event: Event) {
         match (event, &mut self.hold) {
             (Event::Granted(Ok(guard)), hold) => {
                 match guard.token() {
                     Some(token) => println!("held {token}"),
                     None => println!("held -"),
                 }
-                *hold = Hold::Held { guard, told: false };
+                *hold = Hold::Held { guard, loss_reported: false };
             }
             (Event::Granted(Err(error)), hold) => {
                 println!("error {error}");
                 *hold = Hold::None;
             }
-            (Event::Lost(reason), Hold::Held { told, .. }) => {
-                *told = true;
-                println!("lost {}", spell(reason));
+            (Event::Lost(reason), Hold::Held { loss_reported, .. }) => {
+                *loss_reported = true;
+                println!("lost {}", reason_name(reason));
             }
             (Event::Lost(_), _) => {}
         }
@@ -140,12 +142,12 @@ enum Event {
     Lost(LossReason),
 }
 
-/// The next thing that happens to the hold by itself.
-async fn news(hold: &mut Hold) -> Event {
+/// The next event that no command caused: a grant or a loss.
+async fn next_event(hold: &mut Hold) -> Event {
     match hold {
         Hold::Waiting(waiting) => Event::Granted(waiting.await.unwrap()),
-        Hold::Held { guard, told: false } => Event::Lost(guard.lost().await),
-        Hold::None | Hold::Held { told: true, .. } => std::future::pending().await,
+        Hold::Held { guard, loss_reported: false } => Event::Lost(guard.lost().await),
+        Hold::None | Hold::Held { loss_reported: true, .. } => std::future::pending().await,
     }
 }
 
@@ -161,18 +163,18 @@ fn acquire(
         let mode: Vec<&str> = mode.iter().map(String::as_str).collect();
         match mode[..] {
             [] => client.mutex(&name)?.with(options).acquire().await,
-            ["shared"] => client.rw_lock(&name)?.with(options).read().await,
+            ["shared"] => client.rw_lock(&name)?.with(options).read().await.map(Guard::from),
             ["permits", take, of] => {
                 let semaphore = client.semaphore(&name, of.parse().unwrap())?.with(options);
-                semaphore.taking(take.parse().unwrap()).acquire().await
+                semaphore.acquire_many(take.parse().unwrap()).await
             }
             _ => panic!("unknown mode {mode:?}"),
         }
     }
 }
 
-/// One unprotected read, change and write of a file, under the lock.
-async fn count(mutex: &Mutex, file: &str) -> Result<()> {
+/// Appends the token to a file by reading and rewriting it: only the lock prevents lost updates.
+async fn append_token(mutex: &Mutex, file: &str) -> Result<()> {
     let guard = mutex.acquire().await?;
     let mut text = std::fs::read_to_string(file).unwrap();
     text += &guard.token().map_or("-".to_owned(), |token| token.to_string());
@@ -186,7 +188,7 @@ fn options(ttl_ms: &str) -> Options {
     Options::new().ttl(Duration::from_millis(ttl_ms.parse().unwrap()))
 }
 
-fn spell(reason: LossReason) -> &'static str {
+fn reason_name(reason: LossReason) -> &'static str {
     match reason {
         LossReason::NotHeld => "not-held",
         LossReason::MaxHold => "max-hold",

@@ -1,20 +1,20 @@
-//! Dropping an acquire at any await leaves no trace.
+//! Dropping a future of the client or the store at any await leaves a consistent state.
 
 use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tenure_core::Mode;
 
 use crate::Fixture;
 use crate::fixture::{claim, client, long, name, raw};
-use crate::polls::drop_after_polls;
 
-/// More polls than any acquire needs on the way to its grant or its place in line.
+/// More polls than any acquire needs until it is granted or queued.
 const POLLS: u32 = 10;
 
-/// On a free lock: dropped before the first poll, after it, and so on up to the guard.
-pub async fn an_acquire_dropped_on_a_free_lock_leaves_no_trace(fixture: &dyn Fixture) {
+/// An `acquire` on a free lock is dropped after 0, 1, 2 … polls.
+pub async fn dropping_acquire_on_a_free_lock_leaves_the_lock_free(fixture: &dyn Fixture) {
     let name = name("cancel-free");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
@@ -25,8 +25,9 @@ pub async fn an_acquire_dropped_on_a_free_lock_leaves_no_trace(fixture: &dyn Fix
     }
 }
 
-/// On a held lock: the holder is untouched, and nobody waits.
-pub async fn an_acquire_dropped_on_a_held_lock_leaves_no_trace(fixture: &dyn Fixture) {
+/// An `acquire` on a held lock is dropped after 0, 1, 2 … polls: the holder keeps the lock, and the
+/// queue is empty.
+pub async fn dropping_acquire_on_a_held_lock_leaves_no_waiter(fixture: &dyn Fixture) {
     let name = name("cancel-held");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let holder = claim(&name, Mode::Exclusive);
@@ -39,8 +40,8 @@ pub async fn an_acquire_dropped_on_a_held_lock_leaves_no_trace(fixture: &dyn Fix
     }
 }
 
-/// A waiter that was handed the lock and is dropped before it, or soon after it, heard of that.
-pub async fn an_acquire_dropped_as_its_grant_arrives_leaves_no_trace(fixture: &dyn Fixture) {
+/// A waiting `acquire` is dropped after the lock was handed to it, before or soon after it is notified.
+pub async fn dropping_acquire_as_its_grant_arrives_leaves_the_lock_free(fixture: &dyn Fixture) {
     let name = name("cancel-granted");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
@@ -49,22 +50,22 @@ pub async fn an_acquire_dropped_as_its_grant_arrives_leaves_no_trace(fixture: &d
         raw.hold(&holder).await;
         let mut acquire = Box::pin(mutex.acquire());
         {
-            let mut queued = pin!(raw.until_waiting(&name, 1));
+            let mut queued = pin!(raw.wait_for_waiters(&name, 1));
             poll_fn(|context| {
                 assert!(acquire.as_mut().poll(context).is_pending(), "the lock is held");
                 queued.as_mut().poll(context)
             })
             .await;
         }
-        raw.give_up(&holder).await;
+        raw.release_held(&holder).await;
         drop(drop_after_polls(acquire, polls).await);
         client.close().await;
         raw.assert_free(&name).await;
     }
 }
 
-/// A waiter that is dropped while the lock is being released, at whatever await each of them is.
-pub async fn an_acquire_dropped_during_the_release_leaves_no_trace(fixture: &dyn Fixture) {
+/// A waiting `acquire` is dropped while the holder's release is under way, at each await of either.
+pub async fn dropping_acquire_during_a_release_leaves_the_lock_free(fixture: &dyn Fixture) {
     let name = name("cancel-race");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
@@ -72,7 +73,7 @@ pub async fn an_acquire_dropped_during_the_release_leaves_no_trace(fixture: &dyn
         let holder = claim(&name, Mode::Exclusive);
         raw.hold(&holder).await;
         let acquire = drop_after_polls(mutex.acquire(), 1 + polls / 2);
-        let release = raw.give_up(&holder);
+        let release = raw.release_held(&holder);
         let (guard, ()) = tokio::join!(acquire, release);
         drop(guard);
         client.close().await;
@@ -80,8 +81,8 @@ pub async fn an_acquire_dropped_during_the_release_leaves_no_trace(fixture: &dyn
     }
 }
 
-/// A bounded wait and a try that are dropped leave nothing either.
-pub async fn a_dropped_try_or_bounded_wait_leaves_no_trace(fixture: &dyn Fixture) {
+/// A `try_acquire` and an `acquire_within` are dropped after 0, 1, 2 … polls.
+pub async fn dropping_try_acquire_or_acquire_within_leaves_the_lock_free(fixture: &dyn Fixture) {
     let name = name("cancel-try");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
@@ -93,8 +94,8 @@ pub async fn a_dropped_try_or_bounded_wait_leaves_no_trace(fixture: &dyn Fixture
     }
 }
 
-/// A release that is dropped at any await still happens.
-pub async fn a_release_dropped_halfway_still_happens(fixture: &dyn Fixture) {
+/// A `release` that is dropped after 0, 1, 2 … polls still frees the lock.
+pub async fn a_dropped_release_completes_in_the_background(fixture: &dyn Fixture) {
     let name = name("cancel-release");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
@@ -106,15 +107,15 @@ pub async fn a_release_dropped_halfway_still_happens(fixture: &dyn Fixture) {
     }
 }
 
-/// A wait that the store's caller drops keeps the place in line.
-pub async fn a_dropped_wait_keeps_the_place_in_line(fixture: &dyn Fixture) {
+/// A dropped call of `Store::wait` does not remove the claim from the queue.
+pub async fn dropping_a_wait_call_keeps_the_queue_position(fixture: &dyn Fixture) {
     let name = name("cancel-wait");
     let raw = raw(fixture).await;
     let [holder, waiter] = [(); 2].map(|()| claim(&name, Mode::Exclusive));
     raw.hold(&holder).await;
-    let place = raw.queue(&waiter, crate::raw::PATIENT).await;
+    let ticket = raw.queue(&waiter, crate::raw::LONG_WAIT).await;
     for _ in 0..3 {
-        let mut wait = Box::pin(raw.wait(&waiter, &place));
+        let mut wait = Box::pin(raw.wait(&waiter, &ticket));
         poll_fn(|context| {
             let _hint = wait.as_mut().poll(context);
             Poll::Ready(())
@@ -122,4 +123,36 @@ pub async fn a_dropped_wait_keeps_the_place_in_line(fixture: &dyn Fixture) {
         .await;
     }
     raw.assert_owners(&name, &[&holder], &[&waiter]).await;
+}
+
+/// Polls `future` at most `count` times, whenever it asks to be polled, and drops it: at a different
+/// await for each count. Returns its output if it finished by then.
+///
+/// A future that does not ask to be polled again waits for an event that may never come; it is
+/// dropped after 50 ms.
+async fn drop_after_polls<F: Future>(future: F, count: u32) -> Option<F::Output> {
+    let polls = PollLimit { future: Box::pin(future), left: count };
+    let idle = Duration::from_millis(50);
+    tokio::time::timeout(idle, polls).await.ok().flatten()
+}
+
+struct PollLimit<F> {
+    future: Pin<Box<F>>,
+    left: u32,
+}
+
+impl<F: Future> Future for PollLimit<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        match self.future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if self.left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Taking a lock away by force.
+//! Evicting a holder or waiter by force.
 
 use std::time::Duration;
 
@@ -7,55 +7,61 @@ use tenure_core::{LossReason, Mode, Options};
 use tenure_testkit::GENEROUS;
 
 use crate::Fixture;
-use crate::disturbance::undisturbed;
 use crate::fixture::{claim, client, name, raw};
-use crate::raw::PATIENT;
+use crate::raw::LONG_WAIT;
+use crate::starvation::retry_if_starved;
 
-/// Only the owner that was seen is evicted, once; what it had is gone for it, and the next in
-/// line holds with a higher token.
-pub async fn an_eviction_hits_the_owner_seen_only(fixture: &dyn Fixture) {
+/// An eviction removes the owner it names and no other; a second one finds nothing. The evicted owner
+/// can neither renew nor release, and the next waiter holds the lock with a higher token.
+pub async fn an_eviction_removes_only_the_named_owner(fixture: &dyn Fixture) {
     let name = name("evict");
     let raw = raw(fixture).await;
-    let [seen, stranger, next] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
-    let order = |owner| Eviction::new(name.clone(), owner, "stuck since Monday");
-    assert_eq!(raw.evict(&order(seen.owner)).await, Released::NotHeld, "nobody holds yet");
-    let before = raw.hold(&seen).await;
-    raw.queue(&next, PATIENT).await;
-    assert_eq!(raw.evict(&order(stranger.owner)).await, Released::NotHeld);
-    let mut odd = order(seen.owner);
-    odd.owner = "not an owner".into();
-    assert_eq!(raw.evict(&odd).await, Released::NotHeld);
-    raw.assert_owners(&name, &[&seen], &[&next]).await;
-    raw.throw_out(&name, seen.owner).await;
+    let [holder, unrelated, next] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
+    let eviction = |owner| Eviction::new(name.clone(), owner, "stuck since Monday");
+    assert_eq!(raw.evict(&eviction(holder.owner)).await, Released::NotHeld, "the lock is free");
+    let before = raw.hold(&holder).await;
+    raw.queue(&next, LONG_WAIT).await;
+    assert_eq!(raw.evict(&eviction(unrelated.owner)).await, Released::NotHeld);
+    let mut malformed = eviction(holder.owner);
+    malformed.owner = "not an owner".into();
+    assert_eq!(raw.evict(&malformed).await, Released::NotHeld);
+    raw.assert_owners(&name, &[&holder], &[&next]).await;
+    raw.evict_owner(&name, holder.owner).await;
     raw.assert_handed_to(&name, &[&next], &[]).await;
-    assert_eq!(raw.evict(&order(seen.owner)).await, Released::NotHeld, "it was evicted before");
+    assert_eq!(
+        raw.evict(&eviction(holder.owner)).await,
+        Released::NotHeld,
+        "it was evicted before"
+    );
     raw.assert_owners(&name, &[&next], &[]).await;
-    assert_eq!(raw.renew(&seen).await, Renewal::Lost);
-    assert_eq!(raw.release(&seen).await, Released::NotHeld);
+    assert_eq!(raw.renew(&holder).await, Renewal::Lost);
+    assert_eq!(raw.release(&holder).await, Released::NotHeld);
     let after = raw.inspect(&name).await.holders[0].token;
     assert!(before.token.is_none() || before.token < after, "{before:?} {after:?}");
 }
 
-/// A waiter that is evicted has lost its place.
-pub async fn an_evicted_waiter_loses_its_place(fixture: &dyn Fixture) {
+/// An evicted waiter leaves the queue, and joins at its end if it claims again.
+pub async fn an_evicted_waiter_leaves_the_queue(fixture: &dyn Fixture) {
     let name = name("evict-waiter");
     let raw = raw(fixture).await;
     let [holder, evicted, next] = [(); 3].map(|()| claim(&name, Mode::Exclusive));
     raw.hold(&holder).await;
-    raw.queue(&evicted, PATIENT).await;
-    raw.queue(&next, PATIENT).await;
+    raw.queue(&evicted, LONG_WAIT).await;
+    raw.queue(&next, LONG_WAIT).await;
     raw.evict(&Eviction::new(name.clone(), evicted.owner, "test")).await;
     raw.assert_owners(&name, &[&holder], &[&next]).await;
-    raw.queue(&evicted, PATIENT).await;
+    raw.queue(&evicted, LONG_WAIT).await;
     raw.assert_owners(&name, &[&holder], &[&next, &evicted]).await;
 }
 
-/// Where the store promises to tell of losses, a guard that is evicted hears of it long before its
-/// next renewal, time and again, and nobody else hears anything.
-pub async fn an_evicted_guard_is_told_at_once_as_promised(fixture: &dyn Fixture) {
+/// If the store declares that it reports losses, an evicted guard is notified long before its next
+/// renewal, every time, and other guards are not.
+pub async fn an_evicted_guard_is_notified_at_once_if_the_store_reports_losses(
+    fixture: &dyn Fixture,
+) {
     let (raw, client) = (raw(fixture).await, client(fixture).await);
-    // Where messages get lost, so may this one; then a renewal finds what the case before this judges.
-    if !raw.capabilities().tells_losses || !fixture.faithful() {
+    // Injected faults may lose the notification: then only the next renewal reveals the eviction.
+    if !raw.capabilities().tells_losses || fixture.injects_faults() {
         return;
     }
     let options = Options::new().ttl(Duration::from_secs(3600));
@@ -63,30 +69,30 @@ pub async fn an_evicted_guard_is_told_at_once_as_promised(fixture: &dyn Fixture)
         let name = name(tag);
         (client.mutex(name.as_str()).unwrap().with(options.clone()), name)
     };
-    let ((left_alone, _), (taken, name)) = (mutex("left-alone"), mutex("taken"));
-    let other = left_alone.acquire().await.unwrap();
+    let ((kept, _), (evicted, name)) = (mutex("kept"), mutex("evicted"));
+    let other = kept.acquire().await.unwrap();
     for _ in 0..3 {
-        let guard = taken.acquire().await.unwrap();
-        raw.throw_out(&name, guard.owner()).await;
-        let told = tokio::time::timeout(GENEROUS, guard.lost()).await;
-        assert_eq!(told.expect("it is told"), LossReason::NotHeld);
+        let guard = evicted.acquire().await.unwrap();
+        raw.evict_owner(&name, guard.owner()).await;
+        let lost = tokio::time::timeout(GENEROUS, guard.lost()).await;
+        assert_eq!(lost.expect("the guard is notified"), LossReason::NotHeld);
         assert!(!guard.is_valid() && other.is_valid());
     }
     other.release().await.unwrap();
 }
 
-/// A guard that was evicted hears of it with its next renewal, and its release says so.
-pub async fn an_evicted_guard_hears_of_its_loss(fixture: &dyn Fixture) {
+/// An evicted guard is invalid at the latest after its next renewal, and its release fails.
+pub async fn an_evicted_guard_is_lost_at_its_next_renewal(fixture: &dyn Fixture) {
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let ttl = fixture.ttl().max(Duration::from_secs(2));
-    undisturbed(ttl / 6, || async {
+    retry_if_starved(ttl / 6, || async {
         let name = name("evict-guard");
         let options = Options::new().ttl(ttl);
         let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
-        raw.throw_out(&name, guard.owner()).await;
+        raw.evict_owner(&name, guard.owner()).await;
         let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.unwrap();
         assert!(!guard.is_valid());
-        assert!(guard.release().await.is_err(), "the release says that it was lost");
+        assert!(guard.release().await.is_err(), "the release must report the loss");
         match reason {
             LossReason::NotHeld => Ok(()),
             other => Err(format!("the evicted guard ended with {other:?}")),

@@ -1,4 +1,4 @@
-//! One at a time.
+//! Mutual exclusion under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,22 +8,22 @@ use tenure_core::{Guard, Mutex, Token};
 use tokio::task::JoinSet;
 
 use crate::Fixture;
-use crate::fixture::{client, let_go, long, name};
+use crate::fixture::{client, long, name, release_guard};
 
 const CLIENTS: usize = 3;
 const TASKS: usize = 4;
 const ROUNDS: usize = 8;
 
-/// A span in which somebody believed to hold the lock.
-struct Belief {
+/// An interval in which a guard was valid.
+struct HoldInterval {
     from: Moment,
     until: Moment,
     token: Option<Token>,
 }
 
 /// Several clients with several tasks each increment a counter that only the lock protects. No
-/// increment is lost, no two beliefs overlap, and tokens follow the order of the beliefs.
-pub async fn one_holds_at_a_time_under_parallel_load(fixture: &dyn Fixture) {
+/// increment is lost, no two hold intervals overlap, and tokens increase with the intervals.
+pub async fn at_most_one_task_holds_a_mutex_under_load(fixture: &dyn Fixture) {
     let name = name("exclusion");
     let counter = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
@@ -34,36 +34,36 @@ pub async fn one_holds_at_a_time_under_parallel_load(fixture: &dyn Fixture) {
             tasks.spawn(increments(mutex, Arc::clone(&counter)));
         }
     }
-    let beliefs = tasks.join_all().await.into_iter().flatten().collect();
+    let intervals = tasks.join_all().await.into_iter().flatten().collect();
     assert_eq!(counter.load(Ordering::Relaxed), (CLIENTS * TASKS * ROUNDS) as u64);
-    assert_disjoint(beliefs);
+    assert_disjoint(intervals);
 }
 
-async fn increments(mutex: Mutex, counter: Arc<AtomicU64>) -> Vec<Belief> {
-    let mut beliefs = Vec::new();
+async fn increments(mutex: Mutex, counter: Arc<AtomicU64>) -> Vec<HoldInterval> {
+    let mut intervals = Vec::new();
     for _ in 0..ROUNDS {
         let guard = mutex.acquire().await.unwrap();
-        beliefs.push(increment(guard, &counter).await);
+        intervals.push(increment(guard, &counter).await);
     }
-    beliefs
+    intervals
 }
 
-async fn increment(guard: Guard, counter: &AtomicU64) -> Belief {
+async fn increment(guard: Guard, counter: &AtomicU64) -> HoldInterval {
     let from = now();
     let seen = counter.load(Ordering::Relaxed);
     tokio::task::yield_now().await;
     counter.store(seen + 1, Ordering::Relaxed);
     let until = now().min(now() + guard.remaining());
     let token = guard.token();
-    let_go(guard).await;
-    Belief { from, until, token }
+    release_guard(guard).await;
+    HoldInterval { from, until, token }
 }
 
-fn assert_disjoint(mut beliefs: Vec<Belief>) {
-    beliefs.sort_by_key(|belief| belief.from);
-    for pair in beliefs.windows(2) {
+fn assert_disjoint(mut intervals: Vec<HoldInterval>) {
+    intervals.sort_by_key(|interval| interval.from);
+    for pair in intervals.windows(2) {
         let [first, second] = pair else { unreachable!() };
-        assert!(first.until <= second.from, "two believed to hold the lock at once");
+        assert!(first.until <= second.from, "two guards were valid at once");
         assert!(
             first.token.is_none() || first.token < second.token,
             "{:?} was followed by {:?}",

@@ -1,4 +1,4 @@
-//! A release gives the lock to one waiter.
+//! Handing the lock from its holder to the next waiter.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use tenure_core::store::ClaimOutcome;
 use tenure_testkit::GENEROUS;
 
 use crate::Fixture;
-use crate::fixture::{claim, client, let_go, long, name, raw};
-use crate::raw::PATIENT;
+use crate::fixture::{claim, client, long, name, raw, release_guard};
+use crate::raw::LONG_WAIT;
 
-/// Right after the release the first in line is the holder, before it has done anything about it;
-/// the others stay where they were.
-pub async fn a_release_makes_the_first_in_line_the_holder(fixture: &dyn Fixture) {
+/// As soon as the release returns, the first waiter is the holder, without any action of its own; the
+/// other waiters keep their positions.
+pub async fn a_release_makes_the_first_waiter_the_holder(fixture: &dyn Fixture) {
     let name = name("handover");
     let raw = raw(fixture).await;
     let [holder, first, second, third] = [(); 4].map(|()| claim(&name, Mode::Exclusive));
     let before = raw.hold(&holder).await;
     for waiter in [&first, &second, &third] {
-        raw.queue(waiter, PATIENT).await;
+        raw.queue(waiter, LONG_WAIT).await;
     }
-    raw.give_up(&holder).await;
+    raw.release_held(&holder).await;
     raw.assert_handed_to(&name, &[&first], &[&second, &third]).await;
     let shown = raw.inspect(&name).await.holders[0].token;
-    let ClaimOutcome::Granted(grant) = raw.claim(&first, PATIENT).await else {
-        panic!("the first in line was handed the lock");
+    let ClaimOutcome::Granted(grant) = raw.claim(&first, LONG_WAIT).await else {
+        panic!("the lock was handed to the first waiter");
     };
-    assert_eq!(raw.token(&grant), shown, "the token was minted at the hand-over");
+    assert_eq!(raw.token(&grant), shown, "the token is issued at the hand-over");
     assert!(grant.token.is_none() || before.token < grant.token);
-    raw.queue(&second, PATIENT).await;
-    raw.queue(&third, PATIENT).await;
+    raw.queue(&second, LONG_WAIT).await;
+    raw.queue(&third, LONG_WAIT).await;
 }
 
-/// Of many waiting tasks exactly one goes on when the lock is released.
-pub async fn a_release_wakes_one_waiter_only(fixture: &dyn Fixture) {
+/// When the lock is released, exactly one of several waiting tasks gets it.
+pub async fn a_release_wakes_exactly_one_waiter(fixture: &dyn Fixture) {
     let name = name("wake-one");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let holder = claim(&name, Mode::Exclusive);
@@ -42,49 +42,49 @@ pub async fn a_release_wakes_one_waiter_only(fixture: &dyn Fixture) {
     for place in 0..5 {
         let (mutex, sender) = (client.mutex(name.as_str()).unwrap().with(long()), sender.clone());
         tokio::spawn(async move { sender.send(mutex.acquire().await.unwrap()) });
-        raw.until_waiting(&name, place + 1).await;
+        raw.wait_for_waiters(&name, place + 1).await;
     }
-    raw.give_up(&holder).await;
+    raw.release_held(&holder).await;
     for left in (0..5).rev() {
         let guard = tokio::time::timeout(GENEROUS, guards.recv()).await.unwrap().unwrap();
-        assert!(guards.try_recv().is_err(), "two were woken by one release");
+        assert!(guards.try_recv().is_err(), "one release woke two waiters");
         let (holders, waiters) = raw.owners(&name).await;
         assert_eq!(holders, [guard.owner().to_string()]);
         assert_eq!(waiters.len(), left);
-        let_go(guard).await;
+        release_guard(guard).await;
     }
     client.close().await;
     raw.assert_free(&name).await;
 }
 
-/// A store with push tells a waiter that does not ask; a store without may stay silent, but tells
-/// who asks.
-pub async fn a_waiter_hears_of_its_grant(fixture: &dyn Fixture) {
-    let name = name("news");
+/// A store with push notifies a waiter that does not claim again. A store without push may stay
+/// silent, but must grant the next claim.
+pub async fn a_waiter_is_notified_of_its_grant(fixture: &dyn Fixture) {
+    let name = name("notification");
     let (ours, theirs) = (raw(fixture).await, raw(fixture).await);
     let [holder, waiter] = [(); 2].map(|()| claim(&name, Mode::Exclusive));
     theirs.hold(&holder).await;
-    let place = ours.queue(&waiter, PATIENT).await;
+    let ticket = ours.queue(&waiter, LONG_WAIT).await;
     if ours.capabilities().push {
-        let (_, _news) = tokio::join!(theirs.give_up(&holder), ours.wait(&waiter, &place));
+        tokio::join!(theirs.release_held(&holder), ours.wait(&waiter, &ticket));
     } else {
-        theirs.give_up(&holder).await;
+        theirs.release_held(&holder).await;
     }
-    assert!(matches!(ours.claim(&waiter, PATIENT).await, ClaimOutcome::Granted(_)));
+    assert!(matches!(ours.claim(&waiter, LONG_WAIT).await, ClaimOutcome::Granted(_)));
 }
 
-/// News that came while nobody listened is found by the next wait.
-pub async fn news_that_came_between_two_waits_is_found_by_the_second(fixture: &dyn Fixture) {
-    let name = name("old-news");
+/// A notification that arrives while no `wait` is pending ends the next `wait`.
+pub async fn a_grant_between_two_waits_ends_the_second_wait(fixture: &dyn Fixture) {
+    let name = name("between-waits");
     let (ours, theirs) = (raw(fixture).await, raw(fixture).await);
     let [holder, waiter] = [(); 2].map(|()| claim(&name, Mode::Exclusive));
     theirs.hold(&holder).await;
-    let place = ours.queue(&waiter, PATIENT).await;
-    let given_up = tokio::time::timeout(Duration::from_millis(20), ours.wait(&waiter, &place));
-    drop(given_up.await);
-    theirs.give_up(&holder).await;
+    let ticket = ours.queue(&waiter, LONG_WAIT).await;
+    let first_wait = tokio::time::timeout(Duration::from_millis(20), ours.wait(&waiter, &ticket));
+    drop(first_wait.await);
+    theirs.release_held(&holder).await;
     if ours.capabilities().push {
-        ours.wait(&waiter, &place).await;
+        ours.wait(&waiter, &ticket).await;
     }
-    assert!(matches!(ours.claim(&waiter, PATIENT).await, ClaimOutcome::Granted(_)));
+    assert!(matches!(ours.claim(&waiter, LONG_WAIT).await, ClaimOutcome::Granted(_)));
 }

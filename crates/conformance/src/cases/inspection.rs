@@ -1,4 +1,4 @@
-//! Who holds, who waits, and which locks there are.
+//! What `inspect` and `list` show.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tenure_core::{Mode, Options};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;
-use crate::fixture::{LONG, claim, claim_for, client, let_go, name, raw};
-use crate::raw::PATIENT;
+use crate::fixture::{LONG, claim, claim_for, client, name, raw, release_guard};
+use crate::raw::LONG_WAIT;
 
-/// A snapshot shows the holder with all that is known of it.
-pub async fn a_snapshot_shows_the_holder(fixture: &dyn Fixture) {
+/// `inspect` shows owner, mode, token, host, pid, label, age and remaining lease of the holder.
+pub async fn inspect_shows_every_attribute_of_the_holder(fixture: &dyn Fixture) {
     let name = name("holder");
     let client = client(fixture).await;
     let options = Options::new().ttl(LONG).label("nightly »report« 'x'");
@@ -20,7 +20,7 @@ pub async fn a_snapshot_shows_the_holder(fixture: &dyn Fixture) {
     let raw = raw(fixture).await;
     let state = raw.inspect(&name).await;
     let longest = now().since(before);
-    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    let [holder] = &state.holders[..] else { panic!("expected one holder: {state:?}") };
     let here = Origin::here();
     assert_eq!(holder.owner, guard.owner().to_string());
     assert_eq!(holder.mode, Mode::Exclusive);
@@ -34,33 +34,33 @@ pub async fn a_snapshot_shows_the_holder(fixture: &dyn Fixture) {
     let left = holder.expires_in.unwrap();
     assert!(left <= LONG && left + longest * 2 >= LONG, "{left:?} left after {longest:?}");
     assert!(state.waiters.is_empty());
-    let_go(guard).await;
+    release_guard(guard).await;
 }
 
-/// A label with a line break makes neither the holder nor its label unreadable.
-pub async fn a_label_with_line_breaks_is_shown_in_one_line(fixture: &dyn Fixture) {
+/// A label with line breaks is shown on one line, with escapes.
+pub async fn line_breaks_in_a_label_are_escaped(fixture: &dyn Fixture) {
     let name = name("label");
     let client = client(fixture).await;
     let options = Options::new().ttl(LONG).label("one\ntwo\r\nthree\u{2028}");
     let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
     let state = raw(fixture).await.inspect(&name).await;
-    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    let [holder] = &state.holders[..] else { panic!("expected one holder: {state:?}") };
     assert_eq!(holder.owner, guard.owner().to_string());
     assert_eq!(holder.label, r"one\ntwo\r\nthree\u{2028}");
-    let_go(guard).await;
+    release_guard(guard).await;
 }
 
-/// A snapshot shows the waiters in their order, with all that is known of them.
-pub async fn a_snapshot_shows_the_waiters_in_order(fixture: &dyn Fixture) {
+/// `inspect` shows owner, mode, host, pid, label and age of every waiter, in queue order.
+pub async fn inspect_shows_the_waiters_in_queue_order(fixture: &dyn Fixture) {
     let name = name("waiters");
     let raw = raw(fixture).await;
     let holder = claim(&name, Mode::Exclusive);
     raw.hold(&holder).await;
     let before = now();
     let mut waiters: Vec<_> = (0..4).map(|_| claim(&name, Mode::Exclusive)).collect();
-    for (place, waiter) in waiters.iter_mut().enumerate() {
-        waiter.label = format!("number {place}").into();
-        raw.queue(waiter, PATIENT).await;
+    for (position, waiter) in waiters.iter_mut().enumerate() {
+        waiter.label = format!("number {position}").into();
+        raw.queue(waiter, LONG_WAIT).await;
     }
     let state = raw.inspect(&name).await;
     let longest = now().since(before);
@@ -75,8 +75,8 @@ pub async fn a_snapshot_shows_the_waiters_in_order(fixture: &dyn Fixture) {
     }
 }
 
-/// A hold ages although it is renewed.
-pub async fn renewing_a_hold_does_not_make_it_younger(fixture: &dyn Fixture) {
+/// The age of a hold counts from its grant, not from its last renewal.
+pub async fn renewing_a_hold_does_not_reset_its_age(fixture: &dyn Fixture) {
     let name = name("age");
     let raw = raw(fixture).await;
     let holder = claim(&name, Mode::Exclusive);
@@ -90,27 +90,27 @@ pub async fn renewing_a_hold_does_not_make_it_younger(fixture: &dyn Fixture) {
         raw.renew(&holder).await;
         raw.inspect(&name).await.holders[0].age.unwrap() >= Duration::from_millis(200)
     };
-    assert!(eventually(GENEROUS, older).await, "young after {:?}", now().since(held));
+    assert!(eventually(GENEROUS, older).await, "the age stays low for {:?}", now().since(held));
 }
 
-/// A lock that was never used, and one that was given back, look free.
-pub async fn a_free_lock_looks_free(fixture: &dyn Fixture) {
+/// A lock that was never taken, and one that was released, have no holders and no waiters.
+pub async fn a_free_lock_has_no_holders_and_no_waiters(fixture: &dyn Fixture) {
     let name = name("free");
     let raw = raw(fixture).await;
     raw.assert_free(&name).await;
     let [holder, waiter] = [(); 2].map(|()| claim(&name, Mode::Exclusive));
     raw.hold(&holder).await;
-    raw.queue(&waiter, PATIENT).await;
+    raw.queue(&waiter, LONG_WAIT).await;
     assert!(!raw.inspect(&name).await.is_free());
-    raw.give_up(&holder).await;
+    raw.release_held(&holder).await;
     raw.assert_handed_to(&name, &[&waiter], &[]).await;
-    raw.give_up(&waiter).await;
+    raw.release_held(&waiter).await;
     raw.assert_free(&name).await;
     assert_eq!(raw.list(name.as_str()).await, []);
 }
 
-/// A list has the live locks that begin with the prefix, sorted, and no others.
-pub async fn a_list_has_live_locks_with_the_prefix_in_order(fixture: &dyn Fixture) {
+/// `list` returns the held locks whose names begin with the prefix, sorted by name, and no others.
+pub async fn list_returns_live_locks_with_the_prefix_sorted_by_name(fixture: &dyn Fixture) {
     let prefix = name("list");
     let raw = raw(fixture).await;
     let named = |suffix: &str| format!("{prefix}{suffix}").parse().unwrap();
@@ -120,7 +120,7 @@ pub async fn a_list_has_live_locks_with_the_prefix_in_order(fixture: &dyn Fixtur
     }
     let released = claim(&named("/released"), Mode::Exclusive);
     raw.hold(&released).await;
-    raw.give_up(&released).await;
+    raw.release_held(&released).await;
     let expired = claim_for(&named("/expired"), Mode::Exclusive, fixture.ttl());
     raw.hold(&expired).await;
     let elsewhere = claim(&name("elsewhere"), Mode::Exclusive);
@@ -132,7 +132,7 @@ pub async fn a_list_has_live_locks_with_the_prefix_in_order(fixture: &dyn Fixtur
     for pattern in ["*", "%", "_"] {
         let found = raw.list(&format!("{prefix}{pattern}")).await;
         let exact: Vec<_> = live.iter().filter(|name| name.as_str().ends_with(pattern)).collect();
-        assert_eq!(found.iter().collect::<Vec<_>>(), exact, "{pattern} is no wildcard");
+        assert_eq!(found.iter().collect::<Vec<_>>(), exact, "{pattern} must not be a wildcard");
     }
     let all = raw.list("").await;
     assert!(all.is_sorted() && all.contains(&elsewhere.name), "{all:?}");

@@ -1,17 +1,17 @@
-//! The cases, by subject. Each is named by the behaviour it holds.
+//! The cases, one module per subject. The name of a case states its requirement.
 
 pub mod cancel;
+pub mod capabilities;
 pub mod eviction;
 pub mod exclusion;
 pub mod handover;
 pub mod inspection;
 pub mod lease;
-pub mod line;
 pub mod loss;
 pub mod names;
 pub mod permits;
 pub mod processes;
-pub mod promises;
+pub mod queue;
 pub mod release;
 pub mod runtimes;
 pub mod scale;

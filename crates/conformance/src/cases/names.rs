@@ -1,4 +1,4 @@
-//! Odd names are names.
+//! Lock names are opaque: no character in them has a meaning.
 
 use tenure_core::store::Released;
 use tenure_core::{LockName, Mode};
@@ -6,8 +6,8 @@ use tenure_core::{LockName, Mode};
 use crate::Fixture;
 use crate::fixture::{claim, raw};
 
-/// Names that are easily taken for a path, a pattern, a query or each other.
-fn hostile() -> Vec<LockName> {
+/// Names that a careless store takes for a path, a pattern, a query, or for each other.
+fn unusual_names() -> Vec<LockName> {
     let long = "x".repeat(LockName::MAX_BYTES);
     let longer_twin = format!("{}y", &long[1..]);
     let mut names: Vec<LockName> = [
@@ -78,11 +78,12 @@ fn hostile() -> Vec<LockName> {
     names
 }
 
-/// Every odd name is a lock of its own: held while all others are, shown and listed under exactly
-/// its name, and released without touching another.
-pub async fn odd_names_are_locks_of_their_own(fixture: &dyn Fixture) {
+/// Each of these names is a lock of its own: it is held while all the others are, `inspect` and
+/// `list` show it under exactly this name, and its release affects no other lock.
+pub async fn unusual_names_are_distinct_locks(fixture: &dyn Fixture) {
     let raw = raw(fixture).await;
-    let claims: Vec<_> = hostile().into_iter().map(|name| claim(&name, Mode::Exclusive)).collect();
+    let claims: Vec<_> =
+        unusual_names().into_iter().map(|name| claim(&name, Mode::Exclusive)).collect();
     for claim in &claims {
         raw.hold(claim).await;
     }
@@ -93,7 +94,7 @@ pub async fn odd_names_are_locks_of_their_own(fixture: &dyn Fixture) {
         assert!(raw.list(claim.name.as_str()).await.contains(&claim.name));
     }
     for (done, claim) in claims.iter().enumerate() {
-        raw.give_up(claim).await;
+        raw.release_held(claim).await;
         raw.assert_free(&claim.name).await;
         assert_eq!(raw.release(claim).await, Released::NotHeld);
         if let Some(next) = claims.get(done + 1) {

@@ -1,4 +1,4 @@
-//! Many locks, many waiters.
+//! Thousands of locks and hundreds of waiters.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,16 +7,16 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::Fixture;
-use crate::fixture::{claim, client, let_go, long, name, raw};
-use crate::raw::PATIENT;
+use crate::fixture::{claim, client, long, name, raw, release_guard};
+use crate::raw::LONG_WAIT;
 
 const LOCKS: usize = 2_000;
 const WAITERS: usize = 500;
-/// How many calls are under way at once: a slow machine must answer each in time.
+/// How many calls are under way at once: few enough that a slow machine answers each in time.
 const AT_ONCE: usize = 64;
 
-/// One client holds thousands of locks at once, and gives them all back.
-pub async fn thousands_of_locks_are_held_at_once(fixture: &dyn Fixture) {
+/// One client holds thousands of locks at once, and releases all of them.
+pub async fn one_client_holds_thousands_of_locks(fixture: &dyn Fixture) {
     let prefix = name("many-locks");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let turns = Arc::new(Semaphore::new(AT_ONCE));
@@ -37,7 +37,7 @@ pub async fn thousands_of_locks_are_held_at_once(fixture: &dyn Fixture) {
         let turns = Arc::clone(&turns);
         tasks.spawn(async move {
             let _turn = turns.acquire().await.unwrap();
-            let_go(guard).await;
+            release_guard(guard).await;
         });
     }
     tasks.join_all().await;
@@ -45,37 +45,37 @@ pub async fn thousands_of_locks_are_held_at_once(fixture: &dyn Fixture) {
     assert_eq!(raw.list(prefix.as_str()).await, []);
 }
 
-/// Hundreds of waiters of several connections are all served, in the order they came.
-pub async fn hundreds_of_waiters_are_served_in_order(fixture: &dyn Fixture) {
+/// Hundreds of waiters on several connections are all granted the lock, in the order of arrival.
+pub async fn hundreds_of_waiters_are_granted_in_arrival_order(fixture: &dyn Fixture) {
     let name = name("many-waiters");
     let connections = [raw(fixture).await, raw(fixture).await, raw(fixture).await];
     let holder = claim(&name, Mode::Exclusive);
     connections[0].hold(&holder).await;
-    let served = Arc::new(Mutex::new(Vec::new()));
+    let granted = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
-    for place in 0..WAITERS {
-        let (raw, waiter) = (connections[place % 3].clone(), claim(&name, Mode::Exclusive));
-        raw.queue(&waiter, PATIENT).await;
-        let served = Arc::clone(&served);
+    for position in 0..WAITERS {
+        let (raw, waiter) = (connections[position % 3].clone(), claim(&name, Mode::Exclusive));
+        raw.queue(&waiter, LONG_WAIT).await;
+        let granted = Arc::clone(&granted);
         tasks.spawn(async move {
             raw.acquire(&waiter).await;
-            served.lock().unwrap().push(place);
-            raw.give_up(&waiter).await;
+            granted.lock().unwrap().push(position);
+            raw.release_held(&waiter).await;
         });
     }
     assert_eq!(connections[0].inspect(&name).await.waiters.len(), WAITERS);
-    connections[0].give_up(&holder).await;
+    connections[0].release_held(&holder).await;
     tasks.join_all().await;
-    let mut served = std::mem::take(&mut *served.lock().unwrap());
+    let mut granted = std::mem::take(&mut *granted.lock().unwrap());
     if !connections[0].capabilities().fifo {
-        served.sort_unstable();
+        granted.sort_unstable();
     }
-    assert_eq!(served, (0..WAITERS).collect::<Vec<_>>());
+    assert_eq!(granted, (0..WAITERS).collect::<Vec<_>>());
     connections[0].assert_free(&name).await;
 }
 
-/// Hundreds of tasks of one client that come all at once are each served once.
-pub async fn a_crowd_of_one_client_is_served_to_the_last(fixture: &dyn Fixture) {
+/// Hundreds of tasks of one client that acquire at the same time are each granted the lock once.
+pub async fn concurrent_tasks_of_one_client_are_all_granted(fixture: &dyn Fixture) {
     let name = name("crowd");
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let mut tasks = JoinSet::new();
@@ -84,7 +84,7 @@ pub async fn a_crowd_of_one_client_is_served_to_the_last(fixture: &dyn Fixture) 
         tasks.spawn(async move {
             let guard = mutex.acquire().await.unwrap();
             let token = guard.token();
-            let_go(guard).await;
+            release_guard(guard).await;
             token
         });
     }

@@ -6,11 +6,11 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+
 use std::time::Duration;
 
-use tenure_core::store::{Claim, ClaimOutcome, Grant, Origin, QueueTicket, Store, WaitPolicy};
-use tenure_core::{LockName, Mode, OwnerId, Token};
+use tenure_core::store::{Claim, ClaimOutcome, Grant, QueueTicket, Store, WaitPolicy};
+use tenure_core::{LockName, Mode, Token};
 use tenure_local::LocalStore;
 
 pub const LONG: Duration = Duration::from_secs(600);
@@ -21,14 +21,7 @@ pub fn name(name: &str) -> LockName {
 }
 
 pub fn claim(lock: &str, mode: Mode) -> Claim {
-    Claim {
-        name: name(lock),
-        owner: OwnerId::random(),
-        mode,
-        ttl: LONG,
-        origin: Origin::here(),
-        label: Arc::from("a test"),
-    }
+    Claim::new(name(lock), mode, LONG).with_label("a test")
 }
 
 pub fn exclusive(lock: &str) -> Claim {

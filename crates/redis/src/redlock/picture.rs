@@ -43,8 +43,9 @@ fn holder(mut shown: Vec<Holder>, enough: usize) -> Option<Holder> {
     // Without an end is the longest of all.
     ends.sort_by_key(|end| std::cmp::Reverse((end.is_none(), *end)));
     let expires_in = ends.get(enough.saturating_sub(1)).copied().flatten();
-    let holder = shown.swap_remove(0);
-    Some(Holder { token, expires_in, ..holder })
+    let mut holder = shown.swap_remove(0);
+    (holder.token, holder.expires_in) = (token, expires_in);
+    Some(holder)
 }
 
 #[cfg(test)]
@@ -57,28 +58,12 @@ mod tests {
     fn node(holder: &str, token: u64, left: u64, line: &str) -> LockState {
         let mut state = LockState::free(LockName::new("a").unwrap());
         if !holder.is_empty() {
-            state.holders.push(Holder {
-                owner: holder.into(),
-                mode: Mode::Exclusive,
-                token: Some(Token::new(token)),
-                host: None,
-                pid: None,
-                label: String::new(),
-                age: None,
-                expires_in: Some(Duration::from_secs(left)),
-            });
+            let mut holder = Holder::new(holder, Mode::Exclusive);
+            holder.token = Some(Token::new(token));
+            holder.expires_in = Some(Duration::from_secs(left));
+            state.holders.push(holder);
         }
-        state.waiters = line
-            .chars()
-            .map(|owner| Waiter {
-                owner: owner.into(),
-                mode: Mode::Exclusive,
-                host: None,
-                pid: None,
-                label: String::new(),
-                age: Duration::ZERO,
-            })
-            .collect();
+        state.waiters = line.chars().map(|owner| Waiter::new(owner, Mode::Exclusive)).collect();
         state
     }
 

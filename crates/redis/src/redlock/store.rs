@@ -172,12 +172,12 @@ impl Quorum {
                 again.map(|again| again + quorum::pauses(took).next(super::node::chance()))
             }
         };
-        Ok(ClaimOutcome::Queued(QueueTicket { ask_again_in, tended: false, mark: 0 }))
+        Ok(ClaimOutcome::Queued(QueueTicket::new(ask_again_in)))
     }
 }
 
 fn granted(token: Token) -> ClaimOutcome {
-    ClaimOutcome::Granted(Grant { token: Some(token), since: None })
+    ClaimOutcome::Granted(Grant::new(Some(token), None))
 }
 
 #[async_trait]

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use rustix::net::{RecvFlags, recv};
 use tenure_tls::distrust;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -324,7 +323,7 @@ impl Connection {
         let socket: &TcpStream = socket.as_ref().as_ref();
         // Past the runtime, which would first have to be told that there is something to read. The
         // end of the stream, errors and nonsense are found again by the task.
-        if let Ok((length @ 1.., _)) = recv(socket, &mut **chunk, RecvFlags::DONTWAIT) {
+        if let Ok(length @ 1..) = receive_now(socket, chunk) {
             buffer.extend_from_slice(&chunk[..length]);
             if let Err(why) = shared.dispatch(buffer, reader) {
                 shared.close(why);
@@ -333,6 +332,19 @@ impl Connection {
         }
         false
     }
+}
+
+/// Reads what the socket has, without waiting.
+#[cfg(unix)]
+fn receive_now(socket: &TcpStream, chunk: &mut [u8]) -> io::Result<usize> {
+    use rustix::net::{RecvFlags, recv};
+    Ok(recv(socket, chunk, RecvFlags::DONTWAIT)?.0)
+}
+
+/// Elsewhere only what the runtime already knows to be there.
+#[cfg(not(unix))]
+fn receive_now(socket: &TcpStream, chunk: &mut [u8]) -> io::Result<usize> {
+    socket.try_read(chunk)
 }
 
 pub(super) fn broken(why: &str) -> Lost {

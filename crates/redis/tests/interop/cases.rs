@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::store::{Claim, ClaimOutcome, Origin, Released, Renewal, WaitPolicy};
-use tenure_core::{ErrorKind, LockName, Mode, OwnerId};
+use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, WaitPolicy};
+use tenure_core::{ErrorKind, LockName, Mode};
 use tenure_testkit::GENEROUS;
 use tokio::time::timeout;
 
@@ -91,14 +91,7 @@ pub(crate) async fn their_late_release_leaves_our_lock_alone(scene: &Scene) {
 pub(crate) async fn our_late_calls_leave_their_lock_alone(scene: &Scene) {
     let mut theirs = scene.theirs().await;
     let store = scene.ours.store();
-    let claim = Claim {
-        name: LockName::new(NAME).unwrap(),
-        owner: OwnerId::random(),
-        mode: Mode::Exclusive,
-        ttl: SHORT,
-        origin: Origin::here(),
-        label: "".into(),
-    };
+    let claim = Claim::new(LockName::new(NAME).unwrap(), Mode::Exclusive, SHORT);
     let answer = store.claim(&claim, WaitPolicy::NoWait).await.unwrap();
     assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     theirs.hold(LONG).await;

@@ -1,0 +1,115 @@
+//! local: handing a lock to and fro between two processes, compared with a byte through a FIFO.
+//!
+//! Measured with both processes on one core, where a hand-off costs its computation, and on two,
+//! where it costs a wake-up across cores. A holder yields the core once before it releases the lock,
+//! so that the other process can join the queue (otherwise the scheduler decides how often the lock
+//! changes hands at all). Only acquisitions that had to wait are counted. On one core the yield costs
+//! a second context switch, which the byte does not need: that row is for information only.
+
+use std::future::poll_fn;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::thread::sched_yield;
+use tenure_core::Client;
+use tenure_local::LocalStore;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::machine::pin_to_core;
+use crate::peer::{Peer, open};
+use crate::table::{Row, median};
+
+const ROUNDS: usize = 9;
+const HOPS: u32 = 10_000;
+const LOCK: &str = "handoff";
+
+pub(crate) fn measure() -> Outcome<Vec<Row>> {
+    let cores = std::thread::available_parallelism()?.get();
+    let mut rows = vec![compare(0, "local: hand-off between two processes, one core", None)?];
+    if cores > 1 {
+        let what = "local: hand-off between two processes, two cores";
+        rows.push(compare(1, what, Some(3.0))?);
+    }
+    Ok(rows)
+}
+
+fn compare(core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
+    let directory = tempfile::tempdir()?;
+    let store = directory.path().join("store");
+    for fifo in ["there", "back"] {
+        mknodat(CWD, directory.path().join(fifo), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = {
+        let _inside = runtime.enter();
+        Client::new(Arc::new(LocalStore::open(&store)?))?
+    };
+    // The peers inherit the core.
+    pin_to_core(core)?;
+    let mut locker = Peer::start("handoff", &store)?;
+    let _echo = Peer::start("echo", directory.path())?;
+    pin_to_core(0)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        ours.push(locks(&runtime, &client, &mut locker)?);
+        theirs.push(bytes(directory.path())?);
+    }
+    let against = "a byte through a FIFO";
+    Ok(Row::of_times(what, median(ours), against, median(theirs), bound))
+}
+
+fn locks(runtime: &Runtime, client: &Client, peer: &mut Peer) -> Outcome<Duration> {
+    let turns = (HOPS / 2).to_string();
+    let first = runtime.block_on(client.mutex(LOCK)?.acquire())?;
+    peer.send(&turns)?;
+    while runtime.block_on(client.inspect(LOCK))?.waiters.is_empty() {
+        sched_yield();
+    }
+    let start = Instant::now();
+    runtime.block_on(first.release())?;
+    let handed = take_turns(runtime, client, &turns)? + peer.reply()?;
+    let elapsed = start.elapsed();
+    if handed < u64::from(HOPS) / 2 {
+        return Err(format!("only {handed} of {HOPS} acquisitions were hand-offs").into());
+    }
+    Ok(elapsed.div_f64(handed as f64))
+}
+
+/// Acquires and releases the lock as many times as the request says. Returns how often it had to
+/// wait.
+pub(crate) fn take_turns(runtime: &Runtime, client: &Client, request: &str) -> Outcome<u64> {
+    let turns: u64 = request.parse()?;
+    runtime.block_on(async {
+        let mutex = client.mutex(LOCK)?;
+        let mut handed = 0;
+        for _ in 0..turns {
+            let mut polls = 0;
+            let mut acquire = pin!(mutex.acquire());
+            let guard = poll_fn(|context| {
+                polls += 1;
+                acquire.as_mut().poll(context)
+            });
+            let guard = guard.await?;
+            handed += u64::from(polls > 1);
+            sched_yield();
+            guard.release().await?;
+        }
+        Ok(handed)
+    })
+}
+
+fn bytes(directory: &Path) -> Outcome<Duration> {
+    let (mut there, mut back) = (open(&directory.join("there"))?, open(&directory.join("back"))?);
+    let mut byte = [1];
+    let start = Instant::now();
+    for _ in 0..HOPS / 2 {
+        there.write_all(&byte)?;
+        back.read_exact(&mut byte)?;
+    }
+    Ok(start.elapsed() / HOPS)
+}

@@ -1,0 +1,69 @@
+//! A fixture for engines with servers: all cases of a test program share one server (or cluster).
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_conformance::Fixture;
+use tenure_core::store::Store;
+use tenure_testkit::RedisServer;
+use tokio::sync::Mutex;
+
+/// A running server or group of servers, and its URL.
+pub(crate) struct SharedServer<T> {
+    _servers: Arc<T>,
+    url: String,
+}
+
+impl<T: Send + Sync + 'static> SharedServer<T> {
+    /// Returns the servers that already run for another case, or else starts them. They stop with
+    /// the last case that uses them.
+    pub(crate) async fn get_or_start(
+        running: &Mutex<Weak<T>>,
+        start: impl FnOnce() -> io::Result<T> + Send + 'static,
+        url: impl FnOnce(&T) -> String,
+    ) -> Self {
+        let mut running = running.lock().await;
+        let servers = match running.upgrade() {
+            Some(servers) => servers,
+            None => {
+                let started = tokio::task::spawn_blocking(start).await.unwrap();
+                Arc::new(started.unwrap())
+            }
+        };
+        *running = Arc::downgrade(&servers);
+        let url = url(&servers);
+        Self { _servers: servers, url }
+    }
+}
+
+#[async_trait]
+impl<T: Send + Sync + 'static> Fixture for SharedServer<T> {
+    async fn store(&self) -> Arc<dyn Store> {
+        tenure::open(&self.url.parse().unwrap()).await.unwrap()
+    }
+
+    fn url(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn ttl(&self) -> Duration {
+        // etcd rounds shorter leases up to two seconds.
+        Duration::from_secs(if self.url.starts_with("etcd") { 2 } else { 1 })
+    }
+}
+
+/// Starts `N` Redis servers.
+#[allow(dead_code, reason = "only the Redlock tests use several")]
+pub(crate) fn start_many<const N: usize>() -> io::Result<[RedisServer; N]> {
+    let servers: io::Result<Vec<_>> = (0..N).map(|_| RedisServer::start(&[])).collect();
+    servers?.try_into().map_err(|_| io::Error::other("another number of servers than requested"))
+}
+
+/// The Redlock URL of these servers, with a node timeout that suits a busy machine.
+#[allow(dead_code, reason = "only the Redlock tests use several")]
+pub(crate) fn quorum_url(servers: &[RedisServer]) -> String {
+    let hosts: Vec<_> = servers.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
+    format!("redlock://{}?node-timeout=2s", hosts.join(","))
+}

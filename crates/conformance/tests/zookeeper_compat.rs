@@ -1,0 +1,26 @@
+//! The suite on one ZooKeeper server with the node layouts of all compatible clients, and a login.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod shared_server;
+
+use std::sync::Weak;
+
+use shared_server::SharedServer;
+use tenure_testkit::ZooKeeperServer;
+use tokio::sync::Mutex;
+
+/// Allows sessions as long as the longest TTL of any case.
+const LONG_SESSIONS: &[&str] = &["maxSessionTimeout=7200000"];
+
+async fn zookeeper() -> SharedServer<ZooKeeperServer> {
+    static RUNNING: Mutex<Weak<ZooKeeperServer>> = Mutex::const_new(Weak::new());
+    // A long timeout, so that a busy machine does not look like an outage.
+    let url = |server: &ZooKeeperServer| {
+        let options = "timeout=10s&prefix=app-&neighbours=curator-rw,kazoo";
+        format!("zk://app:secret@127.0.0.1:{}/locks?{options}", server.port())
+    };
+    SharedServer::get_or_start(&RUNNING, || ZooKeeperServer::start(LONG_SESSIONS), url).await
+}
+
+tenure_conformance::suite!(zookeeper, needs "/usr/share/java/zookeeper.jar");
