@@ -10,27 +10,26 @@ use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::config::{RedisConfig, Topology};
-use crate::errand::{Errand, Outcome};
 use crate::fault::fault;
 use crate::keys::SLOTS;
-use crate::link::{Link, Trouble};
-use crate::pace::Pace;
+use crate::link::{Link, SubscribeError};
+use crate::retry::{RetryPacer, SharedOutcome, SingleFlight};
 use crate::servers::Address;
-use crate::wire::{Command, Hearer, Refusal, Value, cmd};
+use crate::wire::{Command, MessageListener, Refusal, Value, cmd};
 
 pub(crate) struct Cluster {
     config: RedisConfig,
-    hearer: Option<Arc<dyn Hearer>>,
+    listener: Option<Arc<dyn MessageListener>>,
     seeds: Vec<Address>,
     /// The last slot of each range, its first, and the master that serves it.
     map: RwLock<Map>,
     links: Mutex<HashMap<Address, Link>>,
     /// The look-up that is under way, if one is.
-    refreshing: Mutex<Option<Errand<()>>>,
-    pace: Pace,
+    refreshing: Mutex<Option<SingleFlight<()>>>,
+    pacer: RetryPacer,
     /// Whether the nodes are older than 7.0: then there is no `CLUSTER SHARDS`, and there are no
     /// sharded channels.
-    old: AtomicBool,
+    before_7: AtomicBool,
     /// How often a node did not know everything, or did not answer: each time another is asked first.
     turn: AtomicUsize,
 }
@@ -41,7 +40,7 @@ type Map = BTreeMap<u16, (u16, Address)>;
 const REDIRECTIONS: usize = 5;
 
 /// How many nodes are asked besides one that does not know who serves every slot.
-const MORE: usize = 2;
+const EXTRA_NODES: usize = 2;
 
 const REACH: &str = "reach the Cluster";
 
@@ -49,21 +48,21 @@ impl Cluster {
     pub(crate) async fn connect(
         config: &RedisConfig,
         seeds: &[Address],
-        hearer: Option<Arc<dyn Hearer>>,
+        listener: Option<Arc<dyn MessageListener>>,
     ) -> Result<Arc<Self>> {
         let cluster = Self {
             config: config.clone(),
-            hearer,
+            listener,
             seeds: seeds.to_vec(),
             map: RwLock::default(),
             links: Mutex::default(),
             refreshing: Mutex::default(),
-            pace: Pace::of_lookups(),
-            old: AtomicBool::new(false),
+            pacer: RetryPacer::for_lookups(),
+            before_7: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         };
-        let learnt = tokio::time::timeout(config.timeout, cluster.learn()).await;
-        learnt.unwrap_or_else(|_| Err(silent(config)))?;
+        let looked_up = tokio::time::timeout(config.timeout, cluster.look_up_slots()).await;
+        looked_up.unwrap_or_else(|_| Err(no_answer(config)))?;
         Ok(Arc::new(cluster))
     }
 
@@ -100,7 +99,7 @@ impl Cluster {
                     replies.map(|[_, it, acks]| (it, Some(acks)))
                 }
             };
-            replies = outcome.inspect_err(|_| self.doubt())?;
+            replies = outcome.inspect_err(|_| self.refresh_in_background())?;
             let Value::Refusal(refusal) = &replies.0 else { return Ok(replies) };
             let to = refusal.address().map(|to| complete(to, &address.0));
             match (&*refusal.code, to) {
@@ -117,16 +116,18 @@ impl Cluster {
         self: &Arc<Self>,
         slot: u16,
         channel: &str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), SubscribeError> {
         let mut done = Ok(());
         for _ in 0..REDIRECTIONS {
-            let address = self.address(slot).await.map_err(Trouble::Fault)?;
-            let link = self.link_to(&address).map_err(Trouble::Fault)?;
+            let address = self.address(slot).await.map_err(SubscribeError::Fault)?;
+            let link = self.link_to(&address).map_err(SubscribeError::Fault)?;
             done = link.subscribe(self.subscribe_command(), channel).await;
             let to = match &done {
-                Err(Trouble::Refused(refusal)) if refusal.code == "MOVED" => refusal.address(),
+                Err(SubscribeError::Refused(refusal)) if refusal.code == "MOVED" => {
+                    refusal.address()
+                }
                 Err(_) => {
-                    self.doubt();
+                    self.refresh_in_background();
                     return done;
                 }
                 Ok(()) => return done,
@@ -139,18 +140,19 @@ impl Cluster {
     }
 
     /// Whether the nodes are older than 7.0.
-    pub(crate) fn is_old(&self) -> bool {
-        self.old.load(Ordering::Acquire)
+    pub(crate) fn is_before_7(&self) -> bool {
+        self.before_7.load(Ordering::Acquire)
     }
 
     fn subscribe_command(&self) -> &'static str {
-        if self.is_old() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
+        if self.is_before_7() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
     }
 
     /// Gives up a channel at the node that has the slot. Another that had it has dropped it.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
-        let command = if self.is_old() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
-        let link = self.known(slot).and_then(|address| self.links.lock().get(&address).cloned());
+        let command = if self.is_before_7() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
+        let link =
+            self.master_of(slot).and_then(|address| self.links.lock().get(&address).cloned());
         if let Some(link) = link {
             link.unsubscribe(command, channel);
         }
@@ -158,28 +160,29 @@ impl Cluster {
 
     /// The same Cluster, as it is known here, over connections of its own, which are made when they
     /// are needed.
-    pub(crate) fn beside(&self) -> Self {
+    pub(crate) fn with_own_connections(&self) -> Self {
         Self {
             config: self.config.clone(),
-            hearer: None,
+            listener: None,
             seeds: self.seeds.clone(),
             map: RwLock::new(self.map.read().clone()),
             links: Mutex::default(),
             refreshing: Mutex::default(),
-            pace: Pace::of_lookups(),
-            old: AtomicBool::new(self.is_old()),
+            pacer: RetryPacer::for_lookups(),
+            before_7: AtomicBool::new(self.is_before_7()),
             turn: AtomicUsize::new(0),
         }
     }
 
     /// Whether there is a connection to the server that has this slot.
     pub(crate) fn is_connected(&self, slot: u16) -> bool {
-        let link = self.known(slot).and_then(|address| self.links.lock().get(&address).cloned());
+        let link =
+            self.master_of(slot).and_then(|address| self.links.lock().get(&address).cloned());
         link.is_some_and(|link| link.is_connected())
     }
 
     /// Where the slot is served, as far as is known at the moment.
-    pub(crate) fn known(&self, slot: u16) -> Option<Address> {
+    pub(crate) fn master_of(&self, slot: u16) -> Option<Address> {
         let map = self.map.read();
         let (_, (first, address)) = map.range(slot..).next()?;
         (*first <= slot).then(|| address.clone())
@@ -190,14 +193,14 @@ impl Cluster {
         if let Some(link) = links.get(address) {
             return Ok(link.clone());
         }
-        let link = Link::new(&alone(&self.config, address), self.hearer.clone())?;
+        let link = Link::new(&single_node(&self.config, address), self.listener.clone())?;
         links.insert(address.clone(), link.clone());
         Ok(link)
     }
 
     /// A link to every master. It fails where some slot has none: nothing may be left out in silence.
     pub(crate) async fn all(&self) -> Result<Vec<Link>> {
-        self.learn().await?;
+        self.look_up_slots().await?;
         if let Some(slot) = unserved(&self.map.read()) {
             let why = format!(
                 "no master serves slot {slot}: a part of the Cluster is down, and its locks cannot \
@@ -220,17 +223,17 @@ impl Cluster {
             .boxed()
         });
         match reached.collect::<Vec<_>>() {
-            none if none.is_empty() => Err(silent(&self.config)),
+            none if none.is_empty() => Err(no_answer(&self.config)),
             reached => select_ok(reached).await.map(|(link, _)| link),
         }
     }
 
     async fn address(self: &Arc<Self>, slot: u16) -> Result<Address> {
-        if let Some(address) = self.known(slot) {
+        if let Some(address) = self.master_of(slot) {
             return Ok(address);
         }
         self.refresh().await?;
-        self.known(slot).ok_or_else(|| {
+        self.master_of(slot).ok_or_else(|| {
             let why = "no master serves the lock's slot: a part of the Cluster is down";
             Error::new(ErrorKind::Unreachable, REACH, why)
         })
@@ -252,25 +255,26 @@ impl Cluster {
         }
         map.insert(slot, (slot, to));
         drop(map);
-        self.doubt();
+        self.refresh_in_background();
     }
 
     /// Something did not arrive: look again who serves what, without waiting for it.
-    fn doubt(self: &Arc<Self>) {
+    fn refresh_in_background(self: &Arc<Self>) {
         drop(self.refresh());
     }
 
     /// Looks up who serves what, for all who ask while it goes on, and not at the rate of errors.
-    fn refresh(self: &Arc<Self>) -> Outcome<()> {
+    fn refresh(self: &Arc<Self>) -> SharedOutcome<()> {
         let mut refreshing = self.refreshing.lock();
-        let under_way = |errand: &Errand<()>| errand.is_under_way(self.config.timeout);
+        let under_way = |flight: &SingleFlight<()>| flight.is_running(self.config.timeout);
         let refresh = refreshing.take().filter(under_way).unwrap_or_else(|| {
             let cluster = Arc::clone(self);
-            Errand::begin(REACH, async move {
-                tokio::time::sleep_until(cluster.pace.turn()).await;
-                let learnt = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
+            SingleFlight::start(REACH, async move {
+                tokio::time::sleep_until(cluster.pacer.next_attempt()).await;
+                let looked_up =
+                    tokio::time::timeout(cluster.config.timeout, cluster.look_up_slots()).await;
                 *cluster.refreshing.lock() = None;
-                learnt.unwrap_or_else(|_| Err(silent(&cluster.config)))
+                looked_up.unwrap_or_else(|_| Err(no_answer(&cluster.config)))
             })
         });
         refreshing.insert(refresh).outcome()
@@ -287,12 +291,12 @@ impl Cluster {
     /// Asks the masters known, and the seeds, until one says who serves every slot. A node that has
     /// just come to the Cluster, or was taken out of it, knows a part: so the fullest answer of a few
     /// counts.
-    async fn learn(&self) -> Result<()> {
+    async fn look_up_slots(&self) -> Result<()> {
         let mut addresses = self.masters();
         addresses.extend(self.seeds.iter().cloned());
         let turn = self.turn.load(Ordering::Relaxed) % addresses.len().max(1);
         addresses.rotate_left(turn);
-        let mut last = silent(&self.config);
+        let mut last = no_answer(&self.config);
         let (mut fullest, mut more) = (Map::new(), 0);
         for address in &addresses {
             match self.shards(address).await {
@@ -301,7 +305,7 @@ impl Cluster {
                 Err(error) if last.is_transient() => last = error,
                 Ok(_) | Err(_) => {}
             }
-            if unserved(&fullest).is_none() || more == MORE {
+            if unserved(&fullest).is_none() || more == EXTRA_NODES {
                 break;
             }
             more += usize::from(!fullest.is_empty());
@@ -324,7 +328,7 @@ impl Cluster {
         let limit = self.config.timeout / 3;
         let link = self.link_to(address)?;
         let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;
-        let map = map.unwrap_or_else(|_| Err(silent(&self.config)))?;
+        let map = map.unwrap_or_else(|_| Err(no_answer(&self.config)))?;
         if map.is_empty() {
             let why = "the Cluster serves no slot: see CLUSTER INFO";
             return Err(Error::new(ErrorKind::Unreachable, REACH, why));
@@ -333,7 +337,7 @@ impl Cluster {
     }
 
     async fn look_up(&self, link: &Link, asked: &str) -> Result<Map> {
-        if !self.is_old() {
+        if !self.is_before_7() {
             let [shards] = link.call(REACH, [&cmd("CLUSTER").arg("SHARDS")]).await?;
             match shards {
                 Value::Refusal(refusal) if is_unknown(&refusal) => {}
@@ -346,7 +350,7 @@ impl Cluster {
             }
         }
         let slots = link.send(REACH, &cmd("CLUSTER").arg("SLOTS")).await?.array();
-        self.old.store(true, Ordering::Release);
+        self.before_7.store(true, Ordering::Release);
         let ranges = slots.unwrap_or_default();
         Ok(map_of(ranges.into_iter().filter_map(|range| slot_range(range, asked))))
     }
@@ -429,11 +433,11 @@ fn complete((host, port): Address, asked: &str) -> Address {
 }
 
 /// The same, on one node.
-pub(crate) fn alone(config: &RedisConfig, address: &Address) -> RedisConfig {
+pub(crate) fn single_node(config: &RedisConfig, address: &Address) -> RedisConfig {
     RedisConfig { topology: Topology::Single { server: address.clone() }, ..config.clone() }
 }
 
-fn silent(config: &RedisConfig) -> Error {
+fn no_answer(config: &RedisConfig) -> Error {
     let why =
         format!("no node of the Cluster answers within {:?}: check the hosts", config.timeout);
     Error::new(ErrorKind::Unreachable, REACH, why)

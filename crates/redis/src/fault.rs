@@ -5,8 +5,8 @@ use std::io;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::distrust;
 
+use crate::acl;
 use crate::config::RedisConfig;
-use crate::rights;
 use crate::wire::{Lost, Refusal, Value};
 
 pub(crate) const CONNECT: &str = "connect to Redis";
@@ -24,14 +24,14 @@ pub(crate) const fn kind_of(lost: &Lost) -> ErrorKind {
 }
 
 /// Connecting took longer than it may.
-pub(crate) fn silent(config: &RedisConfig) -> Error {
+pub(crate) fn no_answer(config: &RedisConfig) -> Error {
     let (servers, limit) = (config.topology.servers(), config.timeout);
     let why = format!("no answer from {servers} within {limit:?}: check host, port and firewall");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
 /// There is no connection.
-pub(crate) fn unmade(server: &str, error: &io::Error) -> Error {
+pub(crate) fn not_connected(server: &str, error: &io::Error) -> Error {
     if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
         let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
         return Error::new(ErrorKind::Denied, CONNECT, why);
@@ -81,7 +81,7 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
             (ErrorKind::Unreachable, "too few replicas follow the master (min-replicas-to-write)")
         }
         _ if said.contains("The user executing the script") => {
-            let why = format!("the user lacks rights: grant {} ({said})", rights::of_scripts());
+            let why = format!("the user lacks rights: grant {} ({said})", acl::of_scripts());
             return Error::new(ErrorKind::Denied, operation, why).with_unknown_effect();
         }
         "CROSSSLOT" => (ErrorKind::Invalid, "this is a node of a Cluster: use redis+cluster://"),

@@ -7,7 +7,9 @@ use tenure_core::{
     Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token, Waiter,
 };
 
-use crate::wire::{Arg, Value};
+use crate::keys::Keyring;
+use crate::link::Link;
+use crate::wire::{Arg, Value, cmd};
 
 /// The replies of `inspect.lua`, put together: no call shows more than a page, so that none holds the
 /// server up.
@@ -181,6 +183,46 @@ pub(crate) fn unspell(text: &str) -> Option<Vec<u8>> {
     }
     let byte = |place| u8::from_str_radix(digits.get(place..place + 2)?, 16).ok();
     (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+const LIST: &str = "list locks";
+
+/// Adds the locks on this server whose name begins with `prefix`. A scan blocks nobody.
+pub(crate) async fn scan(
+    link: &Link,
+    keyring: &Keyring,
+    prefix: &str,
+    names: &mut Vec<LockName>,
+) -> Result<()> {
+    // A key of another type under a lock's name is not a lock.
+    for (pattern, kind) in keyring.patterns(prefix).into_iter().zip(["string", "zset"]) {
+        let mut cursor = "0".to_owned();
+        loop {
+            let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
+            let scan = scan.arg("COUNT").arg("1000").arg("TYPE").arg(kind);
+            let page = link.send(LIST, &scan).await?;
+            let (next, keys) = scanned(page).ok_or_else(|| {
+                let why = "the reply makes no sense: is this a Redis server?";
+                Error::new(ErrorKind::Unreachable, LIST, why)
+            })?;
+            // Keys that are no text are no locks of ours.
+            let texts = keys.iter().filter_map(|key| match key {
+                Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+                _ => None,
+            });
+            names.extend(texts.filter_map(|key| keyring.lock_of(key)));
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+    }
+    Ok(())
+}
+
+fn scanned(page: Value) -> Option<(String, Vec<Value>)> {
+    let [next, keys] = <[Value; 2]>::try_from(page.array()?).ok()?;
+    Some((next.text()?, keys.array()?))
 }
 
 #[cfg(test)]

@@ -181,9 +181,9 @@ mod tests {
             let (_, tag) = key.split_once('{').unwrap();
             slot_of(tag.split_once('}').unwrap().0.as_bytes())
         };
-        let [holder, beside @ ..] = keys.all();
+        let [holder, with_own_connections @ ..] = keys.all();
         assert_eq!(slot_of(holder.as_bytes()), keys.slot);
-        for key in beside.into_iter().chain([keys.audit(), &inbox]) {
+        for key in with_own_connections.into_iter().chain([keys.audit(), &inbox]) {
             assert_eq!(tagged(key), keys.slot, "{key}");
             assert!(key.starts_with("tenure:"));
         }

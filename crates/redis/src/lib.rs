@@ -135,32 +135,30 @@
 //! fencing token is for that. A token is the server's clock in milliseconds times 1024, or one more than
 //! the last token: tokens keep rising after a loss of data, unless the clock is behind as well.
 
+mod acl;
 mod cluster;
 mod config;
 mod credentials;
 mod diagnose;
-mod dialect;
-mod errand;
 mod fault;
 mod held;
 mod inbox;
 mod inspect;
 mod keys;
 mod link;
-mod list;
 mod login;
-mod pace;
+mod native_commands;
 mod redlock;
-mod rights;
+mod retry;
 mod scripts;
 mod sentinels;
 mod servers;
 mod store;
 mod wire;
 
+pub use acl::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use config::{RedisConfig, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
 pub use redlock::{RedlockConfig, RedlockStore};
-pub use rights::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use store::RedisStore;
 pub use tenure_tls::{Password, Tls};

@@ -11,14 +11,13 @@ use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
 use crate::credentials::Credentials;
-use crate::dialect::Dialect;
-use crate::errand::Errand;
-use crate::fault::{CONNECT, accepted, fault, kind_of, lost, silent, unmade};
+use crate::fault::{CONNECT, accepted, fault, kind_of, lost, no_answer, not_connected};
 use crate::login::{log_in, log_in_by_auth};
-use crate::pace::Pace;
+use crate::native_commands::NativeCommands;
+use crate::retry::{RetryPacer, SingleFlight};
 use crate::sentinels::Sentinels;
 use crate::servers::Address;
-use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd};
+use crate::wire::{Command, Connection, MessageListener, Refusal, Stream, Value, cmd};
 
 /// One server, or whichever is the master that Sentinels name. Many share one connection; when it
 /// breaks, or has owed an answer for longer than a call may take, the next call makes another. One
@@ -28,13 +27,13 @@ pub(crate) struct Link(Arc<Inner>);
 
 struct Inner {
     config: RedisConfig,
-    hearer: Option<Arc<dyn Hearer>>,
+    listener: Option<Arc<dyn MessageListener>>,
     kind: Kind,
-    pace: Arc<Pace>,
+    pacer: Arc<RetryPacer>,
     /// Where the topology has any.
     sentinels: Option<Sentinels>,
     state: Mutex<State>,
-    dialect: Dialect,
+    native: NativeCommands,
 }
 
 /// What is sent over a link.
@@ -57,15 +56,15 @@ enum Endpoint {
 
 #[derive(Default)]
 struct State {
-    made: Option<Made>,
-    dialling: Option<Errand<Connection>>,
+    made: Option<Established>,
+    dialling: Option<SingleFlight<Connection>>,
     /// Where subscriptions go if the server speaks RESP2, and which server that is.
-    ears: Option<(Endpoint, Link)>,
+    subscriber: Option<(Endpoint, Link)>,
 }
 
 /// A connection as it was made.
 #[derive(Clone)]
-struct Made {
+struct Established {
     connection: Connection,
     server: Endpoint,
     at: Instant,
@@ -73,8 +72,8 @@ struct Made {
 
 impl State {
     /// The connection, unless it is closed or stuck.
-    fn at_hand(&self, limit: Duration) -> Option<&Connection> {
-        let answers = |connection: &&Connection| connection.owes() < Some(limit);
+    fn usable(&self, limit: Duration) -> Option<&Connection> {
+        let answers = |connection: &&Connection| connection.oldest_unanswered() < Some(limit);
         let made = self.made.as_ref().map(|made| &made.connection);
         made.filter(|connection| connection.is_open()).filter(answers)
     }
@@ -89,22 +88,25 @@ const DEMOTION: Duration = Duration::from_secs(1);
 
 impl Link {
     /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
-    pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
+    pub(crate) fn new(
+        config: &RedisConfig,
+        listener: Option<Arc<dyn MessageListener>>,
+    ) -> Result<Self> {
         // So that a file which cannot be used is reported at once.
         config.tls.as_ref().map(Tls::connector).transpose()?;
-        Self::paced(config, hearer, Kind::All, Arc::new(Pace::of_dials()))
+        Self::paced(config, listener, Kind::All, Arc::new(RetryPacer::for_dials()))
     }
 
     /// A link to one Sentinel, whose topology is that of a single server.
     pub(crate) fn to_sentinel(config: &RedisConfig) -> Result<Self> {
-        Self::paced(config, None, Kind::Sentinel, Arc::new(Pace::of_dials()))
+        Self::paced(config, None, Kind::Sentinel, Arc::new(RetryPacer::for_dials()))
     }
 
     fn paced(
         config: &RedisConfig,
-        hearer: Option<Arc<dyn Hearer>>,
+        listener: Option<Arc<dyn MessageListener>>,
         kind: Kind,
-        pace: Arc<Pace>,
+        pacer: Arc<RetryPacer>,
     ) -> Result<Self> {
         let sentinels = match &config.topology {
             Topology::Sentinel { sentinels, service } => {
@@ -113,8 +115,8 @@ impl Link {
             _ => None,
         };
         let (config, state) = (config.clone(), Mutex::default());
-        let dialect = Dialect::default();
-        Ok(Self(Arc::new(Inner { config, hearer, kind, pace, sentinels, state, dialect })))
+        let native = NativeCommands::default();
+        Ok(Self(Arc::new(Inner { config, listener, kind, pacer, sentinels, state, native })))
     }
 
     /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
@@ -122,30 +124,30 @@ impl Link {
     pub(crate) async fn connection(&self) -> Result<Connection> {
         let dialling = {
             let mut state = self.0.state.lock();
-            if let Some(connection) = state.at_hand(self.0.config.timeout) {
+            if let Some(connection) = state.usable(self.0.config.timeout) {
                 return Ok(connection.clone());
             }
             let limit = self.0.config.timeout;
-            let dialling = state.dialling.take().filter(|dialling| dialling.is_under_way(limit));
-            let begin = || Errand::begin(CONNECT, dial(Arc::clone(&self.0)));
+            let dialling = state.dialling.take().filter(|dialling| dialling.is_running(limit));
+            let begin = || SingleFlight::start(CONNECT, dial(Arc::clone(&self.0)));
             state.dialling.insert(dialling.unwrap_or_else(begin)).outcome()
         };
         dialling.await
     }
 
     /// The same server, over a connection of its own, which is made when it is needed.
-    pub(crate) fn beside(&self) -> Result<Self> {
-        Self::paced(&self.0.config, None, Kind::All, Arc::clone(&self.0.pace))
+    pub(crate) fn with_own_connections(&self) -> Result<Self> {
+        Self::paced(&self.0.config, None, Kind::All, Arc::clone(&self.0.pacer))
     }
 
     /// Whether there is a connection that answers.
     pub(crate) fn is_connected(&self) -> bool {
-        self.0.state.lock().at_hand(self.0.config.timeout).is_some()
+        self.0.state.lock().usable(self.0.config.timeout).is_some()
     }
 
     /// What the server is known to understand.
-    pub(crate) fn dialect(&self) -> &Dialect {
-        &self.0.dialect
+    pub(crate) fn native(&self) -> &NativeCommands {
+        &self.0.native
     }
 
     /// Where it leads to.
@@ -157,9 +159,9 @@ impl Link {
     pub(crate) fn listens_to(&self, channel: &str) -> bool {
         let state = self.0.state.lock();
         let here = state.made.as_ref().is_some_and(|made| made.connection.listens_to(channel));
-        let ears = state.ears.as_ref().map(|(_, ears)| ears.clone());
+        let subscriber = state.subscriber.as_ref().map(|(_, subscriber)| subscriber.clone());
         drop(state);
-        here || ears.is_some_and(|ears| ears.listens_to(channel))
+        here || subscriber.is_some_and(|subscriber| subscriber.listens_to(channel))
     }
 
     /// Sends a command. A refusal is an error.
@@ -185,23 +187,27 @@ impl Link {
             }
             return Ok(replies);
         }
-        Err(restless(operation))
+        Err(keeps_ending(operation))
     }
 
     /// Listens to a channel, unless it does already.
-    pub(crate) async fn subscribe(&self, command: &str, channel: &str) -> Result<(), Trouble> {
-        let connection = self.listener().await.map_err(Trouble::Fault)?;
+    pub(crate) async fn subscribe(
+        &self,
+        command: &str,
+        channel: &str,
+    ) -> Result<(), SubscribeError> {
+        let connection = self.subscriber_connection().await.map_err(SubscribeError::Fault)?;
         if connection.listens_to(channel) {
             return Ok(());
         }
         const SUBSCRIBE: &str = "subscribe to news of locks";
         match connection.subscribe(&cmd(command).arg(channel), channel).await {
-            Some(Ok(Value::Refusal(refusal))) => Err(Trouble::Refused(refusal)),
+            Some(Ok(Value::Refusal(refusal))) => Err(SubscribeError::Refused(refusal)),
             Some(Ok(_)) => Ok(()),
-            Some(Err(loss)) => Err(Trouble::Fault(lost(SUBSCRIBE, &loss))),
+            Some(Err(loss)) => Err(SubscribeError::Fault(lost(SUBSCRIBE, &loss))),
             None => {
                 let why = "the connection has just ended";
-                Err(Trouble::Fault(Error::new(ErrorKind::Unreachable, SUBSCRIBE, why)))
+                Err(SubscribeError::Fault(Error::new(ErrorKind::Unreachable, SUBSCRIBE, why)))
             }
         }
     }
@@ -209,37 +215,42 @@ impl Link {
     /// Gives up a channel, if it listens to it.
     pub(crate) fn unsubscribe(&self, command: &str, channel: &str) {
         let state = self.0.state.lock();
-        let (made, ears) = (state.made.clone(), state.ears.as_ref().map(|(_, ears)| ears.clone()));
+        let (made, subscriber) = (
+            state.made.clone(),
+            state.subscriber.as_ref().map(|(_, subscriber)| subscriber.clone()),
+        );
         drop(state);
         match made.filter(|made| made.connection.listens_to(channel)) {
             Some(made) => made.connection.post_unsubscribe(command, channel),
-            None => ears.into_iter().for_each(|ears| ears.unsubscribe(command, channel)),
+            None => subscriber
+                .into_iter()
+                .for_each(|subscriber| subscriber.unsubscribe(command, channel)),
         }
     }
 
     /// The connection that messages come over: with RESP2 that is another one to the same server.
-    async fn listener(&self) -> Result<Connection> {
+    async fn subscriber_connection(&self) -> Result<Connection> {
         let connection = self.connection().await?;
-        let ears = {
+        let subscriber = {
             let mut state = self.0.state.lock();
-            let State { made, ears, .. } = &mut *state;
+            let State { made, subscriber, .. } = &mut *state;
             match made {
-                Some(Made { connection, server, .. })
+                Some(Established { connection, server, .. })
                     if self.0.kind == Kind::All && !connection.carries_pushes() =>
                 {
-                    if ears.as_ref().is_none_or(|(of, _)| of != server) {
-                        *ears = Some((server.clone(), self.0.ears_at(server)?));
+                    if subscriber.as_ref().is_none_or(|(of, _)| of != server) {
+                        *subscriber = Some((server.clone(), self.0.subscriber_to(server)?));
                     }
-                    ears.as_ref().map(|(_, ears)| ears.clone())
+                    subscriber.as_ref().map(|(_, subscriber)| subscriber.clone())
                 }
                 _ => {
-                    *ears = None;
+                    *subscriber = None;
                     None
                 }
             }
         };
-        match ears {
-            Some(ears) => Box::pin(ears.connection()).await,
+        match subscriber {
+            Some(subscriber) => Box::pin(subscriber.connection()).await,
             None => Ok(connection),
         }
     }
@@ -257,24 +268,24 @@ impl Link {
 }
 
 /// Why there is no subscription.
-pub(crate) enum Trouble {
+pub(crate) enum SubscribeError {
     Refused(Refusal),
     Fault(Error),
 }
 
-fn restless(operation: &'static str) -> Error {
+fn keeps_ending(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unreachable, operation, "the connection ends again and again")
 }
 
 async fn dial(link: Arc<Inner>) -> Result<Connection> {
-    tokio::time::sleep_until(link.pace.turn()).await;
+    tokio::time::sleep_until(link.pacer.next_attempt()).await;
     let made = tokio::time::timeout(link.config.timeout, link.dial()).await;
-    let made = made.unwrap_or_else(|_| Err(silent(&link.config)));
+    let made = made.unwrap_or_else(|_| Err(no_answer(&link.config)));
     let mut state = link.state.lock();
     state.dialling = None;
     let made = made?;
     // The server was slow, and goes on.
-    if let Some(old) = state.at_hand(link.config.timeout) {
+    if let Some(old) = state.usable(link.config.timeout) {
         return Ok(old.clone());
     }
     // What is still on its way over the old one has arrived, or never will: the server has answered
@@ -284,7 +295,7 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
         stuck.connection.close();
     }
     drop(state);
-    link.dialect.reset();
+    link.native.reset();
     if link.sentinels.is_some() {
         tokio::spawn(follow(Arc::downgrade(&link), made.connection.clone()));
     }
@@ -292,7 +303,7 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
 }
 
 impl Inner {
-    async fn dial(&self) -> Result<Made> {
+    async fn dial(&self) -> Result<Established> {
         match (&self.config.topology, &self.sentinels) {
             (Topology::Single { server }, _) => {
                 self.dial_server(Endpoint::Tcp(server.clone())).await
@@ -306,7 +317,7 @@ impl Inner {
         }
     }
 
-    async fn dial_server(&self, server: Endpoint) -> Result<Made> {
+    async fn dial_server(&self, server: Endpoint) -> Result<Established> {
         let login = match self.kind {
             Kind::Sentinel => self.config.sentinel_login()?,
             _ => self.config.login().await?,
@@ -328,7 +339,7 @@ impl Inner {
         if self.config.database != 0 && self.kind == Kind::All {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
-        Ok(Made { connection, server, at: Instant::now() })
+        Ok(Established { connection, server, at: Instant::now() })
     }
 
     async fn greet(
@@ -342,14 +353,16 @@ impl Inner {
                 // Certificates are read again for each connection, so that they can be replaced.
                 let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
                 let stream = Stream::open(address, limit, tls.as_ref()).await;
-                stream.map_err(|error| unmade(&format!("{}:{}", address.0, address.1), &error))?
+                stream.map_err(|error| {
+                    not_connected(&format!("{}:{}", address.0, address.1), &error)
+                })?
             }
             Endpoint::Unix(path) => {
                 let stream = Stream::open_unix(path).await;
-                stream.map_err(|error| unmade(&path.display().to_string(), &error))?
+                stream.map_err(|error| not_connected(&path.display().to_string(), &error))?
             }
         };
-        let connection = Connection::start(stream, limit, self.hearer.clone());
+        let connection = Connection::start(stream, limit, self.listener.clone());
         let name = (self.kind != Kind::Sentinel).then_some(&*self.config.client_name);
         match self.kind {
             Kind::Subscriptions => {
@@ -362,18 +375,18 @@ impl Inner {
     }
 
     /// A link for subscriptions to the same server.
-    fn ears_at(&self, server: &Endpoint) -> Result<Link> {
+    fn subscriber_to(&self, server: &Endpoint) -> Result<Link> {
         let topology = match server {
             Endpoint::Tcp(address) => Topology::Single { server: address.clone() },
             Endpoint::Unix(path) => Topology::Unix { path: path.clone() },
         };
         let config = RedisConfig { topology, ..self.config.clone() };
-        Link::paced(&config, self.hearer.clone(), Kind::Subscriptions, Arc::clone(&self.pace))
+        Link::paced(&config, self.listener.clone(), Kind::Subscriptions, Arc::clone(&self.pacer))
     }
 
     /// Connects to the server that the Sentinels name, if it says that it is a master.
-    async fn dial_master(&self, sentinels: &Sentinels) -> Result<Made> {
-        let mut telling = silent(&self.config);
+    async fn dial_master(&self, sentinels: &Sentinels) -> Result<Established> {
+        let mut telling = no_answer(&self.config);
         for master in sentinels.masters().await? {
             match self.dial_if_master(master).await {
                 Ok(made) => return Ok(made),
@@ -384,7 +397,7 @@ impl Inner {
         Err(telling)
     }
 
-    async fn dial_if_master(&self, server: Address) -> Result<Made> {
+    async fn dial_if_master(&self, server: Address) -> Result<Established> {
         let made = self.dial_server(Endpoint::Tcp(server)).await?;
         check_role(&made.connection).await?;
         Ok(made)
@@ -434,7 +447,7 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
 
 impl Inner {
     /// A connection to the master, if the Sentinels name another than the one that is connected.
-    async fn newer_master(&self, sentinels: &Sentinels) -> Option<Made> {
+    async fn newer_master(&self, sentinels: &Sentinels) -> Option<Established> {
         let masters = sentinels.masters().await.ok()?;
         let server = self.state.lock().made.as_ref()?.server.clone();
         let is_other = |master: &&Address| Endpoint::Tcp((*master).clone()) != server;

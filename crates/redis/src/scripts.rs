@@ -16,7 +16,7 @@ pub(crate) struct Scripts {
     pub(crate) release: Script,
     pub(crate) renew: Script,
     /// Renews or releases with one key only.
-    pub(crate) alone: Script,
+    pub(crate) single_key: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
 }
@@ -45,21 +45,21 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, alone, evict, inspect] = [
+        let [take, claim, refresh, release, renew, single_key, evict, inspect] = [
             compose(include_str!("../lua/take.lua")),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
             compose(include_str!("../lua/release.lua")),
             compose(include_str!("../lua/renew.lua")),
-            include_str!("../lua/alone.lua").to_owned(),
+            include_str!("../lua/single_key.lua").to_owned(),
             compose(include_str!("../lua/evict.lua")),
             compose(include_str!("../lua/inspect.lua")),
         ]
         .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, alone, evict, inspect) =
-            tokio::try_join!(take, claim, refresh, release, renew, alone, evict, inspect)?;
-        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect })
+        let (take, claim, refresh, release, renew, single_key, evict, inspect) =
+            tokio::try_join!(take, claim, refresh, release, renew, single_key, evict, inspect)?;
+        Ok(Self { take, claim, refresh, release, renew, single_key, evict, inspect })
     }
 }
 

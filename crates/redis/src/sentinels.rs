@@ -17,7 +17,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
-use crate::fault::{CONNECT, fault, silent};
+use crate::fault::{CONNECT, fault, no_answer};
 use crate::link::Link;
 use crate::servers::Address;
 use crate::wire::{Value, cmd};
@@ -66,7 +66,7 @@ impl Sentinels {
         let mut asked: FuturesUnordered<_> = self.links.iter().map(|link| self.ask(link)).collect();
         // The rest of the time is for the master.
         let mut end = Instant::now() + self.config.timeout / 2;
-        let (mut said, mut telling) = (Vec::new(), silent(&self.config));
+        let (mut said, mut telling) = (Vec::new(), no_answer(&self.config));
         while let Ok(Some(answer)) = tokio::time::timeout_at(end, asked.next()).await {
             match answer {
                 Ok(named) => said.push(named),

@@ -7,8 +7,8 @@ use tenure_core::Result;
 use crate::cluster::Cluster;
 use crate::config::{RedisConfig, Topology};
 use crate::fault::fault;
-use crate::link::{Link, Trouble};
-use crate::wire::{Command, Hearer, Value};
+use crate::link::{Link, SubscribeError};
+use crate::wire::{Command, MessageListener, Value};
 
 /// Host and port.
 pub(crate) type Address = (String, u16);
@@ -24,27 +24,27 @@ pub(crate) enum Servers {
 impl Servers {
     pub(crate) async fn connect(
         config: &RedisConfig,
-        hearer: Option<Arc<dyn Hearer>>,
+        listener: Option<Arc<dyn MessageListener>>,
     ) -> Result<Self> {
         if let Topology::Cluster { nodes } = &config.topology {
-            return Ok(Self::Cluster(Cluster::connect(config, nodes, hearer).await?));
+            return Ok(Self::Cluster(Cluster::connect(config, nodes, listener).await?));
         }
-        let link = Link::new(config, hearer)?;
+        let link = Link::new(config, listener)?;
         link.connection().await?;
         Ok(Self::One(link))
     }
 
     /// The same servers, over connections of their own, which are made when they are needed.
-    pub(crate) fn beside(&self) -> Result<Self> {
+    pub(crate) fn with_own_connections(&self) -> Result<Self> {
         Ok(match self {
-            Self::One(link) => Self::One(link.beside()?),
-            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.beside())),
+            Self::One(link) => Self::One(link.with_own_connections()?),
+            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_own_connections())),
         })
     }
 
     /// Whether messages go through channels of the Cluster's shards.
     pub(crate) fn is_sharded(&self) -> bool {
-        matches!(self, Self::Cluster(cluster) if !cluster.is_old())
+        matches!(self, Self::Cluster(cluster) if !cluster.is_before_7())
     }
 
     /// Whether there is a connection to the server that has this slot.
@@ -86,7 +86,9 @@ impl Servers {
     pub(crate) fn link(&self, slot: u16) -> Option<Link> {
         match self {
             Self::One(link) => Some(link.clone()),
-            Self::Cluster(cluster) => cluster.known(slot).and_then(|at| cluster.link_to(&at).ok()),
+            Self::Cluster(cluster) => {
+                cluster.master_of(slot).and_then(|at| cluster.link_to(&at).ok())
+            }
         }
     }
 
@@ -97,8 +99,8 @@ impl Servers {
             Self::Cluster(cluster) => cluster.subscribe(slot, channel).await,
         };
         done.map_err(|trouble| match trouble {
-            Trouble::Refused(refusal) => fault("subscribe to news of locks", &refusal),
-            Trouble::Fault(error) => error,
+            SubscribeError::Refused(refusal) => fault("subscribe to news of locks", &refusal),
+            SubscribeError::Fault(error) => error,
         })
     }
 

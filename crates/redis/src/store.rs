@@ -16,20 +16,19 @@ use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, 
 
 use crate::config::{RedisConfig, Topology};
 use crate::diagnose;
-use crate::dialect::set_again;
-use crate::fault::{accepted, fault, silent};
-use crate::held::{Held, Hold};
-use crate::inbox::{Desk, Inbox, Sent};
+use crate::fault::{accepted, fault, no_answer};
+use crate::held::{HeldClaims, Hold};
+use crate::inbox::{Inbox, Sent, WaiterRegistry};
 use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
 use crate::link::Link;
-use crate::list;
+use crate::native_commands::set_if_unchanged;
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
 use crate::wire::{Arg, Command, Value, cmd};
 
 /// So many calls remove a quarter of a million holders whose terms have ended.
-const ENOUGH: usize = 1024;
+const MAX_CLAIM_CALLS: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
@@ -43,7 +42,7 @@ pub struct RedisStore {
     scripts: Arc<Scripts>,
     inbox: Inbox,
     /// Holds whose value in the store is known to the byte: taken while they were free.
-    taken: Held,
+    taken: HeldClaims,
     /// The `WAIT` behind every command that grants or renews, where replicas count.
     wait: Option<Command>,
 }
@@ -58,23 +57,23 @@ impl RedisStore {
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
         // Every step has a limit of its own; this is for all of them together.
-        let late = silent(&config);
+        let late = no_answer(&config);
         tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
     }
 
     async fn open(config: RedisConfig) -> Result<Self> {
         let cluster = matches!(config.topology, Topology::Cluster { .. });
-        let desk = Arc::new(Desk::default());
-        let hearer = Arc::clone(&desk);
-        let servers = Servers::connect(&config, Some(hearer)).await?;
+        let waiters = Arc::new(WaiterRegistry::default());
+        let listener = Arc::clone(&waiters);
+        let servers = Servers::connect(&config, Some(listener)).await?;
         let scripts = Arc::new(Scripts::load(&servers, servers.is_sharded()).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
-        let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        let renewals = servers.beside()?;
+        let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), waiters);
+        let renewals = servers.with_own_connections()?;
         let limit = millis(config.timeout / 2);
         let wait = cmd("WAIT").number(config.replicas).number(limit);
         let wait = (config.replicas > 0).then_some(wait);
-        let taken = Held::default();
+        let taken = HeldClaims::default();
         Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken, wait })
     }
 
@@ -83,15 +82,15 @@ impl RedisStore {
     async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
         // One that has a place in line can give it up only in the step in which it is granted.
         let alone = claim.mode == Mode::Exclusive
-            && !self.inbox.knows(claim.owner)
-            && !self.inbox.has_line(&claim.name);
+            && !self.inbox.is_registered(claim.owner)
+            && !self.inbox.has_waiters(&claim.name);
         let taken = match (alone, self.config.fencing) {
             (true, true) => self.take_fenced(claim, keys).await?,
             (true, false) => self.set_if_absent(claim, keys).await?,
             (false, _) => None,
         };
         if let Some(ClaimOutcome::Granted(grant)) = &taken
-            && self.servers.link(keys.slot).is_some_and(|link| link.dialect().delete().is_some())
+            && self.servers.link(keys.slot).is_some_and(|link| link.native().delete().is_some())
         {
             let (token, at) = (grant.token.unwrap_or(Token::new(0)), now());
             self.taken.put(claim.owner, Hold { token, asked: 0, ends: at + claim.ttl }, at);
@@ -100,8 +99,8 @@ impl RedisStore {
     }
 
     /// What a claim writes that takes a free lock.
-    fn written(&self, claim: &Claim, token: Token) -> String {
-        let who = who(claim);
+    fn expected_value(&self, claim: &Claim, token: Token) -> String {
+        let who = origin_text(claim);
         match self.config.fencing {
             true => format!("{} {token} - {who}", claim.owner),
             false => format!("{} - - {who}", claim.owner),
@@ -112,16 +111,16 @@ impl RedisStore {
     /// that is for the script to say.
     async fn delete_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Some(hold) = self.taken.remove(claim.owner) else { return Ok(false) };
-        let delete = |link: Link| link.dialect().delete();
+        let delete = |link: Link| link.native().delete();
         // A waiter of this client has left its mark on the value.
         let delete = self.servers.link(keys.slot).and_then(delete);
-        let Some(delete) = delete.filter(|_| !self.inbox.has_line(&claim.name)) else {
+        let Some(delete) = delete.filter(|_| !self.inbox.has_waiters(&claim.name)) else {
             return Ok(false);
         };
-        let command = delete.command(keys.holder(), &self.written(claim, hold.token));
+        let command = delete.command(keys.holder(), &self.expected_value(claim, hold.token));
         let (reply, _) = self.servers.call("release", keys.slot, &command, None).await?;
         if let (Value::Refusal(refusal), Some(link)) = (&reply, self.servers.link(keys.slot)) {
-            link.dialect().refused_delete(delete, refusal);
+            link.native().refused_delete(delete, refusal);
         }
         Ok(matches!(reply, Value::Integer(1)))
     }
@@ -132,18 +131,18 @@ impl RedisStore {
         let Some(hold) = self.taken.get(claim.owner) else { return Ok(false) };
         let link = self.renewals.link(keys.slot);
         // The first renewal goes over both connections: the script does that.
-        if !link.is_some_and(|link| link.is_connected() && link.dialect().sets()) {
+        if !link.is_some_and(|link| link.is_connected() && link.native().has_set_if_equal()) {
             return Ok(false);
         }
-        let value = self.written(claim, hold.token);
-        let command = set_again(keys.holder(), &value, millis(claim.ttl));
+        let value = self.expected_value(claim, hold.token);
+        let command = set_if_unchanged(keys.holder(), &value, millis(claim.ttl));
         let at = now();
         let wait = self.wait.as_ref();
         let (reply, acknowledged) = self.renewals.call("renew", keys.slot, &command, wait).await?;
         match reply {
             Value::Refusal(refusal) => {
                 if let Some(link) = self.renewals.link(keys.slot) {
-                    link.dialect().refused_set(&refusal);
+                    link.native().refused_set(&refusal);
                 }
                 Ok(false)
             }
@@ -166,7 +165,7 @@ impl RedisStore {
             Mode::Shared => "s 1 0".into(),
             Mode::Permits { take, of } => format!("p {take} {of}").into(),
         };
-        let (who, inbox) = (who(claim), self.inbox.channel(keys));
+        let (who, inbox) = (origin_text(claim), self.inbox.channel(keys));
         let arguments: [Arg<'_>; 6] = [
             claim.owner.into(),
             (&*kind).into(),
@@ -183,7 +182,7 @@ impl RedisStore {
             wait: self.wait.as_ref(),
         };
         // Each call removes some of the holders whose terms have ended; another follows if it must.
-        for _ in 0..ENOUGH {
+        for _ in 0..MAX_CLAIM_CALLS {
             let sent = self.inbox.sending();
             let (reply, acknowledged) = self.scripts.claim.run(&self.servers, call).await?;
             if let Some(answer) = self.answer(claim, Some(sent), &reply)? {
@@ -194,7 +193,7 @@ impl RedisStore {
     }
 
     async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        let who = who(claim);
+        let who = origin_text(claim);
         let [holder, queue, .., token] = keys.all();
         let call = Call {
             operation: "acquire",
@@ -215,7 +214,7 @@ impl RedisStore {
         if self.config.replicas > 0 {
             return Ok(None);
         }
-        let value = self.written(claim, Token::new(0));
+        let value = self.expected_value(claim, Token::new(0));
         let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
         let set = set.number(millis(claim.ttl));
         let (reply, _) = self.servers.call("acquire", keys.slot, &set, None).await?;
@@ -232,8 +231,8 @@ impl RedisStore {
         sent: Option<Sent>,
         reply: &Value,
     ) -> Result<Option<ClaimOutcome>> {
-        let Value::Text(words) = reply else { return Err(nonsense("acquire")) };
-        let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
+        let Value::Text(words) = reply else { return Err(unexpected_reply("acquire")) };
+        let words = std::str::from_utf8(words).map_err(|_| unexpected_reply("acquire"))?;
         let mut words = words.split(' ');
         let words = [words.next(), words.next(), words.next()].map(Option::unwrap_or_default);
         Ok(match (words, sent) {
@@ -243,7 +242,7 @@ impl RedisStore {
                 Some(ClaimOutcome::Granted(Grant::new(token, None)))
             }
             (["queued", again, server_us], Some(sent)) => {
-                let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
+                let server_us = server_us.parse().map_err(|_| unexpected_reply("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
                 self.inbox.queued(claim.owner, sent, server_us, ask_again_in);
                 Some(ClaimOutcome::Queued(QueueTicket::new(ask_again_in).tended()))
@@ -254,7 +253,7 @@ impl RedisStore {
             }
             (["held", ..], _) => Some(ClaimOutcome::Busy),
             (["ask" | "more", ..], _) => None,
-            _ => return Err(nonsense("acquire")),
+            _ => return Err(unexpected_reply("acquire")),
         })
     }
 
@@ -332,7 +331,8 @@ impl Store for RedisStore {
             };
         };
         // Nobody queues before it can hear; nobody subscribes before it must wait.
-        if taken.is_none() && !self.inbox.hears(&keys) && !self.inbox.expects(claim.owner) {
+        if taken.is_none() && !self.inbox.is_subscribed(&keys) && !self.inbox.is_queued(claim.owner)
+        {
             match self.ask(claim, &keys, Duration::ZERO).await? {
                 ClaimOutcome::Busy => {}
                 answer => return Ok(answer),
@@ -341,26 +341,26 @@ impl Store for RedisStore {
         // Once it has entered, the channel is not given up.
         self.inbox.enter(claim.owner, keys.slot, lease, poll);
         if let Err(error) = self.inbox.subscribe(&keys).await {
-            if !self.inbox.expects(claim.owner) {
+            if !self.inbox.is_queued(claim.owner) {
                 self.inbox.forget(claim.owner);
             }
             return Err(error);
         }
         // The caller may stop waiting for the reply.
-        let doubt = self.inbox.doubt(claim.owner);
+        let assume_queued = self.inbox.assume_queued(claim.owner);
         let answer = self.ask(claim, &keys, lease).await;
         match &answer {
-            Err(error) if error.effect() == Effect::Unknown => drop(doubt),
-            _ => doubt.settle(),
+            Err(error) if error.effect() == Effect::Unknown => drop(assume_queued),
+            _ => assume_queued.settle(),
         }
-        if answer.is_err() && !self.inbox.expects(claim.owner) {
+        if answer.is_err() && !self.inbox.is_queued(claim.owner) {
             self.inbox.forget(claim.owner);
         }
         answer
     }
 
     async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        let Some((news, since)) = self.inbox.news(claim).await else {
+        let Some((pushed, since)) = self.inbox.pushed(claim).await else {
             return Ok(ClaimOutcome::Queued(*place));
         };
         if self.config.replicas > 0 {
@@ -368,7 +368,7 @@ impl Store for RedisStore {
             return Ok(ClaimOutcome::Queued(*place));
         }
         self.inbox.forget(claim.owner);
-        let token = self.wanted(news.token);
+        let token = self.wanted(pushed.token);
         Ok(ClaimOutcome::Granted(Grant::new(token, Some(since))))
     }
 
@@ -383,7 +383,7 @@ impl Store for RedisStore {
         let over = |servers| {
             let (slot, keys, arguments) = (keys.slot, &keys_used[..], &arguments[..]);
             let call = Call { operation: "renew", slot, keys, arguments, wait: self.wait.as_ref() };
-            self.scripts.renew.run_or(&self.scripts.alone, servers, call)
+            self.scripts.renew.run_or(&self.scripts.single_key, servers, call)
         };
         let renewed = match self.renewals.is_connected(keys.slot) {
             true => over(&self.renewals).await,
@@ -401,7 +401,7 @@ impl Store for RedisStore {
                 checked.map(|()| Renewal::Renewed).map_err(unknown)
             }
             (Value::Integer(0), _) => Ok(Renewal::Lost),
-            _ => Err(nonsense("renew")),
+            _ => Err(unexpected_reply("renew")),
         }
     }
 
@@ -418,8 +418,8 @@ impl Store for RedisStore {
             arguments: &[claim.owner.into()],
             wait: None,
         };
-        let Scripts { release, alone, .. } = &*self.scripts;
-        released("release", &release.run_or(alone, &self.servers, call).await?.0)
+        let Scripts { release, single_key, .. } = &*self.scripts;
+        released("release", &release.run_or(single_key, &self.servers, call).await?.0)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -441,7 +441,7 @@ impl Store for RedisStore {
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let mut names = Vec::new();
         for server in &self.servers.all().await? {
-            list::scan(server, &self.keyring, prefix, &mut names).await?;
+            inspect::scan(server, &self.keyring, prefix, &mut names).await?;
         }
         names.sort();
         names.dedup();
@@ -477,17 +477,17 @@ fn released(operation: &'static str, reply: &Value) -> Result<Released> {
     match reply {
         Value::Integer(1) => Ok(Released::Released),
         Value::Integer(0) => Ok(Released::NotHeld),
-        _ => Err(nonsense(operation)),
+        _ => Err(unexpected_reply(operation)),
     }
 }
 
-fn nonsense(operation: &'static str) -> Error {
+fn unexpected_reply(operation: &'static str) -> Error {
     let why = "the reply makes no sense: is this a Redis server?";
     Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }
 
 /// `<pid> <host> <label>`
-pub(crate) fn who(claim: &Claim) -> String {
+pub(crate) fn origin_text(claim: &Claim) -> String {
     format!("{} {} {}", claim.origin.pid, word(&claim.origin.host), claim.label)
 }
 

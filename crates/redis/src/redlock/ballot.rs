@@ -7,11 +7,11 @@ use tenure_core::{Error, ErrorKind, Mode, Result, Token};
 use tenure_proto::quorum::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
 
 use super::Quorum;
-use super::debts::Release;
 use super::nodes::{Fault, View};
-use super::replies::{News, Replies};
+use super::replies::{Replies, ReplyEvent};
+use super::unconfirmed_releases::Release;
 use crate::keys::Keys;
-use crate::store::{millis, who};
+use crate::store::{millis, origin_text};
 use crate::wire::{Arg, Command, Outcome, Reply, Value};
 
 /// What a round came to.
@@ -47,7 +47,7 @@ pub(super) struct Ballot<'a> {
     /// Releases on their way to nodes that granted: they are waited for.
     undone: Vec<(usize, Reply)>,
     /// Those to the other nodes, if they could be sent.
-    owed: Vec<(usize, Option<Reply>)>,
+    unconfirmed: Vec<(usize, Option<Reply>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl<'a> Ballot<'a> {
             free_in: vec![None; view.eligible.len()],
             faults: Vec::new(),
             undone: Vec::new(),
-            owed: Vec::new(),
+            unconfirmed: Vec::new(),
             quorum,
             claim,
             keys,
@@ -104,8 +104,10 @@ impl<'a> Ballot<'a> {
                 Verdict::Pending => {}
             }
             match self.replies.next().await {
-                News::Said(node, asked, outcome) => self.hear(node, asked, outcome),
-                News::Late => {
+                ReplyEvent::Arrived(node, asked, outcome) => {
+                    self.handle_reply(node, asked, outcome)
+                }
+                ReplyEvent::TimedOut => {
                     // Whether they are too slow for the node's time or for the TTL.
                     self.round.handle_timeout(now());
                     self.stop_waiting();
@@ -131,7 +133,7 @@ impl<'a> Ballot<'a> {
         while let Some(order) = self.round.poll_order() {
             match order {
                 Order::Claim { node } => {
-                    self.quorum.nodes.list[node].forgive(self.claim.owner);
+                    self.quorum.nodes.list[node].forget_releases_of(self.claim.owner);
                     match self.view.post(node, &self.request) {
                         Some(reply) => {
                             self.asked |= 1 << node;
@@ -151,18 +153,18 @@ impl<'a> Ballot<'a> {
                     Some(reply) if self.free_in[node] == Some(0) => {
                         self.undone.push((node, reply));
                     }
-                    reply => self.owed.push((node, reply)),
+                    reply => self.unconfirmed.push((node, reply)),
                 },
             }
         }
     }
 
-    fn hear(&mut self, node: usize, asked: Asked, outcome: Outcome) {
+    fn handle_reply(&mut self, node: usize, asked: Asked, outcome: Outcome) {
         let value = match outcome {
             Ok(value) => value,
             Err(lost) => {
                 self.faults.push((node, crate::fault::lost("acquire", &lost)));
-                return self.miss(node, asked);
+                return self.handle_missing(node, asked);
             }
         };
         if asked == Asked::Raise {
@@ -178,7 +180,7 @@ impl<'a> Ballot<'a> {
         }
         let Some((vote, free_in, clock_us)) = read(&value) else {
             self.refused(node, &value);
-            return self.miss(node, asked);
+            return self.handle_missing(node, asked);
         };
         self.free_in[node] = free_in;
         self.quorum.forecast.lock().handle_clock(node, clock_us, self.sent);
@@ -190,7 +192,7 @@ impl<'a> Ballot<'a> {
         self.faults.push((node, error));
     }
 
-    fn miss(&mut self, node: usize, asked: Asked) {
+    fn handle_missing(&mut self, node: usize, asked: Asked) {
         match asked {
             Asked::Vote => self.round.handle_vote(node, Vote::Unknown, now()),
             Asked::Raise => self.round.handle_raised(node, Raised::Failed, now()),
@@ -198,11 +200,11 @@ impl<'a> Ballot<'a> {
     }
 
     /// Nodes that have not answered count as silent. What is sent to them from here on goes down
-    /// the same connection, behind what they still owe an answer to.
+    /// the same connection, behind their unanswered requests.
     fn stop_waiting(&mut self) {
         let silent: Vec<_> = self.replies.give_up().collect();
         for (node, asked) in silent {
-            self.miss(node, asked);
+            self.handle_missing(node, asked);
         }
     }
 
@@ -211,7 +213,7 @@ impl<'a> Ballot<'a> {
         self.stop_waiting();
         self.carry_out();
         let _in_time = tokio::time::timeout(self.limit, self.confirm()).await;
-        self.owe();
+        self.confirm_later();
         match why {
             Defeat::Contended => {
                 let split = self.free_in.contains(&Some(0));
@@ -257,24 +259,24 @@ impl<'a> Ballot<'a> {
                     // It may have lost its scripts, and is given them again.
                     let refusal = Value::Refusal(refusal);
                     self.quorum.nodes.refused("undo a claim", &self.view, node, &refusal);
-                    self.owed.push((node, self.view.post(node, &self.release().command)));
+                    self.unconfirmed.push((node, self.view.post(node, &self.release().command)));
                 }
                 Ok(Ok(_)) => {}
-                _ => self.owed.push((node, None)),
+                _ => self.unconfirmed.push((node, None)),
             }
         }
     }
 
     /// Whoever has not confirmed that it let go hears of it again, should its connection break.
-    fn owe(&mut self) {
+    fn confirm_later(&mut self) {
         let undone = self.undone.drain(..).map(|(node, reply)| (node, Some(reply)));
-        let owed: Vec<_> = self.owed.drain(..).chain(undone).collect();
-        if owed.is_empty() {
+        let unconfirmed: Vec<_> = self.unconfirmed.drain(..).chain(undone).collect();
+        if unconfirmed.is_empty() {
             return;
         }
         let (release, until) = (self.release(), now() + self.claim.ttl);
-        for (node, reply) in owed {
-            self.quorum.nodes.list[node].owe(&release, reply, until);
+        for (node, reply) in unconfirmed {
+            self.quorum.nodes.list[node].confirm_later(&release, reply, until);
         }
     }
 
@@ -311,7 +313,7 @@ pub(super) fn request(
     policy: Duration,
 ) -> Command {
     let kind = if claim.mode == Mode::Shared { "s 1 0" } else { "x 0 0" };
-    let note = who(claim);
+    let note = origin_text(claim);
     let arguments: [Arg<'_>; 7] = [
         claim.owner.into(),
         kind.into(),

@@ -48,20 +48,19 @@
 //!   end, or at the poll cap.
 //! - An inspection shows what a majority shows. Nodes that do not answer are assumed to show it.
 
+mod all_nodes;
 mod ballot;
 mod config;
-mod debts;
-mod desk;
-mod diagnose;
-mod everywhere;
+mod merged_view;
 mod node;
 mod nodes;
-mod picture;
 mod renew;
 mod replies;
-mod runs;
 mod scripts;
+mod server_identity;
 mod store;
+mod unconfirmed_releases;
+mod waiters;
 
 use std::sync::Arc;
 
@@ -72,7 +71,7 @@ use tenure_proto::quorum::Forecast;
 pub use config::RedlockConfig;
 pub use store::RedlockStore;
 
-use crate::held::Held;
+use crate::held::HeldClaims;
 use crate::keys::Keyring;
 
 /// What all calls share.
@@ -80,8 +79,8 @@ struct Quorum {
     config: RedlockConfig,
     nodes: nodes::Nodes,
     keyring: Keyring,
-    desk: Arc<desk::Desk>,
-    held: Arc<Held>,
+    waiters: Arc<waiters::QuorumWaiters>,
+    held: Arc<HeldClaims>,
     forecast: Mutex<Forecast>,
     /// Where this client hears that there is room.
     channel: String,

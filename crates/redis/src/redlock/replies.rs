@@ -46,11 +46,11 @@ impl Wake for Gate {
     }
 }
 
-pub(super) enum News<T> {
+pub(super) enum ReplyEvent<T> {
     /// A node has answered, or its connection broke.
-    Said(usize, T, Outcome),
+    Arrived(usize, T, Outcome),
     /// All that are still awaited are late.
-    Late,
+    TimedOut,
 }
 
 /// The limit is waited for in so many pieces. If this process stands still for longer than all of
@@ -94,11 +94,11 @@ impl<T> Replies<T> {
         std::mem::take(&mut self.waiting).into_iter().map(|(node, what, _)| (node, what))
     }
 
-    pub(super) async fn next(&mut self) -> News<T> {
+    pub(super) async fn next(&mut self) -> ReplyEvent<T> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<News<T>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<ReplyEvent<T>> {
         self.gate.caller.register(context.waker());
         // Before the replies are looked at: those that come after that count.
         self.gate.left.store(self.needed.max(1), Ordering::Release);
@@ -109,18 +109,18 @@ impl<T> Replies<T> {
                 let (node, what, _) = self.waiting.remove(place);
                 self.needed = self.needed.saturating_sub(1);
                 let reply = reply.unwrap_or_else(|_| Err(Lost::Broken("its task is gone".into())));
-                return Poll::Ready(News::Said(node, what, reply));
+                return Poll::Ready(ReplyEvent::Arrived(node, what, reply));
             }
         }
         if self.is_empty() {
-            return Poll::Ready(News::Late);
+            return Poll::Ready(ReplyEvent::TimedOut);
         }
         let tick = self.limit / TICKS;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(tick)));
         while timer.as_mut().poll(context).is_ready() {
             self.ticks += 1;
             if self.ticks >= TICKS {
-                return Poll::Ready(News::Late);
+                return Poll::Ready(ReplyEvent::TimedOut);
             }
             timer.as_mut().reset(Instant::now() + tick);
         }

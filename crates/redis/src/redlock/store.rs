@@ -16,11 +16,12 @@ use tenure_proto::quorum::{self, Forecast};
 
 use super::ballot::{Ballot, Decision};
 use super::config::RedlockConfig;
-use super::debts::Release;
-use super::desk::Desk;
 use super::nodes::Nodes;
-use super::{Quorum, diagnose, picture};
-use crate::held::{Held, Hold};
+use super::unconfirmed_releases::Release;
+use super::waiters::QuorumWaiters;
+use super::{Quorum, merged_view};
+use crate::diagnose::diagnose_quorum;
+use crate::held::{HeldClaims, Hold};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
 use crate::store::millis;
@@ -29,8 +30,8 @@ use crate::wire::Command;
 /// Locks on a quorum of independent Redis servers.
 pub struct RedlockStore(Quorum);
 
-/// A server has so long to answer what nobody waits for a lock by.
-const UNHURRIED: Duration = Duration::from_millis(500);
+/// Per-node timeout for calls that are not on the acquire path.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl RedlockStore {
     /// Connects to the servers.
@@ -49,8 +50,8 @@ impl RedlockStore {
     /// Runs on the background thread, which serves all connections from then on.
     async fn open(config: RedlockConfig, background: Background) -> Result<Self> {
         let count = config.nodes.len();
-        let desk = Arc::new(Desk::new(count));
-        let nodes = Nodes::connect(&config, &desk).await?;
+        let waiters = Arc::new(QuorumWaiters::new(count));
+        let nodes = Nodes::connect(&config, &waiters).await?;
         let keyring = Keyring::new(&config.nodes[0].prefix, false);
         let id = tenure_core::OwnerId::random().to_string();
         let margin = config.node_timeout.unwrap_or_else(|| quorum::node_timeout(config.max_ttl));
@@ -58,11 +59,11 @@ impl RedlockStore {
             channel: keyring.inbox(0, &id),
             keyring,
             forecast: Mutex::new(Forecast::new(count, margin)),
-            held: Arc::new(Held::default()),
+            held: Arc::new(HeldClaims::default()),
             background,
             config,
             nodes,
-            desk,
+            waiters,
         }))
     }
 }
@@ -73,9 +74,9 @@ impl Quorum {
         self.config.node_timeout.unwrap_or_else(|| quorum::node_timeout(ttl))
     }
 
-    /// The limit for what is not in a hurry.
-    fn unhurried(&self) -> Duration {
-        self.config.node_timeout.unwrap_or(UNHURRIED).max(UNHURRIED)
+    /// The per-node timeout of calls that are not on the acquire path.
+    fn background_timeout(&self) -> Duration {
+        self.config.node_timeout.unwrap_or(BACKGROUND_TIMEOUT).max(BACKGROUND_TIMEOUT)
     }
 
     pub(super) fn renewal(&self, claim: &Claim, keys: &Keys, token: Token) -> Command {
@@ -109,7 +110,7 @@ impl Quorum {
         Ok(())
     }
 
-    /// Whether enough nodes tell this client that there is room.
+    /// Whether enough nodes can notify this client that there is room.
     fn listens(&self) -> bool {
         let listening = self.nodes.list.iter().filter(|node| node.listens_to(&self.channel));
         listening.count() >= self.nodes.majority()
@@ -138,7 +139,7 @@ impl Quorum {
         let sent = now();
         let decision = Ballot::new(self, claim, keys, policy).decide().await?;
         if let Decision::Won { token, asked } = decision {
-            self.desk.forget(claim.owner);
+            self.waiters.forget(claim.owner);
             self.held.put(claim.owner, Hold { token, asked, ends: sent + claim.ttl }, sent);
         }
         Ok(decision)
@@ -146,30 +147,31 @@ impl Quorum {
 
     async fn queue(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<ClaimOutcome> {
         let owner = claim.owner;
-        // Nobody waits before it can hear; nobody subscribes before it must wait.
-        if !self.desk.expects(owner)
+        // A claim waits only after its client has subscribed, and a client subscribes only when a claim
+        // must wait.
+        if !self.waiters.is_registered(owner)
             && !self.listens()
             && let Decision::Won { token, .. } = self.vote(claim, keys, Duration::ZERO).await?
         {
             return Ok(granted(token));
         }
-        let known = self.desk.expects(owner);
-        self.desk.enter(owner);
+        let known = self.waiters.is_registered(owner);
+        self.waiters.enter(owner);
         self.subscribe_in_resp2(self.limit(claim.ttl)).await;
         let decision = self.vote(claim, keys, lease).await;
         if let Err(error) = &decision
             && error.effect() == Effect::None
             && !known
         {
-            self.desk.forget(owner);
+            self.waiters.forget(owner);
         }
         let ask_again_in = match decision? {
             Decision::Won { token, .. } => return Ok(granted(token)),
-            Decision::Contended { split: true, took, .. } => Some(self.desk.pause(owner, took)),
+            Decision::Contended { split: true, took, .. } => Some(self.waiters.pause(owner, took)),
             Decision::Contended { again, took, .. } => {
-                self.desk.calm(owner);
-                // Whoever waits for the same end need not ask at the same moment.
-                again.map(|again| again + quorum::pauses(took).next(super::node::chance()))
+                self.waiters.reset_pauses(owner);
+                // Waiters for the same end should not ask at the same moment.
+                again.map(|again| again + quorum::pauses(took).next(super::node::random()))
             }
         };
         Ok(ClaimOutcome::Queued(QueueTicket::new(ask_again_in)))
@@ -217,31 +219,32 @@ impl Store for RedlockStore {
     }
 
     async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.desk.told(claim.owner).await;
+        self.0.waiters.notified_of_room(claim.owner).await;
         Ok(ClaimOutcome::Queued(*place))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.0.keyring.keys(&claim.name);
-        // A claim that is not remembered may be held all the same; then it raises no counter.
+        // A claim that is not remembered may hold nevertheless; its renewal raises no counter.
         let token = self.0.held.get(claim.owner).map_or(Token::new(0), |hold| hold.token);
         self.0.renew(claim, &keys, token).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let keys = self.0.keyring.keys(&claim.name);
-        self.0.desk.forget(claim.owner);
+        self.0.waiters.forget(claim.owner);
         let asked = self.0.held.remove(claim.owner).map_or(u32::MAX, |hold| hold.asked);
         let release = self.0.release(claim, &keys, false);
         let until = now() + claim.ttl;
-        let released = self.0.give_up(&release, asked, self.0.unhurried(), until).await;
+        let released =
+            self.0.release_everywhere(&release, asked, self.0.background_timeout(), until).await;
         released.map_err(|error| error.about(&claim.name))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let nodes = self.0.look(name, self.0.unhurried()).await?;
+        let nodes = self.0.look(name, self.0.background_timeout()).await?;
         let enough = self.0.enough(nodes.len());
-        Ok(picture::merge(name, nodes, enough))
+        Ok(merged_view::merge(name, nodes, enough))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
@@ -255,12 +258,19 @@ impl Store for RedlockStore {
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
-        let released = self.0.take_away(&evict, self.0.unhurried()).await;
+        let released = self.0.evict_everywhere(&evict, self.0.background_timeout()).await;
         released.map_err(|error| error.about(&eviction.name))
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {
-        diagnose::diagnose(self, &self.0).await
+        let Quorum { config, nodes, .. } = &self.0;
+        let nodes: Vec<_> = nodes
+            .list
+            .iter()
+            .zip(&config.nodes)
+            .map(|(node, config)| (node.name.as_str(), &node.link, config))
+            .collect();
+        diagnose_quorum(self, &nodes, config.max_ttl).await
     }
 }
 

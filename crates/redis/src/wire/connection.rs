@@ -30,12 +30,12 @@ use super::value::{Frame, Reader, Stop, Value};
 use super::{Command, Stream, cmd};
 
 /// Whoever wants to know what is published.
-pub(crate) trait Hearer: Send + Sync {
+pub(crate) trait MessageListener: Send + Sync {
     /// A message came, on one of the channels that this connection listens to.
-    fn hear(&self, message: &[u8]);
+    fn on_message(&self, message: &[u8]);
 
     /// Messages may have been missed: a channel or the connection is gone.
-    fn miss(&self);
+    fn on_gap(&self);
 }
 
 /// There is no reply, and whether the command was carried out is unknown.
@@ -86,7 +86,7 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Taken before `state`, by whoever reads.
     pub(super) input: Mutex<Input>,
-    pub(super) hearer: Option<Arc<dyn Hearer>>,
+    pub(super) listener: Option<Arc<dyn MessageListener>>,
     /// Whether messages come between replies, as in RESP3. Else a connection that subscribes can do
     /// nothing else.
     pushes: AtomicBool,
@@ -152,13 +152,17 @@ pub(crate) type Reply = oneshot::Receiver<Outcome>;
 
 impl Connection {
     /// Serves a stream, on the current runtime. A call without a reply is given up after `limit`.
-    pub(crate) fn start(stream: Stream, limit: Duration, hearer: Option<Arc<dyn Hearer>>) -> Self {
+    pub(crate) fn start(
+        stream: Stream,
+        limit: Duration,
+        listener: Option<Arc<dyn MessageListener>>,
+    ) -> Self {
         let input =
             Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new(), reader: Reader::default() };
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             input: Mutex::new(input),
-            hearer,
+            listener,
             pushes: AtomicBool::new(false),
             listening_only: AtomicBool::new(false),
             task: AtomicWaker::new(),
@@ -224,7 +228,7 @@ impl Connection {
     }
 
     /// For how long the oldest command without a reply has been on its way.
-    pub(crate) fn owes(&self) -> Option<Duration> {
+    pub(crate) fn oldest_unanswered(&self) -> Option<Duration> {
         self.0.shared.state.lock().pending.front().map(|pending| pending.sent.elapsed())
     }
 
@@ -432,8 +436,9 @@ impl Shared {
         let kind = parts.next()?.text()?;
         match &*kind {
             "message" | "smessage" => {
-                if let (Some(hearer), Some(Value::Text(message))) = (&self.hearer, parts.nth(1)) {
-                    hearer.hear(&message);
+                if let (Some(listener), Some(Value::Text(message))) = (&self.listener, parts.nth(1))
+                {
+                    listener.on_message(&message);
                 }
             }
             "subscribe" | "ssubscribe" => {
@@ -454,8 +459,8 @@ impl Shared {
                 // The slot has gone to another node, and its channels with it.
                 state.listening.remove(&channel);
                 drop(state);
-                if let Some(hearer) = &self.hearer {
-                    hearer.miss();
+                if let Some(listener) = &self.listener {
+                    listener.on_gap();
                 }
             }
             _ => {}

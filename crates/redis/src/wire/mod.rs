@@ -8,6 +8,6 @@ mod value;
 
 pub(crate) use busy_poll::BusyPoller;
 pub(crate) use command::{Arg, Command, cmd};
-pub(crate) use connection::{Connection, Hearer, Lost, Outcome, Reply};
+pub(crate) use connection::{Connection, Lost, MessageListener, Outcome, Reply};
 pub(crate) use tenure_tls::Stream;
 pub(crate) use value::{Refusal, Value};

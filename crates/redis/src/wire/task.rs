@@ -29,8 +29,8 @@ impl Ending {
         for reply in pending.into_iter().filter_map(|pending| pending.reply) {
             let _ = reply.send(Err(why.clone()));
         }
-        if let Some(hearer) = self.0.hearer.as_ref().filter(|_| heard) {
-            hearer.miss();
+        if let Some(listener) = self.0.listener.as_ref().filter(|_| heard) {
+            listener.on_gap();
         }
     }
 }

@@ -8,10 +8,10 @@ use tenure_proto::quorum::{NotAQuorum, check_nodes};
 
 /// The run id of each server, where it is known. An address can come to lead to another server at
 /// any time: one that is reached under two of them has one vote.
-pub(super) struct Runs {
+pub(super) struct ServerIdentities {
     seen: Mutex<Vec<Option<Seen>>>,
     /// A bit for each address that leads to a server which another has led to for longer.
-    twins: AtomicU32,
+    duplicates: AtomicU32,
 }
 
 #[derive(Clone)]
@@ -21,28 +21,29 @@ struct Seen {
     order: usize,
 }
 
-impl Runs {
+impl ServerIdentities {
     pub(super) fn new(nodes: usize) -> Self {
-        Self { seen: Mutex::new(vec![None; nodes]), twins: AtomicU32::new(0) }
+        Self { seen: Mutex::new(vec![None; nodes]), duplicates: AtomicU32::new(0) }
     }
 
     /// An address leads to this server.
-    pub(super) fn handle_run(&self, node: usize, run: &Arc<str>) {
+    pub(super) fn handle_server(&self, node: usize, run: &Arc<str>) {
         let mut seen = self.seen.lock();
         if seen[node].as_ref().is_some_and(|it| it.run == *run) {
             return;
         }
         let order = seen.iter().flatten().map(|it| it.order + 1).max().unwrap_or(0);
         seen[node] = Some(Seen { run: Arc::clone(run), order });
-        let is_twin = |it: &Seen| {
+        let is_duplicate = |it: &Seen| {
             seen.iter().flatten().any(|other| other.run == it.run && other.order < it.order)
         };
-        let twins = (0..seen.len()).filter(|&node| seen[node].as_ref().is_some_and(is_twin));
-        self.twins.store(twins.fold(0, |bits, node| bits | 1 << node), Ordering::Release);
+        let duplicates =
+            (0..seen.len()).filter(|&node| seen[node].as_ref().is_some_and(is_duplicate));
+        self.duplicates.store(duplicates.fold(0, |bits, node| bits | 1 << node), Ordering::Release);
     }
 
-    pub(super) fn is_twin(&self, node: usize) -> bool {
-        self.twins.load(Ordering::Acquire) & 1 << node != 0
+    pub(super) fn is_duplicate(&self, node: usize) -> bool {
+        self.duplicates.load(Ordering::Acquire) & 1 << node != 0
     }
 
     pub(super) fn check(&self) -> Result<(), NotAQuorum> {
@@ -57,17 +58,17 @@ mod tests {
 
     #[test]
     fn a_server_votes_under_the_address_it_was_first_seen_at() {
-        let runs = Runs::new(3);
+        let identities = ServerIdentities::new(3);
         let see = |node, run: &str| {
-            runs.handle_run(node, &run.into());
-            [0, 1, 2].map(|node| u8::from(runs.is_twin(node)))
+            identities.handle_server(node, &run.into());
+            [0, 1, 2].map(|node| u8::from(identities.is_duplicate(node)))
         };
         assert_eq!(see(1, "b"), [0, 0, 0]);
         assert_eq!(see(2, "c"), [0, 0, 0]);
         assert_eq!(see(0, "a"), [0, 0, 0]);
-        assert!(runs.check().is_ok());
+        assert!(identities.check().is_ok());
         assert_eq!(see(0, "b"), [1, 0, 0], "also if a lower number comes later");
-        assert!(runs.check().is_err());
+        assert!(identities.check().is_err());
         assert_eq!(see(1, "b"), [1, 0, 0], "to see it again changes nothing");
         assert_eq!(see(1, "a"), [0, 0, 0], "the addresses have changed places");
         assert_eq!(see(2, "a"), [0, 0, 1]);

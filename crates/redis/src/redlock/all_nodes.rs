@@ -8,22 +8,21 @@ use tenure_core::{LockName, LockState, Result};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;
-use super::debts::Release;
 use super::nodes::Fault;
-use super::replies::{News, Replies};
-use crate::inspect::Pages;
-use crate::list;
+use super::replies::{Replies, ReplyEvent};
+use super::unconfirmed_releases::Release;
+use crate::inspect::{self, Pages};
 use crate::wire::{self, Command, Value};
 
 /// What is on its way while a majority is asked to do something.
-struct Errand {
+struct MajorityCall {
     limit: Duration,
     replies: Replies<()>,
     /// A bit for each node that it could not be sent to, or whose connection broke.
     lost: u32,
 }
 
-impl Errand {
+impl MajorityCall {
     fn new(limit: Duration) -> Self {
         Self { limit, replies: Replies::new(limit), lost: 0 }
     }
@@ -39,49 +38,53 @@ impl Errand {
 impl Quorum {
     /// Releases a claim on the nodes with a bit in `to`. Those that have not confirmed it when it
     /// is known how it went hear of it again, should their connection break.
-    pub(super) async fn give_up(
+    pub(super) async fn release_everywhere(
         &self,
         release: &Release,
         to: u32,
         limit: Duration,
         until: Moment,
     ) -> Result<Released> {
-        let mut errand = Errand::new(limit);
-        let released = self.resolve("release", &release.command, to, &mut errand).await;
-        for (node, reply) in errand.rest() {
-            self.nodes.list[node].owe(release, reply, until);
+        let mut call = MajorityCall::new(limit);
+        let released = self.ask_majority("release", &release.command, to, &mut call).await;
+        for (node, reply) in call.rest() {
+            self.nodes.list[node].confirm_later(release, reply, until);
         }
         released
     }
 
     /// Takes a lock away on all nodes.
-    pub(super) async fn take_away(&self, evict: &Command, limit: Duration) -> Result<Released> {
-        self.resolve("evict", evict, u32::MAX, &mut Errand::new(limit)).await
+    pub(super) async fn evict_everywhere(
+        &self,
+        evict: &Command,
+        limit: Duration,
+    ) -> Result<Released> {
+        self.ask_majority("evict", evict, u32::MAX, &mut MajorityCall::new(limit)).await
     }
 
     /// Sends what a majority must do, to the nodes with a bit in `to`: nodes answer 1 if they did.
-    async fn resolve(
+    async fn ask_majority(
         &self,
         operation: &'static str,
         command: &Command,
         to: u32,
-        errand: &mut Errand,
+        call: &mut MajorityCall,
     ) -> Result<Released> {
-        let view = self.nodes.view(now(), errand.limit);
+        let view = self.nodes.view(now(), call.limit);
         let nodes = self.nodes.list.len();
         let mut tally = Tally::new(nodes);
         let (mut answered, mut faults) = (0, Vec::new());
         for node in 0..nodes {
             let wanted = to & 1 << node;
             match (wanted != 0).then(|| view.post(node, command)).flatten() {
-                Some(reply) => errand.replies.push(node, (), reply),
+                Some(reply) => call.replies.push(node, (), reply),
                 None => {
-                    errand.lost |= wanted;
+                    call.lost |= wanted;
                     tally.handle_reply(node, Reply::Silent);
                 }
             }
         }
-        errand.replies.decided_by(self.nodes.majority());
+        call.replies.decided_by(self.nodes.majority());
         view.poll(&self.nodes.poller, to, self.nodes.majority());
         loop {
             match tally.outcome() {
@@ -93,8 +96,8 @@ impl Quorum {
                 }
                 Majority::Pending => {}
             }
-            match errand.replies.next().await {
-                News::Said(node, (), outcome) => {
+            match call.replies.next().await {
+                ReplyEvent::Arrived(node, (), outcome) => {
                     let reply = match outcome {
                         Ok(Value::Integer(1)) => Reply::Yes,
                         Ok(Value::Integer(0)) => Reply::No,
@@ -103,15 +106,15 @@ impl Quorum {
                             Reply::Silent
                         }
                         Err(_) => {
-                            errand.lost |= 1 << node;
+                            call.lost |= 1 << node;
                             Reply::Silent
                         }
                     };
                     answered += usize::from(reply != Reply::Silent);
                     tally.handle_reply(node, reply);
                 }
-                News::Late => {
-                    for node in errand.replies.awaited() {
+                ReplyEvent::TimedOut => {
+                    for node in call.replies.awaited() {
                         tally.handle_reply(node, Reply::Silent);
                     }
                 }
@@ -136,7 +139,7 @@ impl Quorum {
                 replies.push(node, pages, reply);
             }
         }
-        while let News::Said(node, mut pages, outcome) = replies.next().await {
+        while let ReplyEvent::Arrived(node, mut pages, outcome) = replies.next().await {
             match outcome {
                 Ok(refusal @ Value::Refusal(_)) => {
                     faults.push((node, self.nodes.refused(LOOK, &view, node, &refusal)));
@@ -171,7 +174,7 @@ impl Quorum {
         let scans = self.nodes.list.iter().map(|node| async move {
             node.connection(now())?;
             let mut names = Vec::new();
-            let scan = list::scan(&node.link, &self.keyring, prefix, &mut names);
+            let scan = inspect::scan(&node.link, &self.keyring, prefix, &mut names);
             let scanned = tokio::time::timeout(limit, scan).await.ok()?;
             names.sort();
             names.dedup();

@@ -1,4 +1,4 @@
-//! Releases that a node owes a confirmation of.
+//! Releases that a node has not confirmed.
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ use crate::wire::{Command, Connection, Reply};
 /// they go over the new one before anything else: a claim that its owner makes after them comes
 /// after them at the node, too.
 #[derive(Default)]
-pub(super) struct Debts(Mutex<VecDeque<Debt>>);
+pub(super) struct UnconfirmedReleases(Mutex<VecDeque<UnconfirmedRelease>>);
 
-struct Debt {
+struct UnconfirmedRelease {
     owner: OwnerId,
     release: Command,
     stage: Stage,
@@ -44,41 +44,48 @@ impl From<Option<Reply>> for Stage {
 /// Beyond so many, the oldest are left to their TTL.
 const MOST: usize = 4096;
 
-impl Debts {
+impl UnconfirmedReleases {
     pub(super) fn add(&self, release: &Release, reply: Option<Reply>, until: Moment) {
-        let mut debts = self.0.lock();
+        let mut unconfirmed = self.0.lock();
         // A node answers in order: what is confirmed is in front.
-        while debts.front_mut().is_some_and(Debt::is_paid) || debts.len() >= MOST {
-            debts.pop_front();
+        while unconfirmed.front_mut().is_some_and(UnconfirmedRelease::is_confirmed)
+            || unconfirmed.len() >= MOST
+        {
+            unconfirmed.pop_front();
         }
         let Release { owner, command } = release;
         let stage = reply.into();
-        debts.push_back(Debt { owner: *owner, release: command.clone(), stage, until });
+        unconfirmed.push_back(UnconfirmedRelease {
+            owner: *owner,
+            release: command.clone(),
+            stage,
+            until,
+        });
     }
 
     /// The owner asks again, over the connection that its releases went over: they are done before,
     /// or as lost as what it asks now. Sent again later, they would undo it.
-    pub(super) fn forgive(&self, owner: OwnerId) {
-        self.0.lock().retain(|debt| debt.owner != owner);
+    pub(super) fn forget_releases_of(&self, owner: OwnerId) {
+        self.0.lock().retain(|release| release.owner != owner);
     }
 
     /// Sends over a new connection what the last one has left unconfirmed.
-    pub(super) fn send_over(&self, connection: &Connection, now: Moment) {
-        let mut debts = self.0.lock();
-        debts.retain_mut(|debt| debt.until > now && !debt.is_paid());
-        for debt in debts.iter_mut() {
-            debt.stage = connection.post(&debt.release).into();
+    pub(super) fn resend(&self, connection: &Connection, now: Moment) {
+        let mut unconfirmed = self.0.lock();
+        unconfirmed.retain_mut(|release| release.until > now && !release.is_confirmed());
+        for release in unconfirmed.iter_mut() {
+            release.stage = connection.post(&release.release).into();
         }
     }
 
     /// Whether there is anything left to confirm.
-    pub(super) fn are_open(&self, now: Moment) -> bool {
-        self.0.lock().iter_mut().any(|debt| debt.until > now && !debt.is_paid())
+    pub(super) fn any_left(&self, now: Moment) -> bool {
+        self.0.lock().iter_mut().any(|release| release.until > now && !release.is_confirmed())
     }
 }
 
-impl Debt {
-    fn is_paid(&mut self) -> bool {
+impl UnconfirmedRelease {
+    fn is_confirmed(&mut self) -> bool {
         if let Stage::Sent(reply) = &mut self.stage {
             match reply.try_recv() {
                 Ok(Ok(_)) => self.stage = Stage::Confirmed,

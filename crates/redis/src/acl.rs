@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_rights_have_every_command_of_the_scripts_and_no_other() {
         let scripts = concat!(
-            include_str!("../lua/alone.lua"),
+            include_str!("../lua/single_key.lua"),
             include_str!("../lua/claim.lua"),
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),

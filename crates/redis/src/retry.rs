@@ -1,9 +1,12 @@
-//! How often something is tried that may fail again and again: dialling, looking up a topology.
+//! Attempts that may fail again and again, such as dials and look-ups of a topology: one at a time for all
+//! callers ([`SingleFlight`]), and not at the rate of the calls ([`RetryPacer`]).
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
-use tenure_core::OwnerId;
+use tenure_core::{Error, ErrorKind, OwnerId, Result};
 use tenure_proto::Backoff;
 use tokio::time::Instant;
 
@@ -11,7 +14,7 @@ use tokio::time::Instant;
 /// closely waits twice as long as the one before, with jitter, up to a limit. Whether an attempt
 /// succeeded does not matter: a server that takes a connection and drops it is not dialled at
 /// the rate of the calls either.
-pub(crate) struct Pace(Mutex<State>);
+pub(crate) struct RetryPacer(Mutex<State>);
 
 struct State {
     backoff: Backoff,
@@ -23,14 +26,14 @@ struct State {
 
 const FIRST: Duration = Duration::from_millis(10);
 
-impl Pace {
+impl RetryPacer {
     /// For dialling one server: one that comes back is found within a quarter of a second.
-    pub(crate) const fn of_dials() -> Self {
+    pub(crate) const fn for_dials() -> Self {
         Self::new(Duration::from_millis(250))
     }
 
     /// For asking who serves what.
-    pub(crate) const fn of_lookups() -> Self {
+    pub(crate) const fn for_lookups() -> Self {
         Self::new(Duration::from_millis(500))
     }
 
@@ -39,8 +42,8 @@ impl Pace {
     }
 
     /// Takes the next turn: when the attempt may begin.
-    pub(crate) fn turn(&self) -> Instant {
-        self.0.lock().turn(Instant::now(), chance())
+    pub(crate) fn next_attempt(&self) -> Instant {
+        self.0.lock().next_attempt(Instant::now(), random())
     }
 
     /// Whether an attempt could begin now.
@@ -50,7 +53,7 @@ impl Pace {
 }
 
 impl State {
-    fn turn(&mut self, now: Instant, random: u64) -> Instant {
+    fn next_attempt(&mut self, now: Instant, random: u64) -> Instant {
         if self.next.is_none_or(|next| now >= next + 2 * self.most) {
             self.backoff.reset();
         }
@@ -61,9 +64,41 @@ impl State {
 }
 
 /// A random number.
-pub(crate) fn chance() -> u64 {
+pub(crate) fn random() -> u64 {
     let bytes = *OwnerId::random().as_bytes();
     u64::from_ne_bytes(std::array::from_fn(|place| bytes[place]))
+}
+
+/// Something that a task does, on the runtime on which it was begun.
+pub(crate) struct SingleFlight<T> {
+    begun: Instant,
+    outcome: SharedOutcome<T>,
+}
+
+pub(crate) type SharedOutcome<T> = Shared<BoxFuture<'static, Result<T>>>;
+
+impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
+    /// Begins it. `operation` completes "could not …".
+    pub(crate) fn start(
+        operation: &'static str,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Self {
+        let gone = move || Error::new(ErrorKind::Unreachable, operation, "its runtime has ended");
+        let done = tokio::spawn(work).map(move |done| done.unwrap_or_else(|_| Err(gone())));
+        Self { begun: Instant::now(), outcome: done.boxed().shared() }
+    }
+
+    /// Whether it is worth waiting for, if it waits for a server for no longer than `limit`. It is
+    /// not if its runtime has ended, or stands still: then another has to do it.
+    pub(crate) fn is_running(&self, limit: Duration) -> bool {
+        // Before it begins, it may wait for its turn.
+        const TURN: Duration = Duration::from_secs(1);
+        self.outcome.peek().is_none() && self.begun.elapsed() < 2 * limit + TURN
+    }
+
+    pub(crate) fn outcome(&self) -> SharedOutcome<T> {
+        self.outcome.clone()
+    }
 }
 
 #[cfg(test)]
@@ -78,25 +113,25 @@ mod tests {
     fn attempts_in_a_row_are_spaced_out_and_a_quiet_time_makes_the_next_one_immediate() {
         let (most, start) = (Duration::from_millis(250), Instant::now());
         let mut state = state(most);
-        assert_eq!(state.turn(start, 0), start);
+        assert_eq!(state.next_attempt(start, 0), start);
         // An attempt that fails at once, for ten seconds.
         let (mut now, mut attempts) = (start, 1);
         while now < start + Duration::from_secs(10) {
-            now = state.turn(now, u64::MAX);
+            now = state.next_attempt(now, u64::MAX);
             attempts += 1;
         }
         assert!((40..60).contains(&attempts), "{attempts}");
         // A connection that lasted.
         now += Duration::from_secs(5);
-        assert_eq!(state.turn(now, 0), now);
-        let again = state.turn(now, 0);
+        assert_eq!(state.next_attempt(now, 0), now);
+        let again = state.next_attempt(now, 0);
         assert!(again <= now + FIRST, "{:?}", again - now);
     }
 
     #[test]
     fn turns_taken_at_the_same_moment_do_not_coincide() {
         let (mut state, now) = (state(Duration::from_millis(250)), Instant::now());
-        let mut turns: Vec<Instant> = (0..10).map(|_| state.turn(now, 0)).collect();
+        let mut turns: Vec<Instant> = (0..10).map(|_| state.next_attempt(now, 0)).collect();
         turns.dedup();
         assert_eq!(turns.len(), 10);
     }
