@@ -1,4 +1,4 @@
-//! The nodes of a Cluster: which one has a slot, and what to do when it has it no more.
+//! The nodes of a Cluster: which master serves a slot, and how redirections are followed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,22 +24,22 @@ pub(crate) struct Cluster {
     /// The last slot of each range, its first, and the master that serves it.
     map: RwLock<Map>,
     links: Mutex<HashMap<Address, Link>>,
-    /// The look-up that is under way, if one is.
+    /// The topology look-up that is running, if any.
     refreshing: Mutex<Option<SingleFlight<()>>>,
     pacer: RetryPacer,
     /// Whether the nodes are older than 7.0: then there is no `CLUSTER SHARDS`, and there are no
     /// sharded channels.
     before_7: AtomicBool,
-    /// How often a node did not know everything, or did not answer: each time another is asked first.
+    /// How often a node did not answer, or knew a part of the slots: each time another is asked first.
     turn: AtomicUsize,
 }
 
 type Map = BTreeMap<u16, (u16, Address)>;
 
-/// A command is sent on at most so often: a slot that moves sends it on twice.
+/// How many redirections a command follows: a slot that moves needs two.
 const REDIRECTIONS: usize = 5;
 
-/// How many nodes are asked besides one that does not know who serves every slot.
+/// How many more nodes are asked after one that does not know the masters of all slots.
 const EXTRA_NODES: usize = 2;
 
 const REACH: &str = "reach the Cluster";
@@ -148,7 +148,7 @@ impl Cluster {
         if self.is_before_7() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
     }
 
-    /// Gives up a channel at the node that has the slot. Another that had it has dropped it.
+    /// Unsubscribes at the node that has the slot. A node that had it before has dropped the channel.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
         let command = if self.is_before_7() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
         let link =
@@ -158,8 +158,8 @@ impl Cluster {
         }
     }
 
-    /// The same Cluster, as it is known here, over connections of its own, which are made when they
-    /// are needed.
+    /// The same Cluster with the same slot map and with connections of its own, which are made on
+    /// demand.
     pub(crate) fn with_own_connections(&self) -> Self {
         Self {
             config: self.config.clone(),
@@ -181,7 +181,7 @@ impl Cluster {
         link.is_some_and(|link| link.is_connected())
     }
 
-    /// Where the slot is served, as far as is known at the moment.
+    /// The master of the slot, as far as known.
     pub(crate) fn master_of(&self, slot: u16) -> Option<Address> {
         let map = self.map.read();
         let (_, (first, address)) = map.range(slot..).next()?;
@@ -198,7 +198,7 @@ impl Cluster {
         Ok(link)
     }
 
-    /// A link to every master. It fails where some slot has none: nothing may be left out in silence.
+    /// A link to every master. Fails if a slot has no master: locks must not be left out silently.
     pub(crate) async fn all(&self) -> Result<Vec<Link>> {
         self.look_up_slots().await?;
         if let Some(slot) = unserved(&self.map.read()) {
@@ -211,7 +211,7 @@ impl Cluster {
         self.masters().iter().map(|master| self.link_to(master)).collect()
     }
 
-    /// A link to a master that can be reached: whichever answers first.
+    /// A link to the master that answers first.
     pub(crate) async fn any(&self) -> Result<Link> {
         let links: Vec<Link> =
             self.masters().iter().map(|master| self.link_to(master)).collect::<Result<_>>()?;
@@ -239,7 +239,7 @@ impl Cluster {
         })
     }
 
-    /// The slot is elsewhere: that is certain. The rest is looked up in the background.
+    /// Moves one slot in the map after a `MOVED`. The rest of the map is looked up in the background.
     fn moved(self: &Arc<Self>, slot: u16, to: Address) {
         let mut map = self.map.write();
         let range =
@@ -258,12 +258,12 @@ impl Cluster {
         self.refresh_in_background();
     }
 
-    /// Something did not arrive: look again who serves what, without waiting for it.
+    /// Looks up the topology after a failed call, without waiting for it.
     fn refresh_in_background(self: &Arc<Self>) {
         drop(self.refresh());
     }
 
-    /// Looks up who serves what, for all who ask while it goes on, and not at the rate of errors.
+    /// Looks up the topology, once for all concurrent callers, and not at the rate of errors.
     fn refresh(self: &Arc<Self>) -> SharedOutcome<()> {
         let mut refreshing = self.refreshing.lock();
         let under_way = |flight: &SingleFlight<()>| flight.is_running(self.config.timeout);
@@ -288,9 +288,9 @@ impl Cluster {
         masters
     }
 
-    /// Asks the masters known, and the seeds, until one says who serves every slot. A node that has
-    /// just come to the Cluster, or was taken out of it, knows a part: so the fullest answer of a few
-    /// counts.
+    /// Asks the known masters, and the seeds, until one knows the masters of all slots. A node that has
+    /// just joined the Cluster, or was removed from it, knows a part: so the most complete of a few
+    /// answers counts.
     async fn look_up_slots(&self) -> Result<()> {
         let mut addresses = self.masters();
         addresses.extend(self.seeds.iter().cloned());
@@ -301,7 +301,7 @@ impl Cluster {
         for address in &addresses {
             match self.shards(address).await {
                 Ok(map) if served(&map) > served(&fullest) => fullest = map,
-                // A refusal says more than that another is down.
+                // A refusal says more than that another node is down.
                 Err(error) if last.is_transient() => last = error,
                 Ok(_) | Err(_) => {}
             }
@@ -315,7 +315,7 @@ impl Cluster {
             return Err(last);
         }
         *self.map.write() = fullest;
-        // Those that are asked who serves what keep their connections.
+        // Nodes that are asked for the topology keep their connections.
         let masters = self.masters();
         let is_asked =
             |address: &Address| masters.contains(address) || self.seeds.contains(address);
@@ -324,7 +324,7 @@ impl Cluster {
     }
 
     async fn shards(&self, address: &Address) -> Result<Map> {
-        // One that is gone must not take the time that another needs.
+        // A dead node must not use up the time of the others.
         let limit = self.config.timeout / 3;
         let link = self.link_to(address)?;
         let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;
@@ -355,8 +355,7 @@ impl Cluster {
         Ok(map_of(ranges.into_iter().filter_map(|range| slot_range(range, asked))))
     }
 
-    /// A shard's slots, and its master that is alive. One that was replaced is named with no
-    /// slots.
+    /// A shard's slots and its live master. A master that was replaced is listed without slots.
     fn shard(&self, shard: &Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
         let slots = shard.field("slots")?.clone().texts()?;
         let slots: Vec<u16> = slots.iter().filter_map(|slot| slot.parse().ok()).collect();
@@ -382,7 +381,7 @@ fn map_of(shards: impl Iterator<Item = (Vec<(u16, u16)>, Address)>) -> Map {
     ranges.collect()
 }
 
-/// Whether a node does not know the subcommand. Before 7.0, it says so of its arguments.
+/// Whether a node does not know the subcommand. Before 7.0, the refusal names its arguments.
 fn is_unknown(refusal: &Refusal) -> bool {
     refusal.code == "ERR"
         && (refusal.words.contains("nknown subcommand") || refusal.words.contains("SHARDS"))
@@ -400,7 +399,7 @@ fn slot_range(range: Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
     Some((ranges(&bounds), complete((host, port), asked)))
 }
 
-/// First and last slots, as a node lists them. What no Cluster has is left out.
+/// Pairs of first and last slot, as a node lists them. Invalid ranges are left out.
 fn ranges(slots: &[u16]) -> Vec<(u16, u16)> {
     let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1]));
     ranges.filter(|(first, last)| first <= last && *last < SLOTS).collect()
@@ -411,7 +410,7 @@ fn served(map: &Map) -> usize {
     map.iter().map(|(last, (first, _))| usize::from(last - first) + 1).sum()
 }
 
-/// The first slot that nobody serves.
+/// The first slot without a master.
 fn unserved(map: &Map) -> Option<u16> {
     let mut next = 0;
     for (last, (first, _)) in map {
@@ -427,12 +426,12 @@ fn is_unnamed(host: &str) -> bool {
     matches!(host, "" | "?")
 }
 
-/// A node that was never told its own address names none: it is where it was asked.
+/// A node that does not know its own address names none: its address is the one that was asked.
 fn complete((host, port): Address, asked: &str) -> Address {
     (if is_unnamed(&host) { asked.to_owned() } else { host }, port)
 }
 
-/// The same, on one node.
+/// The same configuration for one node of the Cluster.
 pub(crate) fn single_node(config: &RedisConfig, address: &Address) -> RedisConfig {
     RedisConfig { topology: Topology::Single { server: address.clone() }, ..config.clone() }
 }
@@ -448,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_that_nobody_serves_is_found() {
+    fn a_slot_without_a_master_is_found() {
         let map = |ranges: &[(u16, u16)]| -> Map {
             let address = ("host".to_owned(), 1);
             ranges.iter().map(|(first, last)| (*last, (*first, address.clone()))).collect()
@@ -462,10 +461,10 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_no_cluster_has_are_left_out() {
+    fn invalid_slot_ranges_are_left_out() {
         let said = [0, 99, 7, 5, 100, 16_384, 200, u16::MAX, 16_383, 16_383, 3];
         assert_eq!(ranges(&said), [(0, 99), (16_383, 16_383)]);
-        // Many that overlap are counted, too.
+        // Overlapping ranges are counted, too.
         let map: Map = (0..SLOTS).map(|last| (last, (0, ("host".to_owned(), 1)))).collect();
         assert!(served(&map) > usize::from(u16::MAX));
         assert_eq!(unserved(&map), None);

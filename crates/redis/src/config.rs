@@ -1,4 +1,4 @@
-//! What there is to say about a Redis store.
+//! The configuration of a Redis store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ impl RedisConfig {
         }
     }
 
-    /// Refuses what cannot work, whichever store it is for.
+    /// Refuses a configuration that cannot work, for one server and for a quorum.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
         // A space would end the channel's name in a waiter's record, and no push would arrive.

@@ -1,4 +1,4 @@
-//! What goes wrong with Redis, in tenure's kinds.
+//! Failures of Redis as errors of the store contract.
 
 use std::io;
 
@@ -23,14 +23,14 @@ pub(crate) const fn kind_of(lost: &Lost) -> ErrorKind {
     }
 }
 
-/// Connecting took longer than it may.
+/// No server answered within the timeout of a connection.
 pub(crate) fn no_answer(config: &RedisConfig) -> Error {
     let (servers, limit) = (config.topology.servers(), config.timeout);
     let why = format!("no answer from {servers} within {limit:?}: check host, port and firewall");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
-/// There is no connection.
+/// A connection could not be made.
 pub(crate) fn not_connected(server: &str, error: &io::Error) -> Error {
     if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
         let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
@@ -114,7 +114,7 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         _ => (ErrorKind::Internal, "the server refused"),
     };
     let error = Error::new(kind, operation, format!("{why} ({refusal})"));
-    // A script that fails has done what comes before the failure.
+    // A script that fails has carried out everything before the failure.
     if said.contains("script:") || said.starts_with("Error running script") {
         error.with_unknown_effect()
     } else {

@@ -1,4 +1,4 @@
-//! What this client holds, by owner.
+//! The claims that this client holds, by owner.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct HeldClaims(Mutex<Holds>);
 #[derive(Default)]
 struct Holds {
     holds: HashMap<OwnerId, Hold>,
-    /// At this size, those that have ended are thrown out.
+    /// At this size, expired holds are removed.
     sweep_at: usize,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Hold {
     pub(crate) token: Token,
     /// A bit for each node that may have the claim.
     pub(crate) asked: u32,
-    /// Nobody holds past this.
+    /// When the hold ends at the latest.
     pub(crate) ends: Moment,
 }
 
@@ -49,7 +49,7 @@ impl HeldClaims {
         self.0.lock().holds.remove(&owner)
     }
 
-    /// Sends something to a node for a claim that is held: never after its release.
+    /// Calls `send`, which sends something to a node, only while the claim is held: never after its release.
     pub(crate) fn while_held(&self, owner: OwnerId, node: usize, send: impl FnOnce()) {
         let mut table = self.0.lock();
         if let Some(hold) = table.holds.get_mut(&owner) {
@@ -65,7 +65,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_was_never_released_is_forgotten_after_its_end() {
+    fn a_hold_that_is_never_released_is_forgotten_after_its_end() {
         let held = HeldClaims::default();
         let start = Moment::from_nanos(0);
         for number in 0..10_000u64 {

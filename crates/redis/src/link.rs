@@ -1,4 +1,4 @@
-//! A server, and the connection to it that is made when it is needed.
+//! A server, and the connection to it, which is made on demand.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -19,9 +19,9 @@ use crate::sentinels::Sentinels;
 use crate::servers::Address;
 use crate::wire::{Command, Connection, MessageListener, Refusal, Stream, Value, cmd};
 
-/// One server, or whichever is the master that Sentinels name. Many share one connection; when it
-/// breaks, or has owed an answer for longer than a call may take, the next call makes another. One
-/// is made at a time, and not at the rate of the calls.
+/// One server, or the master that Sentinels name. All calls share one connection. When it breaks, or has
+/// not answered for longer than a call may take, the next call dials again: one dial at a time, and not
+/// at the rate of the calls.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
@@ -30,20 +30,20 @@ struct Inner {
     listener: Option<Arc<dyn MessageListener>>,
     kind: Kind,
     pacer: Arc<RetryPacer>,
-    /// Where the topology has any.
+    /// The Sentinels, in a topology that has them.
     sentinels: Option<Sentinels>,
     state: Mutex<State>,
     native: NativeCommands,
 }
 
-/// What is sent over a link.
+/// What a link is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Commands, and subscriptions where the server speaks RESP3.
     All,
     /// Subscriptions only, in RESP2.
     Subscriptions,
-    /// Questions to a Sentinel.
+    /// Queries to a Sentinel.
     Sentinel,
 }
 
@@ -58,11 +58,11 @@ enum Endpoint {
 struct State {
     made: Option<Established>,
     dialling: Option<SingleFlight<Connection>>,
-    /// Where subscriptions go if the server speaks RESP2, and which server that is.
+    /// The link for subscriptions if the server speaks RESP2, and the server that it leads to.
     subscriber: Option<(Endpoint, Link)>,
 }
 
-/// A connection as it was made.
+/// A connection, and the server that it leads to.
 #[derive(Clone)]
 struct Established {
     connection: Connection,
@@ -71,7 +71,7 @@ struct Established {
 }
 
 impl State {
-    /// The connection, unless it is closed or stuck.
+    /// The connection, unless it is closed or does not answer.
     fn usable(&self, limit: Duration) -> Option<&Connection> {
         let answers = |connection: &&Connection| connection.oldest_unanswered() < Some(limit);
         let made = self.made.as_ref().map(|made| &made.connection);
@@ -79,25 +79,25 @@ impl State {
     }
 }
 
-/// How often Sentinels are asked who is master.
+/// How often the Sentinels are asked for the master.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// A connection that is younger is not given up because its server is a replica: another was
-/// looked for just now.
+/// A younger connection is not closed because its server is a replica: the master was looked up just
+/// before.
 const DEMOTION: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
+    /// A link to the server or the Sentinels of the configuration, not to a Cluster. Nothing is sent yet.
     pub(crate) fn new(
         config: &RedisConfig,
         listener: Option<Arc<dyn MessageListener>>,
     ) -> Result<Self> {
-        // So that a file which cannot be used is reported at once.
+        // A file that cannot be used is reported at once.
         config.tls.as_ref().map(Tls::connector).transpose()?;
         Self::paced(config, listener, Kind::All, Arc::new(RetryPacer::for_dials()))
     }
 
-    /// A link to one Sentinel, whose topology is that of a single server.
+    /// A link to one Sentinel.
     pub(crate) fn to_sentinel(config: &RedisConfig) -> Result<Self> {
         Self::paced(config, None, Kind::Sentinel, Arc::new(RetryPacer::for_dials()))
     }
@@ -119,8 +119,8 @@ impl Link {
         Ok(Self(Arc::new(Inner { config, listener, kind, pacer, sentinels, state, native })))
     }
 
-    /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
-    /// on. If that runtime ends, so does the connection, and the next caller makes another.
+    /// The connection. If there is none, it is dialled on the caller's runtime, which serves it from then
+    /// on. If that runtime ends, so does the connection, and the next call dials again.
     pub(crate) async fn connection(&self) -> Result<Connection> {
         let dialling = {
             let mut state = self.0.state.lock();
@@ -135,7 +135,7 @@ impl Link {
         dialling.await
     }
 
-    /// The same server, over a connection of its own, which is made when it is needed.
+    /// A link to the same server with a connection of its own, which is made on demand.
     pub(crate) fn with_own_connections(&self) -> Result<Self> {
         Self::paced(&self.0.config, None, Kind::All, Arc::clone(&self.0.pacer))
     }
@@ -145,17 +145,17 @@ impl Link {
         self.0.state.lock().usable(self.0.config.timeout).is_some()
     }
 
-    /// What the server is known to understand.
+    /// Which native commands the server has, as far as known.
     pub(crate) fn native(&self) -> &NativeCommands {
         &self.0.native
     }
 
-    /// Where it leads to.
+    /// The address of the server, for messages.
     pub(crate) fn name(&self) -> String {
         self.0.config.topology.servers()
     }
 
-    /// Whether messages on this channel are heard.
+    /// Whether messages on this channel arrive.
     pub(crate) fn listens_to(&self, channel: &str) -> bool {
         let state = self.0.state.lock();
         let here = state.made.as_ref().is_some_and(|made| made.connection.listens_to(channel));
@@ -190,7 +190,7 @@ impl Link {
         Err(keeps_ending(operation))
     }
 
-    /// Listens to a channel, unless it does already.
+    /// Subscribes to a channel, unless that is done already.
     pub(crate) async fn subscribe(
         &self,
         command: &str,
@@ -200,7 +200,7 @@ impl Link {
         if connection.listens_to(channel) {
             return Ok(());
         }
-        const SUBSCRIBE: &str = "subscribe to news of locks";
+        const SUBSCRIBE: &str = "subscribe to messages";
         match connection.subscribe(&cmd(command).arg(channel), channel).await {
             Some(Ok(Value::Refusal(refusal))) => Err(SubscribeError::Refused(refusal)),
             Some(Ok(_)) => Ok(()),
@@ -212,7 +212,7 @@ impl Link {
         }
     }
 
-    /// Gives up a channel, if it listens to it.
+    /// Unsubscribes from a channel.
     pub(crate) fn unsubscribe(&self, command: &str, channel: &str) {
         let state = self.0.state.lock();
         let (made, subscriber) = (
@@ -228,7 +228,7 @@ impl Link {
         }
     }
 
-    /// The connection that messages come over: with RESP2 that is another one to the same server.
+    /// The connection for messages: in RESP2, another one to the same server.
     async fn subscriber_connection(&self) -> Result<Connection> {
         let connection = self.connection().await?;
         let subscriber = {
@@ -255,8 +255,8 @@ impl Link {
         }
     }
 
-    /// It was a master, and is a replica now: the next call looks for the master. What other calls
-    /// wait for over this connection is lost with it, so that is not done again and again.
+    /// Closes the connection to a server that was a master and is a replica now: the next call looks for
+    /// the master. Other calls lose their replies with it, so that is not done repeatedly.
     fn close_if_demoted(&self, connection: &Connection, reply: &Value) {
         if matches!(reply, Value::Refusal(it) if matches!(&*it.code, "READONLY" | "UNBLOCKED")) {
             let made = self.0.state.lock().made.as_ref().map(|made| made.at);
@@ -267,14 +267,14 @@ impl Link {
     }
 }
 
-/// Why there is no subscription.
+/// Why a subscription failed.
 pub(crate) enum SubscribeError {
     Refused(Refusal),
     Fault(Error),
 }
 
 fn keeps_ending(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unreachable, operation, "the connection ends again and again")
+    Error::new(ErrorKind::Unreachable, operation, "the connection ends repeatedly")
 }
 
 async fn dial(link: Arc<Inner>) -> Result<Connection> {
@@ -284,13 +284,13 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
     let mut state = link.state.lock();
     state.dialling = None;
     let made = made?;
-    // The server was slow, and goes on.
+    // The server was only slow: the old connection answers again.
     if let Some(old) = state.usable(link.config.timeout) {
         return Ok(old.clone());
     }
-    // What is still on its way over the old one has arrived, or never will: the server has answered
-    // here, and what its machine did not acknowledge in time is thrown away. A proxy in between that
-    // keeps bytes for longer is not covered: then the TTL ends what arrives late.
+    // Commands that are still on their way over the old connection have arrived by now, or never will:
+    // the server has answered on the new one, and unacknowledged data is dropped when the old one is
+    // closed. A proxy that keeps bytes for longer is not covered: then the TTL ends what arrives late.
     if let Some(stuck) = state.made.replace(made.clone()) {
         stuck.connection.close();
     }
@@ -323,14 +323,14 @@ impl Inner {
             _ => self.config.login().await?,
         };
         let connection = match self.greet(&server, login.as_ref()).await {
-            // A Sentinel that wants a password is given the servers', unless it has its own.
+            // A Sentinel that asks for a password gets the servers' one, unless it has its own.
             Err(error) if error.kind() == ErrorKind::Denied && login.is_none() => {
                 let Some(login) = self.config.login().await? else { return Err(error) };
                 self.greet(&server, Some(&login)).await?
             }
             greeted => greeted?,
         };
-        // In RESP2, a connection that listens cannot log in anew: it ends with its login.
+        // In RESP2, a connection that has subscribed cannot log in again: it ends with its login.
         if let (Some(provider), Some(login), Kind::All) =
             (&self.config.credentials, &login, self.kind)
         {
@@ -384,7 +384,7 @@ impl Inner {
         Link::paced(&config, self.listener.clone(), Kind::Subscriptions, Arc::clone(&self.pacer))
     }
 
-    /// Connects to the server that the Sentinels name, if it says that it is a master.
+    /// Connects to the server that the Sentinels name, if its `ROLE` is master.
     async fn dial_master(&self, sentinels: &Sentinels) -> Result<Established> {
         let mut telling = no_answer(&self.config);
         for master in sentinels.masters().await? {
@@ -415,7 +415,7 @@ async fn check_role(connection: &Connection) -> Result<()> {
     }
 }
 
-/// Asks over a connection that nothing else has been asked over yet.
+/// Sends a command over a new connection. A refusal is an error.
 async fn ask(connection: &Connection, command: &Command) -> Result<Value> {
     match connection.call(command).await {
         Some(Ok(Value::Refusal(refusal))) => Err(fault(CONNECT, &refusal)),
@@ -433,7 +433,7 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
         let Some(link) = link.upgrade() else { return };
         let Some(sentinels) = &link.sentinels else { return };
         let moved = tokio::time::timeout(link.config.timeout, link.newer_master(sentinels)).await;
-        // Another may have been made meanwhile, which is followed by a task of its own.
+        // Another connection may have been made meanwhile, which has a task of its own.
         if let Ok(Some(newer)) = moved
             && connection.is_open()
         {
@@ -452,7 +452,7 @@ impl Inner {
         let server = self.state.lock().made.as_ref()?.server.clone();
         let is_other = |master: &&Address| Endpoint::Tcp((*master).clone()) != server;
         let named = masters.first().filter(is_other)?;
-        // A Sentinel may be behind: what it names has to be a master.
+        // Sentinels may be outdated: the server has to say that it is a master.
         self.dial_if_master(named.clone()).await.ok()
     }
 }

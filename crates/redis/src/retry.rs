@@ -10,10 +10,9 @@ use tenure_core::{Error, ErrorKind, OwnerId, Result};
 use tenure_proto::Backoff;
 use tokio::time::Instant;
 
-/// Spaces attempts out. The first one after a quiet time is due at once; each of those that follow
-/// closely waits twice as long as the one before, with jitter, up to a limit. Whether an attempt
-/// succeeded does not matter: a server that takes a connection and drops it is not dialled at
-/// the rate of the calls either.
+/// Spaces attempts out. The first attempt after a quiet period is due at once; each that follows closely
+/// waits twice as long as the one before, with jitter, up to a limit. Success does not matter: a server
+/// that accepts a connection and drops it is not dialled at the rate of the calls either.
 pub(crate) struct RetryPacer(Mutex<State>);
 
 struct State {
@@ -27,12 +26,12 @@ struct State {
 const FIRST: Duration = Duration::from_millis(10);
 
 impl RetryPacer {
-    /// For dialling one server: one that comes back is found within a quarter of a second.
+    /// For dials to one server: a server that comes back is found within a quarter of a second.
     pub(crate) const fn for_dials() -> Self {
         Self::new(Duration::from_millis(250))
     }
 
-    /// For asking who serves what.
+    /// For look-ups of a topology.
     pub(crate) const fn for_lookups() -> Self {
         Self::new(Duration::from_millis(500))
     }
@@ -41,7 +40,7 @@ impl RetryPacer {
         Self(Mutex::new(State { backoff: Backoff::new(FIRST, most), most, next: None }))
     }
 
-    /// Takes the next turn: when the attempt may begin.
+    /// Reserves the next attempt, and returns when it may begin.
     pub(crate) fn next_attempt(&self) -> Instant {
         self.0.lock().next_attempt(Instant::now(), random())
     }
@@ -69,7 +68,7 @@ pub(crate) fn random() -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|place| bytes[place]))
 }
 
-/// Something that a task does, on the runtime on which it was begun.
+/// Work that one task does for all concurrent callers, on the runtime on which it was started.
 pub(crate) struct SingleFlight<T> {
     begun: Instant,
     outcome: SharedOutcome<T>,
@@ -78,7 +77,7 @@ pub(crate) struct SingleFlight<T> {
 pub(crate) type SharedOutcome<T> = Shared<BoxFuture<'static, Result<T>>>;
 
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
-    /// Begins it. `operation` completes "could not …".
+    /// Starts the work. `operation` completes "could not …".
     pub(crate) fn start(
         operation: &'static str,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -88,10 +87,10 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
         Self { begun: Instant::now(), outcome: done.boxed().shared() }
     }
 
-    /// Whether it is worth waiting for, if it waits for a server for no longer than `limit`. It is
-    /// not if its runtime has ended, or stands still: then another has to do it.
+    /// Whether the work is still running, if it waits for a server for at most `limit`. Otherwise its
+    /// runtime has ended or is blocked, and another task has to do the work.
     pub(crate) fn is_running(&self, limit: Duration) -> bool {
-        // Before it begins, it may wait for its turn.
+        // Before the work, the task may wait for the pacer.
         const TURN: Duration = Duration::from_secs(1);
         self.outcome.peek().is_none() && self.begun.elapsed() < 2 * limit + TURN
     }

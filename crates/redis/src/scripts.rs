@@ -7,7 +7,7 @@ use crate::link::Link;
 use crate::servers::Servers;
 use crate::wire::{Arg, Command, Value, cmd};
 
-/// All scripts of a store, as its servers know them.
+/// All scripts of a store.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) take: Script,
@@ -39,8 +39,8 @@ pub(crate) struct Call<'a> {
 }
 
 impl Scripts {
-    /// Loads the scripts on some server, so that they can be run by digest. With `sharded`, news
-    /// goes through sharded channels.
+    /// Loads the scripts on one server, which returns their digests. With `sharded`, they publish through
+    /// sharded channels.
     pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
@@ -63,7 +63,7 @@ impl Scripts {
     }
 }
 
-/// A script with the parts in it that it names.
+/// A script with the shared parts that it names (`--@mint`, `--@engine`, `--@line`).
 pub(crate) fn compose(script: &str, publish: &str, line: &str) -> String {
     let (mint, engine) = (include_str!("../lua/mint.lua"), include_str!("../lua/engine.lua"));
     assemble(script, publish, [mint, engine, line])

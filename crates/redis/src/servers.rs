@@ -1,4 +1,4 @@
-//! Who serves a lock: the one server, or the Cluster's node that has the lock's slot.
+//! The servers of a topology: the one server, or the node of a Cluster that has a lock's slot.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Servers {
         Ok(Self::One(link))
     }
 
-    /// The same servers, over connections of their own, which are made when they are needed.
+    /// The same servers with connections of their own, which are made on demand.
     pub(crate) fn with_own_connections(&self) -> Result<Self> {
         Ok(match self {
             Self::One(link) => Self::One(link.with_own_connections()?),
@@ -42,7 +42,7 @@ impl Servers {
         })
     }
 
-    /// Whether messages go through channels of the Cluster's shards.
+    /// Whether messages go through sharded channels.
     pub(crate) fn is_sharded(&self) -> bool {
         matches!(self, Self::Cluster(cluster) if !cluster.is_before_7())
     }
@@ -77,12 +77,12 @@ impl Servers {
         }
     }
 
-    /// Whether messages on this channel are heard, at the server that has the slot now.
+    /// Whether messages on this channel arrive, from the server that has the slot now.
     pub(crate) fn listens_to(&self, slot: u16, channel: &str) -> bool {
         self.link(slot).is_some_and(|link| link.listens_to(channel))
     }
 
-    /// The link to the server that has the slot, as far as is known at the moment.
+    /// The link to the server that has the slot, as far as known.
     pub(crate) fn link(&self, slot: u16) -> Option<Link> {
         match self {
             Self::One(link) => Some(link.clone()),
@@ -92,19 +92,19 @@ impl Servers {
         }
     }
 
-    /// Returns when messages on this channel are heard.
+    /// Returns when messages on this channel will arrive.
     pub(crate) async fn subscribe(&self, slot: u16, channel: &str) -> Result<()> {
         let done = match self {
             Self::One(link) => link.subscribe("SUBSCRIBE", channel).await,
             Self::Cluster(cluster) => cluster.subscribe(slot, channel).await,
         };
         done.map_err(|trouble| match trouble {
-            SubscribeError::Refused(refusal) => fault("subscribe to news of locks", &refusal),
+            SubscribeError::Refused(refusal) => fault("subscribe to messages", &refusal),
             SubscribeError::Fault(error) => error,
         })
     }
 
-    /// Gives up a channel of a slot. One server has one channel, which is kept.
+    /// Unsubscribes from the channel of a slot. The one channel of a single server is kept.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
         if let Self::Cluster(cluster) = self {
             cluster.unsubscribe(slot, channel);

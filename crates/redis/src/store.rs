@@ -1,4 +1,4 @@
-//! The contract, call by call.
+//! The store contract on Redis, call by call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,21 +27,21 @@ use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
 use crate::wire::{Arg, Command, Value, cmd};
 
-/// So many calls remove a quarter of a million holders whose terms have ended.
+/// How often a claim is sent while each call removes expired holders: enough for a quarter of a million.
 const MAX_CLAIM_CALLS: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
     config: RedisConfig,
     servers: Servers,
-    /// Connections for renewals only, made by the first of them and served by the runtime it is on:
-    /// the client's keeper has one of its own, so renewals go on while the program's is blocked or
-    /// has ended. They are not held up by `WAIT` either.
+    /// Connections for renewals only, made by the first renewal and served by its runtime: that of the
+    /// client's keeper, so renewals go on while the program's runtime is blocked or has ended. Claims that
+    /// `WAIT` for replicas do not delay them either.
     renewals: Servers,
     keyring: Keyring,
     scripts: Arc<Scripts>,
     inbox: Inbox,
-    /// Holds whose value in the store is known to the byte: taken while they were free.
+    /// Holds whose value in Redis is known to the byte: locks that were taken while they were free.
     taken: HeldClaims,
     /// The `WAIT` behind every command that grants or renews, where replicas count.
     wait: Option<Command>,
@@ -52,11 +52,11 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`Unreachable`](ErrorKind::Unreachable) if none answers in time,
-    /// [`Denied`](ErrorKind::Denied) for credentials it does not take, and
-    /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
+    /// [`Denied`](ErrorKind::Denied) for credentials that are refused, and
+    /// [`Invalid`](ErrorKind::Invalid) for a configuration that cannot work.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
-        // Every step has a limit of its own; this is for all of them together.
+        // Every step has a timeout of its own; this one is for all steps together.
         let late = no_answer(&config);
         tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
     }
@@ -77,10 +77,10 @@ impl RedisStore {
         Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken, wait })
     }
 
-    /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
-    /// for this to say.
+    /// Takes a lock that is free and has no waiters, the cheapest way. `None` if `claim.lua` has to
+    /// decide.
     async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        // One that has a place in line can give it up only in the step in which it is granted.
+        // A claim that is in the queue must leave it in the same step in which it is granted.
         let alone = claim.mode == Mode::Exclusive
             && !self.inbox.is_registered(claim.owner)
             && !self.inbox.has_waiters(&claim.name);
@@ -98,7 +98,7 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// What a claim writes that takes a free lock.
+    /// The value of the holder's key after this claim has taken a free lock.
     fn expected_value(&self, claim: &Claim, token: Token) -> String {
         let who = origin_text(claim);
         match self.config.fencing {
@@ -107,12 +107,12 @@ impl RedisStore {
         }
     }
 
-    /// Deletes the holder's key if its value is known and has not changed: then nothing waits. False:
-    /// that is for the script to say.
+    /// Deletes the holder's key if its value is known and has not changed: then no claim waits. False if
+    /// the script has to decide.
     async fn delete_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Some(hold) = self.taken.remove(claim.owner) else { return Ok(false) };
         let delete = |link: Link| link.native().delete();
-        // A waiter of this client has left its mark on the value.
+        // A waiter of this client has marked the value.
         let delete = self.servers.link(keys.slot).and_then(delete);
         let Some(delete) = delete.filter(|_| !self.inbox.has_waiters(&claim.name)) else {
             return Ok(false);
@@ -125,12 +125,12 @@ impl RedisStore {
         Ok(matches!(reply, Value::Integer(1)))
     }
 
-    /// Starts the term anew of a lock whose value is known and has not changed. False: that is for
-    /// the script to say.
+    /// Restarts the term of a lock whose value is known and has not changed. False if the script has to
+    /// decide.
     async fn set_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Some(hold) = self.taken.get(claim.owner) else { return Ok(false) };
         let link = self.renewals.link(keys.slot);
-        // The first renewal goes over both connections: the script does that.
+        // The first renewal goes over both connections, by the script.
         if !link.is_some_and(|link| link.is_connected() && link.native().has_set_if_equal()) {
             return Ok(false);
         }
@@ -147,7 +147,7 @@ impl RedisStore {
                 Ok(false)
             }
             Value::Null => {
-                // A waiter has marked it, or it is lost.
+                // A waiter has marked the value, or the lock is lost.
                 self.taken.remove(claim.owner);
                 Ok(false)
             }
@@ -181,7 +181,7 @@ impl RedisStore {
             arguments: if policy.is_zero() { &arguments[..4] } else { &arguments },
             wait: self.wait.as_ref(),
         };
-        // Each call removes some of the holders whose terms have ended; another follows if it must.
+        // Each call removes some expired holders; another call follows if more are left.
         for _ in 0..MAX_CLAIM_CALLS {
             let sent = self.inbox.sending();
             let (reply, acknowledged) = self.scripts.claim.run(&self.servers, call).await?;
@@ -209,7 +209,7 @@ impl RedisStore {
         }
     }
 
-    /// The cheapest lock there is: one `SET NX PX`, which any other client would send.
+    /// Takes a free lock without a token: one `SET NX PX`, as other clients do.
     async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
         if self.config.replicas > 0 {
             return Ok(None);
@@ -224,7 +224,7 @@ impl RedisStore {
         }
     }
 
-    /// What a script says to a claim. `None`: another script has to be asked.
+    /// The outcome that a script returned. `None` if another call has to follow.
     fn answer(
         &self,
         claim: &Claim,
@@ -257,7 +257,7 @@ impl RedisStore {
         })
     }
 
-    /// Undoes a grant that too few replicas have.
+    /// Undoes a grant that too few replicas have acknowledged.
     async fn confirm(
         &self,
         claim: &Claim,
@@ -294,7 +294,7 @@ impl RedisStore {
         Err(Error::new(ErrorKind::QuorumLost, operation, why))
     }
 
-    /// Without fencing there are no tokens, also where a line that others stand in made one.
+    /// Without fencing there are no tokens, even if the queue of other clients made one.
     fn wanted(&self, token: Option<Token>) -> Option<Token> {
         token.filter(|_| self.config.fencing)
     }
@@ -313,7 +313,7 @@ impl Store for RedisStore {
         };
         let mut capabilities = Capabilities::full(fencing);
         (capabilities.detects_death, capabilities.tells_losses) = (false, false);
-        // A bare SET cannot write down the server's time.
+        // A bare `SET` cannot record the server's time.
         capabilities.ages = self.config.fencing;
         capabilities
     }
@@ -330,7 +330,8 @@ impl Store for RedisStore {
                 None => self.ask(claim, &keys, Duration::ZERO).await,
             };
         };
-        // Nobody queues before it can hear; nobody subscribes before it must wait.
+        // A claim is queued only after its client has subscribed, and a client subscribes only when a
+        // claim must wait.
         if taken.is_none() && !self.inbox.is_subscribed(&keys) && !self.inbox.is_queued(claim.owner)
         {
             match self.ask(claim, &keys, Duration::ZERO).await? {
@@ -338,7 +339,7 @@ impl Store for RedisStore {
                 answer => return Ok(answer),
             }
         }
-        // Once it has entered, the channel is not given up.
+        // Once the claim is registered, the channel is kept.
         self.inbox.enter(claim.owner, keys.slot, lease, poll);
         if let Err(error) = self.inbox.subscribe(&keys).await {
             if !self.inbox.is_queued(claim.owner) {
@@ -364,7 +365,7 @@ impl Store for RedisStore {
             return Ok(ClaimOutcome::Queued(*place));
         };
         if self.config.replicas > 0 {
-            // Asking again confirms it with the replicas.
+            // Asking again confirms the grant with the replicas.
             return Ok(ClaimOutcome::Queued(*place));
         }
         self.inbox.forget(claim.owner);
@@ -387,8 +388,8 @@ impl Store for RedisStore {
         };
         let renewed = match self.renewals.is_connected(keys.slot) {
             true => over(&self.renewals).await,
-            // While it is made, and where a server has none to spare, the other one may do. It does
-            // no harm to renew twice.
+            // While the connection for renewals is dialled, and if the server has none to spare, the
+            // other connection serves. It is harmless to renew twice.
             false => {
                 let both = [over(&self.renewals).boxed(), over(&self.servers).boxed()];
                 select_ok(both).await.map(|(value, _)| value)
@@ -482,7 +483,7 @@ fn released(operation: &'static str, reply: &Value) -> Result<Released> {
 }
 
 fn unexpected_reply(operation: &'static str) -> Error {
-    let why = "the reply makes no sense: is this a Redis server?";
+    let why = "the reply is unexpected: is this a Redis server?";
     Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }
 
@@ -491,7 +492,7 @@ pub(crate) fn origin_text(claim: &Claim) -> String {
     format!("{} {} {}", claim.origin.pid, word(&claim.origin.host), claim.label)
 }
 
-/// Host names have no spaces; should one have, it must not shift the words behind it.
+/// A host name has no spaces; if one had, it must not shift the words behind it.
 fn word(text: &str) -> Cow<'_, str> {
     match text {
         "" => "-".into(),

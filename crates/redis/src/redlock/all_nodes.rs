@@ -1,4 +1,4 @@
-//! Calls that go to all nodes: releases, evictions, looks.
+//! Calls to all nodes: releases, evictions, inspections, lists.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::unconfirmed_releases::Release;
 use crate::inspect::{self, Pages};
 use crate::wire::{self, Command, Value};
 
-/// What is on its way while a majority is asked to do something.
+/// A call that a majority of nodes must carry out.
 struct MajorityCall {
     limit: Duration,
     replies: Replies<()>,
-    /// A bit for each node that it could not be sent to, or whose connection broke.
+    /// A bit for each node that the call could not be sent to, or whose connection broke.
     lost: u32,
 }
 
@@ -27,7 +27,7 @@ impl MajorityCall {
         Self { limit, replies: Replies::new(limit), lost: 0 }
     }
 
-    /// The nodes that have not answered, each with the reply, if it can still come.
+    /// The nodes that have not answered, each with its reply, if that can still arrive.
     fn rest(self) -> impl Iterator<Item = (usize, Option<wire::Reply>)> {
         let lost = (0..u32::BITS as usize).filter(move |node| self.lost & 1 << node != 0);
         let awaited = self.replies.rest().map(|(node, reply)| (node, Some(reply)));
@@ -36,8 +36,8 @@ impl MajorityCall {
 }
 
 impl Quorum {
-    /// Releases a claim on the nodes with a bit in `to`. Those that have not confirmed it when it
-    /// is known how it went hear of it again, should their connection break.
+    /// Releases a claim on the nodes with a bit in `to`. If a node has not confirmed it when the outcome is
+    /// known, and its connection breaks, the release is sent again.
     pub(super) async fn release_everywhere(
         &self,
         release: &Release,
@@ -53,7 +53,7 @@ impl Quorum {
         released
     }
 
-    /// Takes a lock away on all nodes.
+    /// Evicts a holder on all nodes.
     pub(super) async fn evict_everywhere(
         &self,
         evict: &Command,
@@ -62,7 +62,8 @@ impl Quorum {
         self.ask_majority("evict", evict, u32::MAX, &mut MajorityCall::new(limit)).await
     }
 
-    /// Sends what a majority must do, to the nodes with a bit in `to`: nodes answer 1 if they did.
+    /// Sends a command to the nodes with a bit in `to`; a node replies 1 if it carried it out. A majority
+    /// decides.
     async fn ask_majority(
         &self,
         operation: &'static str,
@@ -122,7 +123,7 @@ impl Quorum {
         }
     }
 
-    /// What each node shows of a lock, those that do not answer left out: at least a majority.
+    /// What each node that answers shows of a lock: at least a majority.
     pub(super) async fn look(&self, name: &LockName, limit: Duration) -> Result<Vec<LockState>> {
         const LOOK: &str = "inspect";
         let keys = self.keyring.keys(name);
@@ -149,7 +150,7 @@ impl Quorum {
                     match ask(node, &pages) {
                         Some(reply) => replies.push(node, pages, reply),
                         None if pages.next().is_none() => shown.push(pages.finish()),
-                        // Its connection has just ended.
+                        // The connection has just ended.
                         None => {}
                     }
                 }
@@ -162,8 +163,8 @@ impl Quorum {
         }
     }
 
-    /// How many nodes must show something for it to be true of the lock, when so many answered.
-    /// What those that did not might show is assumed.
+    /// How many of the nodes that answered must show something for it to be true of the lock. Nodes that
+    /// did not answer are assumed to show it.
     pub(super) fn enough(&self, answered: usize) -> usize {
         let silent = self.nodes.list.len() - answered;
         self.nodes.majority().saturating_sub(silent).max(1)

@@ -1,4 +1,4 @@
-//! One round of votes: brings the messages that `proto::quorum::Round` orders.
+//! One round of votes: sends the messages that `proto::quorum::Round` orders.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::keys::Keys;
 use crate::store::{millis, origin_text};
 use crate::wire::{Arg, Command, Outcome, Reply, Value};
 
-/// What a round came to.
+/// The outcome of a round.
 pub(super) enum Decision {
-    /// The claim holds the lock. A bit for each node that was asked.
+    /// The claim holds the lock. `asked` has a bit for each node that was asked.
     Won { token: Token, asked: u32 },
-    /// Somebody holds, or rivals split the votes.
+    /// Another claim holds, or rivals split the votes.
     Contended {
         /// Some nodes voted for the claim.
         split: bool,
         took: Duration,
-        /// When the holds end that are in the way.
+        /// When the holds that are in the way end.
         again: Option<Duration>,
     },
 }
@@ -32,7 +32,7 @@ pub(super) struct Ballot<'a> {
     quorum: &'a Quorum,
     claim: &'a Claim,
     keys: &'a Keys,
-    /// How long the claim wants to stay in line if it loses. Zero: not at all.
+    /// How long the claim stays in the queue if it loses. Zero: not at all.
     policy: Duration,
     view: View,
     request: Command,
@@ -41,12 +41,12 @@ pub(super) struct Ballot<'a> {
     limit: Duration,
     sent: Moment,
     asked: u32,
-    /// What each node said: in how many milliseconds it is free, at once if it is ours.
+    /// In how many milliseconds each node is free, by its own reply; 0 if it voted for the claim.
     free_in: Vec<Option<u64>>,
     faults: Vec<Fault>,
-    /// Releases on their way to nodes that granted: they are waited for.
+    /// Releases sent to nodes that granted: their replies are awaited.
     undone: Vec<(usize, Reply)>,
-    /// Those to the other nodes, if they could be sent.
+    /// Releases to the other nodes, with the reply if they could be sent.
     unconfirmed: Vec<(usize, Option<Reply>)>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Ballot<'a> {
         policy: Duration,
     ) -> Self {
         let sent = now();
-        // Whoever gets less than half of its TTL is better off asking again.
+        // A claim that would get less than half of its TTL is better off asking again.
         let term = Term { sent, ttl: claim.ttl, minimum: claim.ttl / 2 };
         let limit = quorum.limit(claim.ttl).min(term.give_up_at().since(sent));
         let view = quorum.nodes.view(sent, limit);
@@ -108,7 +108,7 @@ impl<'a> Ballot<'a> {
                     self.handle_reply(node, asked, outcome)
                 }
                 ReplyEvent::TimedOut => {
-                    // Whether they are too slow for the node's time or for the TTL.
+                    // They are too slow for the node timeout or for the TTL.
                     self.round.handle_timeout(now());
                     self.stop_waiting();
                 }
@@ -117,7 +117,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Subscribes on every node before the claim gets in line there. For nodes that speak RESP2 that was
+    /// Subscribes on every node before the claim is queued there. For nodes that speak RESP2 that was
     /// done before the ballot: see [`Quorum::subscribe_in_resp2`].
     fn listen(&self) {
         let channel = &self.quorum.channel;
@@ -228,7 +228,7 @@ impl<'a> Ballot<'a> {
                 Err(self.error(Error::new(ErrorKind::LeaseTooShort, "acquire", why)))
             }
             Defeat::NoQuorum | Defeat::GivenUp => {
-                // With too few to win, nobody is asked.
+                // With too few nodes to win, none is asked.
                 let there = self.view.eligible.iter().filter(|&&there| there).count();
                 let answered = self.free_in.iter().flatten().count();
                 let answered = if self.asked == 0 { there } else { answered };
@@ -237,7 +237,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// What is silent may have the claim all the same.
+    /// A node that did not answer may have the claim nevertheless.
     fn error(&self, error: Error) -> Error {
         let error = error.about(&self.claim.name);
         if self.asked == 0 { error } else { error.with_unknown_effect() }
@@ -248,7 +248,7 @@ impl<'a> Ballot<'a> {
         self.quorum.release(self.claim, self.keys, stay)
     }
 
-    /// Returns when the nodes that granted have let go.
+    /// Returns when the nodes that granted have confirmed the release.
     async fn confirm(&mut self) {
         while let Some((node, reply)) = self.undone.last_mut() {
             let node = *node;
@@ -256,7 +256,7 @@ impl<'a> Ballot<'a> {
             self.undone.pop();
             match outcome {
                 Ok(Ok(Value::Refusal(refusal))) => {
-                    // It may have lost its scripts, and is given them again.
+                    // A node that lost its scripts gets them again.
                     let refusal = Value::Refusal(refusal);
                     self.quorum.nodes.refused("undo a claim", &self.view, node, &refusal);
                     self.unconfirmed.push((node, self.view.post(node, &self.release().command)));
@@ -267,7 +267,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Whoever has not confirmed that it let go hears of it again, should its connection break.
+    /// Keeps the releases that were not confirmed: they are sent again if the connection breaks.
     fn confirm_later(&mut self) {
         let undone = self.undone.drain(..).map(|(node, reply)| (node, Some(reply)));
         let unconfirmed: Vec<_> = self.unconfirmed.drain(..).chain(undone).collect();
@@ -280,7 +280,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// When enough nodes will be free, if nobody gives the lock back before.
+    /// When enough nodes will be free, if the lock is not released before.
     fn again(&self) -> Option<Duration> {
         let mut free_in: Vec<u64> = self.free_in.iter().flatten().copied().collect();
         free_in.sort_unstable();
@@ -291,7 +291,7 @@ impl<'a> Ballot<'a> {
 
 const NEVER: u64 = u64::MAX;
 
-/// A vote, in how many milliseconds the node is free for the claim, and the node's clock.
+/// A vote, in how many milliseconds the node will be free for the claim, and the node's clock.
 fn read(value: &Value) -> Option<(Vote, Option<u64>, u64)> {
     let Value::Text(words) = value else { return None };
     let mut words = std::str::from_utf8(words).ok()?.split(' ');
@@ -304,7 +304,7 @@ fn read(value: &Value) -> Option<(Vote, Option<u64>, u64)> {
     }
 }
 
-/// The request for a node's vote; also what repairs a node that lost the claim.
+/// The request for a node's vote. It also repairs a node that lost the claim.
 pub(super) fn request(
     quorum: &Quorum,
     claim: &Claim,

@@ -40,7 +40,7 @@ fn holder(mut shown: Vec<Holder>, enough: usize) -> Option<Holder> {
     let count = |token| shown.iter().filter(|holder| holder.token == token).count();
     let token = shown.iter().map(|holder| holder.token).max_by_key(|&token| count(token))?;
     let mut ends: Vec<_> = shown.iter().map(|holder| holder.expires_in).collect();
-    // Without an end is the longest of all.
+    // A hold without an end is the longest of all.
     ends.sort_by_key(|end| std::cmp::Reverse((end.is_none(), *end)));
     let expires_in = ends.get(enough.saturating_sub(1)).copied().flatten();
     let mut holder = shown.swap_remove(0);

@@ -35,7 +35,7 @@ pub(super) struct Node {
 struct State {
     /// A connection on which the server has identified itself.
     greeted: Option<Connection>,
-    /// The server's number for it, and the run it was made in.
+    /// The server's id of the last connection, and the run id of the server.
     known_as: Option<(i64, Arc<str>)>,
     trust: Trust,
     greeting: bool,
@@ -124,7 +124,7 @@ impl Node {
         })
     }
 
-    /// Why it does not answer or count, for a message.
+    /// Why the server does not answer or count, for an error message.
     pub(super) fn problem(&self, now: Moment) -> Option<String> {
         let state = self.state.lock();
         if self.identities.is_duplicate(self.number) {

@@ -1,4 +1,4 @@
-//! One renewal: brings the messages that `proto::quorum::Renewal` orders.
+//! One renewal: sends the messages that `proto::quorum::Renewal` orders.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::held::HeldClaims;
 use crate::keys::Keys;
 use crate::wire::{Command, Outcome, Value};
 
-/// Everything that a renewal needs to its end, which may be after the answer is known.
+/// A renewal that may go on after its outcome is known, to repair nodes.
 struct RenewalRound {
     renewal: quorum::Renewal,
     replies: Replies<()>,
@@ -61,7 +61,7 @@ impl Quorum {
             Majority::For => {
                 self.held.extend(claim.owner, sent + claim.ttl);
                 if round.repair() {
-                    // The last to answer may need a repair, too.
+                    // Nodes that answer late may need a repair, too.
                     self.background.runtime().spawn(round.finish());
                 }
                 Ok(Renewal::Renewed)
@@ -84,7 +84,7 @@ impl Quorum {
 }
 
 impl RenewalRound {
-    /// Takes in one answer. What makes no sense is handed back.
+    /// Handles the next reply. An unexpected reply is returned with its node.
     async fn handle_next_reply(&mut self) -> Option<(usize, Value)> {
         match self.replies.next().await {
             ReplyEvent::Arrived(node, (), outcome) => {
@@ -102,7 +102,7 @@ impl RenewalRound {
         }
     }
 
-    /// Claims nodes anew that lost the claim. False if no answer is awaited any more.
+    /// Claims the nodes again that lost the claim. False if no reply is outstanding.
     fn repair(&mut self) -> bool {
         while let Some(repair) = self.renewal.poll_repair() {
             let (nodes, view, request) = (&self.nodes, &self.view, &self.repair);

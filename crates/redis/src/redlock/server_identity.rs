@@ -1,4 +1,4 @@
-//! Which servers the addresses lead to.
+//! Which server each address leads to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use tenure_proto::quorum::{NotAQuorum, check_nodes};
 
-/// The run id of each server, where it is known. An address can come to lead to another server at
-/// any time: one that is reached under two of them has one vote.
+/// The run id of the server at each address, where known. An address may come to lead to another server
+/// at any time: a server that is reached at two addresses has one vote.
 pub(super) struct ServerIdentities {
     seen: Mutex<Vec<Option<Seen>>>,
-    /// A bit for each address that leads to a server which another has led to for longer.
+    /// A bit for each address whose server was reached at another address before.
     duplicates: AtomicU32,
 }
 
 #[derive(Clone)]
 struct Seen {
     run: Arc<str>,
-    /// How many were seen before.
+    /// How many servers were seen before.
     order: usize,
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_votes_under_the_address_it_was_first_seen_at() {
+    fn a_server_votes_at_the_address_where_it_was_first_seen() {
         let identities = ServerIdentities::new(3);
         let see = |node, run: &str| {
             identities.handle_server(node, &run.into());

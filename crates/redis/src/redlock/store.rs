@@ -1,4 +1,4 @@
-//! The contract, call by call.
+//! The store contract on a quorum, call by call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl RedlockStore {
     ///
     /// # Errors
     /// [`QuorumLost`](ErrorKind::QuorumLost) if too few answer in time,
-    /// [`Denied`](ErrorKind::Denied) for credentials that most do not take, and
+    /// [`Denied`](ErrorKind::Denied) for credentials that most refuse, and
     /// [`Invalid`](ErrorKind::Invalid) for servers that cannot be a quorum.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
@@ -117,7 +117,7 @@ impl Quorum {
     }
 
     /// Subscribes to the nodes that speak RESP2, each over a connection of its own, for as long as a
-    /// node may take to answer. A waiter that a node cannot tell is left out of that node's line, and
+    /// node may take to answer. A waiter that a node cannot notify is left out of that node's queue, and
     /// asks again at its poll.
     async fn subscribe_in_resp2(&self, limit: Duration) {
         let lacking = self.nodes.list.iter().filter(|node| node.lacks_listener(&self.channel));

@@ -9,9 +9,9 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::wire::{Command, Connection, Reply};
 
-/// Releases that were sent and not answered, or could not be sent. When the connection is replaced,
-/// they go over the new one before anything else: a claim that its owner makes after them comes
-/// after them at the node, too.
+/// Releases that were sent and not confirmed, or could not be sent. When the connection is replaced, they
+/// are sent over the new one before anything else, so that a later claim of the same owner arrives after
+/// them.
 #[derive(Default)]
 pub(super) struct UnconfirmedReleases(Mutex<VecDeque<UnconfirmedRelease>>);
 
@@ -19,11 +19,11 @@ struct UnconfirmedRelease {
     owner: OwnerId,
     release: Command,
     stage: Stage,
-    /// By then what it would release has ended by itself.
+    /// By then the hold has expired.
     until: Moment,
 }
 
-/// What takes a claim back.
+/// The release of one owner.
 pub(super) struct Release {
     pub(super) owner: OwnerId,
     pub(super) command: Command,
@@ -41,13 +41,13 @@ impl From<Option<Reply>> for Stage {
     }
 }
 
-/// Beyond so many, the oldest are left to their TTL.
+/// The most releases that are kept: older ones are left to their TTL.
 const MOST: usize = 4096;
 
 impl UnconfirmedReleases {
     pub(super) fn add(&self, release: &Release, reply: Option<Reply>, until: Moment) {
         let mut unconfirmed = self.0.lock();
-        // A node answers in order: what is confirmed is in front.
+        // A node answers in order: confirmed releases are in front.
         while unconfirmed.front_mut().is_some_and(UnconfirmedRelease::is_confirmed)
             || unconfirmed.len() >= MOST
         {
@@ -63,13 +63,13 @@ impl UnconfirmedReleases {
         });
     }
 
-    /// The owner asks again, over the connection that its releases went over: they are done before,
-    /// or as lost as what it asks now. Sent again later, they would undo it.
+    /// Forgets the releases of an owner that claims again, over the connection that they were sent over:
+    /// they are carried out before the claim, or lost with it. Sent again later, they would undo it.
     pub(super) fn forget_releases_of(&self, owner: OwnerId) {
         self.0.lock().retain(|release| release.owner != owner);
     }
 
-    /// Sends over a new connection what the last one has left unconfirmed.
+    /// Sends unconfirmed releases over a new connection.
     pub(super) fn resend(&self, connection: &Connection, now: Moment) {
         let mut unconfirmed = self.0.lock();
         unconfirmed.retain_mut(|release| release.until > now && !release.is_confirmed());
@@ -78,7 +78,7 @@ impl UnconfirmedReleases {
         }
     }
 
-    /// Whether there is anything left to confirm.
+    /// Whether any release is unconfirmed.
     pub(super) fn any_left(&self, now: Moment) -> bool {
         self.0.lock().iter_mut().any(|release| release.until > now && !release.is_confirmed())
     }

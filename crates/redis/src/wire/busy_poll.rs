@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_micros(50);
 
 /// After so many misses in a row, only one call in `PROBE` polls.
 const MISSES: u32 = 4;
-const PROBE: u32 = 1024;
+const PROBE: u32 = 256;
 
 impl BusyPoller {
     /// Calls `poll` until it says that there is nothing to wait for any more, or not at all.
