@@ -86,7 +86,7 @@ impl Quorum {
             }
         }
         call.replies.decided_by(self.nodes.majority());
-        view.poll(&self.nodes.poller, to, self.nodes.majority());
+        view.look(to);
         loop {
             match tally.outcome() {
                 Majority::For => return Ok(Released::Released),

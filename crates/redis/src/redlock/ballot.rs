@@ -94,8 +94,7 @@ impl<'a> Ballot<'a> {
         }
         self.carry_out();
         self.replies.decided_by(self.quorum.nodes.majority());
-        let nodes = &self.quorum.nodes;
-        self.view.poll(&nodes.poller, self.asked, nodes.majority());
+        self.view.look(self.asked);
         loop {
             self.carry_out();
             match self.round.verdict() {

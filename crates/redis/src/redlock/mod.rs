@@ -6,8 +6,8 @@
 //! # Order of messages
 //!
 //! - The store's own thread serves the connections, so a blocked runtime of the program loses no lock.
-//!   The caller writes to them itself, polls for replies for a moment (`wire/busy_poll.rs`), and is
-//!   otherwise woken once, when enough nodes have answered to decide (`replies.rs`).
+//!   The caller writes to them itself, and is woken once, when enough nodes have answered to decide
+//!   (`replies.rs`).
 //! - Each call looks at the nodes once, and uses the connections that it saw. One connection carries all
 //!   requests to a node, in order. So the release of a lost round is sent at once, behind its claim, also
 //!   to nodes that have not answered: it cannot overtake the claim and needs no task that outlives the

@@ -13,12 +13,11 @@ use super::node::Node;
 use super::scripts::Scripts;
 use super::server_identity::ServerIdentities;
 use super::waiters::{NodeListener, QuorumWaiters};
-use crate::wire::{BusyPoller, Command, Connection, Reply, Value};
+use crate::wire::{Command, Connection, Reply, Value};
 
 pub(super) struct Nodes {
     pub(super) list: Vec<Arc<Node>>,
     pub(super) scripts: Arc<Scripts>,
-    pub(super) poller: BusyPoller,
 }
 
 /// A node, and why it did not do what it was asked to.
@@ -49,7 +48,7 @@ impl Nodes {
             let listener = Arc::new(NodeListener { waiters: Arc::clone(waiters), node: number });
             list.push(Node::new(number, node, listener, &scripts, &identities)?);
         }
-        let nodes = Self { list, scripts, poller: BusyPoller::default() };
+        let nodes = Self { list, scripts };
         nodes.greet_all(config).await?;
         if let Err(why) = identities.check() {
             return Err(Error::new(ErrorKind::Invalid, CONNECT, why.to_string()));
@@ -195,20 +194,14 @@ impl View {
         self.connections[node].as_ref()?.post(command)
     }
 
-    /// Hands out what the nodes with a bit in `asked` answer at once, until `enough` of them have.
-    /// Then the caller need not go to sleep and be woken for it.
-    pub(super) fn poll(&self, poller: &BusyPoller, asked: u32, enough: usize) {
-        let (mut open, mut met) = (asked, 0);
-        poller.poll(|| {
-            for (node, connection) in self.connections.iter().enumerate() {
-                if let Some(connection) = connection.as_ref().filter(|_| open & 1 << node != 0)
-                    && connection.look()
-                {
-                    open &= !(1 << node);
-                    met += 1;
-                }
+    /// Hands out what the nodes with a bit in `asked` have answered by now: those that were asked first may
+    /// have, while the others were, and the caller need not be woken for it. To wait for the rest does not
+    /// pay: the servers may need the core that the caller would poll on.
+    pub(super) fn look(&self, asked: u32) {
+        for (node, connection) in self.connections.iter().enumerate() {
+            if let Some(connection) = connection.as_ref().filter(|_| asked & 1 << node != 0) {
+                connection.look_once();
             }
-            met >= enough
-        });
+        }
     }
 }

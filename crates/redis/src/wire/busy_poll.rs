@@ -22,8 +22,18 @@ const LIMIT: Duration = Duration::from_micros(50);
 const MISSES: u32 = 4;
 const PROBE: u32 = 256;
 
+/// The same for a poll that does not wait, which costs one system call.
+const CHEAP_MISSES: u32 = 16;
+
 impl BusyPoller {
-    /// Calls `poll` until it says that there is nothing to wait for any more, or not at all.
+    /// Calls `poll` once, without waiting, if that helped lately.
+    pub(crate) fn poll_once(&self, poll: impl FnOnce() -> bool) {
+        let misses = self.misses.load(Ordering::Relaxed);
+        let met = (misses < CHEAP_MISSES || misses.is_multiple_of(CHEAP_MISSES)) && poll();
+        self.misses.store(if met { 0 } else { misses.wrapping_add(1) }, Ordering::Relaxed);
+    }
+
+    /// Calls `poll` until it finds the reply or the time is over, if that helped lately.
     pub(crate) fn poll(&self, mut poll: impl FnMut() -> bool) {
         let misses = self.misses.load(Ordering::Relaxed);
         let mut met = false;

@@ -316,8 +316,13 @@ impl Connection {
         Some((replies, idle && sent))
     }
 
+    /// Hands out the replies that have arrived, if that helped lately.
+    pub(crate) fn look_once(&self) {
+        self.0.poller.poll_once(|| self.look());
+    }
+
     /// Hands out the replies that have arrived. False if there are none.
-    pub(crate) fn look(&self) -> bool {
+    fn look(&self) -> bool {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
             return false;

@@ -6,7 +6,6 @@ mod connection;
 mod task;
 mod value;
 
-pub(crate) use busy_poll::BusyPoller;
 pub(crate) use command::{Arg, Command, cmd};
 pub(crate) use connection::{Connection, Lost, MessageListener, Outcome, Reply};
 pub(crate) use tenure_tls::Stream;
