@@ -190,7 +190,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Nobody is given more than is used: without any one of them, something is refused.
+    /// No right is superfluous: without any one of them, something is refused.
     async fn every_right_is_needed() {
         let server = RedisServer::start(&[]).unwrap();
         limit(&server, ACL);

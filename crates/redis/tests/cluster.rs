@@ -63,7 +63,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_killed_master_is_replaced_and_nobody_is_stuck() {
+    async fn a_killed_master_is_replaced_and_every_waiter_goes_on() {
         let mut cluster = RedisCluster::start().unwrap();
         let client = client(&config(&cluster)).await;
         let names = names(&cluster);
@@ -78,13 +78,13 @@ on_servers! {
         });
         assert!(replaced.await);
         load.stop().await;
-        // Also who waits for a push alone hears of it on the new master.
+        // A waiter that relies on a push alone gets it from the new master.
         hand_over_by_push(&client, &client, "after").await;
     }
 }
 
 on_servers! {
-    async fn locks_that_cannot_be_seen_are_not_left_out_in_silence() {
+    async fn locks_that_cannot_be_seen_are_not_left_out_silently() {
         let serve_the_rest = ["--cluster-require-full-coverage", "no"];
         let mut cluster = RedisCluster::start_with(&serve_the_rest).unwrap();
         let client = client(&config(&cluster)).await;
@@ -102,12 +102,12 @@ on_servers! {
         let told = eventually(FAILOVER, || async {
             client.list("").await.unwrap_err().to_string().contains("cannot be seen")
         });
-        assert!(told.await, "nobody says why");
+        assert!(told.await, "no error says why");
     }
 }
 
 on_servers! {
-    async fn a_node_that_knows_a_part_of_the_cluster_is_not_taken_at_its_word() {
+    async fn a_node_that_knows_a_part_of_the_cluster_is_not_believed() {
         let cluster = RedisCluster::start().unwrap();
         // It believes that there are but its own few slots.
         let stranger = RedisCluster::stranger().unwrap();

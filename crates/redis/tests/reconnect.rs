@@ -231,7 +231,7 @@ on_servers! {
         let dials = stub.connections();
         assert!(dials > 0 && dials <= most_dials(took), "{dials} connections in {took:?}");
         drop(stub);
-        // One that lets everybody in, and then says nothing of use.
+        // A server that accepts every login, and then replies nothing of use.
         let useless = RedisStub::start_on(servers[0].port(), |words| {
             let hello = words[0] == "HELLO";
             Some(if hello { stubs::HELLO.into() } else { "-NOPERM no\r\n".to_owned() })

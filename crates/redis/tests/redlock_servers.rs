@@ -114,7 +114,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Locks go on without it, and whoever asks is told.
+    /// Locks go on without it, and the diagnosis names it.
     async fn one_server_with_another_password_is_left_out_and_named() {
         let mut servers = start(3);
         servers[2].command(&["CONFIG", "SET", "requirepass", "other"]).unwrap();
@@ -174,7 +174,7 @@ fn limit(server: &RedisServer, rights: &str) {
 
 on_servers! {
     /// It is needed only when a connection has broken: then it would be too late to say so.
-    async fn a_user_that_may_not_end_connections_is_told_so_when_it_connects() {
+    async fn a_user_that_may_not_end_connections_is_refused_when_it_connects() {
         let servers = start(3);
         let mut config = of(&servers);
         for node in &mut config.nodes {

@@ -138,7 +138,7 @@ impl Load {
             let counts = self.held.iter().zip(&before);
             counts.into_iter().all(|(held, before)| held.load(Ordering::Relaxed) >= before + more)
         });
-        assert!(all.await, "somebody is stuck: {:?} after {before:?}", self.held);
+        assert!(all.await, "a task does not go on: {:?} after {before:?}", self.held);
     }
 
     pub(crate) async fn stop(self) {
