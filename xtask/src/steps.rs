@@ -33,6 +33,7 @@ pub(crate) fn test() -> ExitCode {
     let sound = report.other_clients(|| clients.join().unwrap_or_else(panicked))
         && sound
         && report.programs()
+        && report.step("tests: an engine outside of the workspace", engine_outside())
         && report.step("examples in the documentation", cargo(&examples));
     report.print();
     println!("{} in {} s", if sound { "passed" } else { "FAILED" }, started.elapsed().as_secs());
@@ -77,6 +78,11 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
+}
+
+/// The conformance suite on the engine in `examples/`, a crate of its own.
+fn engine_outside() -> Command {
+    cargo(&["test", "--manifest-path", "examples/engine-sqlite/Cargo.toml"])
 }
 
 fn documentation() -> Command {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure_core::Client;
-use tenure_testkit::{Neighbour, Process, ZooKeeperServer};
+use tenure_testkit::{ExternalClient, Process, ZooKeeperServer};
 
 use crate::Outcome;
 use crate::machine::runtime;
@@ -23,13 +23,13 @@ const PATH: &str = "/clients/bench";
 pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let needs = &["java"];
     let curators = [
-        (Neighbour { name: "measure-curator-maven", needs }, "Curator's InterProcessMutex"),
+        (ExternalClient { name: "measure-curator-maven", needs }, "Curator's InterProcessMutex"),
         (
-            Neighbour { name: "measure-curator-debian", needs },
+            ExternalClient { name: "measure-curator-debian", needs },
             "Curator's InterProcessMutex, Debian's",
         ),
     ];
-    let kazoo = (Neighbour { name: "measure-kazoo", needs: &["python3"] }, "kazoo's Lock");
+    let kazoo = (ExternalClient { name: "measure-kazoo", needs: &["python3"] }, "kazoo's Lock");
     let mut rows = Vec::new();
     for (client, name) in curators.iter().chain([&kazoo]) {
         if !client.is_missing("zk-clients") {
@@ -39,7 +39,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-fn compare(external: &Neighbour, name: &str) -> Outcome<[Row; 2]> {
+fn compare(external: &ExternalClient, name: &str) -> Outcome<[Row; 2]> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(2)?;
     let clients = [connect(&runtime, &server)?, connect(&runtime, &server)?];

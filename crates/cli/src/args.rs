@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tenure::{Options, OwnerId, parse_duration};
 
-use crate::exit;
+use crate::{exit, stores};
 
 /// Distributed locks with leases and fencing tokens
 #[derive(Debug, Parser)]
@@ -18,15 +18,18 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
+/// The command line with what only the engines know: the help on store URLs.
+pub(crate) fn command() -> clap::Command {
+    let texts = [stores::help(), exit::TABLE.to_owned()];
+    let command = Arguments::command().after_long_help(texts.join("\n"));
+    command.mut_arg("store", |store| store.help(stores::summary()))
+}
+
 /// The options of every command.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the locks are kept: `local`, `local:/dir`, `memory:`, `redis://host`, `rediss://host` (TLS),
-    /// `redis+unix:///socket`, `redis+sentinel://…`, `redis+cluster://…`, `redlock://h1,h2,h3`,
-    /// `etcd://host`, `zk://host`; the first part with an `s` for TLS (`rediss+cluster`, `redlocks`, `etcds`).
-    /// A password in it is visible to all users of this machine (`ps`), unless the URL is in the
-    /// environment; or give the password in TENURE_PASSWORD, or in a file (`?password-file=…`)
+    // Its help comes from the engines: see `command`.
     // Not parsed here, because clap would print a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]
@@ -218,14 +221,14 @@ pub(crate) struct Status {
 
 /// Print a line for every change, until interrupted
 ///
-/// Begins with what is held and waited for. The store is looked at in intervals and compared with
-/// the time before: what comes and goes between two looks is not seen.
+/// Starts with the current holders and waiters. The store is polled at an interval: a change that is
+/// undone between two polls is not reported.
 #[derive(Args, Debug)]
 pub(crate) struct Watch {
     /// Only locks whose name begins with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// The interval
+    /// Polling interval
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_duration)]
     pub(crate) every: Duration,
 }

@@ -28,7 +28,7 @@ use crate::child::{self, Fork};
 use crate::exit::{self, Failure, Outcome};
 use crate::lock::{self, Held};
 use crate::loss_schedule::{LossSchedule, Step};
-use crate::output::{self, complain};
+use crate::output::{self, report};
 use crate::process::ProcessTree;
 use crate::signals::Signals;
 
@@ -186,7 +186,7 @@ impl DetachedHolder {
             (_, OnLost::Term) => "stopping the script",
             (_, OnLost::Kill) => "killing the script",
         };
-        complain(&format!("{what}; {then}"));
+        report(&format!("{what}; {then}"));
         if let (Some(processes), OnLost::Term | OnLost::Kill) = (&mut processes, arguments.on_lost)
         {
             let mut ended = false;

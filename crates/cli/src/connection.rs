@@ -5,10 +5,11 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, StoreUrl};
 
 use crate::exit::{self, Failure, Outcome};
+use crate::stores::registry;
 use crate::{args, output};
 
 /// How long the end of a command waits for releases in the background.
-const CLOSE: Duration = Duration::from_secs(2);
+const CLOSE: Duration = tenure::store::CALL_TIMEOUT;
 
 const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
     --withhold-password` keeps its own from its command)";
@@ -19,19 +20,14 @@ pub(crate) struct Connection {
     pub(crate) url: StoreUrl,
 }
 
-/// Whether the store is kept by servers, which may ask for a password.
-fn has_servers(url: &StoreUrl) -> bool {
-    url.to_string().contains("://")
-}
-
 /// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
 /// opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
-    let url = || global.store.parse::<StoreUrl>().ok();
+    let url = || registry().parse(&global.store).ok();
     if global.store_is_visible
         && url().and_then(|url| url.password().map(|password| !password.is_empty())) == Some(true)
     {
-        output::remark(
+        output::note(
             "the password in --store is visible to all users of this machine (`ps`): put the URL \
              into TENURE_STORE, or only the password into TENURE_PASSWORD",
         );
@@ -41,12 +37,12 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
 impl Connection {
     /// Opens the store behind `url`.
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
-        let url = url.parse::<StoreUrl>().and_then(StoreUrl::resolved)?;
-        let client = tenure::connect_to(&url).await.map_err(|error| {
+        let url = registry().parse(url).and_then(StoreUrl::resolved)?;
+        let client = registry().connect_to(&url).await.map_err(|error| {
             let line = exit::line(&error);
             match error.kind() {
                 ErrorKind::Unsupported | ErrorKind::Invalid => Failure::from(error),
-                ErrorKind::Denied if !url.says_password() && has_servers(&url) => {
+                ErrorKind::Denied if !url.says_password() && url.has_servers() => {
                     let why = format!("{line} (store {url}); {NO_PASSWORD}");
                     Failure::new(exit::DENIED, why)
                 }

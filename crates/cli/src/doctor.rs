@@ -38,5 +38,5 @@ fn write_finding(finding: &Finding, output: &Output) -> Result<(), Closed> {
     if !remedy.is_empty() {
         text.push_str(&format!("\n        remedy: {}", printable(remedy)));
     }
-    output.say(&object, text)
+    output.result(&object, text)
 }

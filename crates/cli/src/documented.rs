@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
-use tenure::StoreUrl;
 
 use crate::args::Arguments;
+use crate::stores::registry;
 
 #[test]
 fn every_command_in_the_documents_is_understood() {
@@ -18,7 +18,7 @@ fn every_command_in_the_documents_is_understood() {
                 found += 1;
                 let parsed = Arguments::try_parse_from(&command);
                 let fault = match parsed {
-                    Ok(said) => said.global.store.parse::<StoreUrl>().err().map(|e| e.to_string()),
+                    Ok(said) => registry().parse(&said.global.store).err().map(|e| e.to_string()),
                     Err(error) => Some(error.to_string()),
                 };
                 wrong.extend(fault.map(|why| format!("{}: {line}\n{why}", page.display())));

@@ -10,7 +10,7 @@ use crate::background::Caller;
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome};
 use crate::lock::Held;
-use crate::output::{Closed, Output, complain};
+use crate::output::{Closed, Output, report};
 use crate::signals::Signals;
 use crate::{args, lock};
 
@@ -64,7 +64,7 @@ async fn release_unannounced(guard: Held, closed: Closed) -> Outcome {
     // A closed pipe is an error here: the reader has not received the token.
     closed.outcome()?;
     released?;
-    complain(&format!(
+    report(&format!(
         "standard output is closed, so the token could not be printed: released the lock {name:?}"
     ));
     Ok(exit::with_signal(Signal::PIPE))
@@ -89,7 +89,7 @@ fn announce(guard: &Held, connection: &Connection, output: &Output) -> Result<()
         store: connection.url.to_string(),
     };
     let token = object.token.map_or_else(|| "-".into(), |token| token.to_string());
-    output.say(&object, format_args!("{name} {token} {owner}"))
+    output.result(&object, format_args!("{name} {token} {owner}"))
 }
 
 async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
@@ -106,7 +106,7 @@ async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Ou
             () = guard.danger(), if !warned => {
                 warned = true;
                 let name = guard.name();
-                complain(&format!("the store has not confirmed the lock {name:?} for half its TTL"));
+                report(&format!("the store has not confirmed the lock {name:?} for half its TTL"));
             }
             _ = signals.termination() => break,
             () = &mut closed => break,

@@ -86,7 +86,7 @@ fn failure(error: &Error, arguments: &args::Lock) -> Failure {
     match error.kind() {
         // Like flock, `-n` answers with its exit code alone unless stderr is a terminal or -v is given.
         ErrorKind::Busy | ErrorKind::TimedOut
-            if output::is_quiet() || (arguments.no_wait && !output::is_watched()) =>
+            if output::is_quiet() || (arguments.no_wait && !output::shows_progress()) =>
         {
             Failure::new(arguments.busy_exit_code, "")
         }

@@ -35,10 +35,10 @@ fn rows(state: &LockState) -> Vec<Vec<String>> {
         vec![
             name.clone(),
             show::mode(holder.mode),
-            show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label),
+            show::process(holder.host.as_deref(), holder.pid, &holder.label),
             holder.token.map_or_else(none, |token| token.to_string()),
-            holder.age.map_or_else(none, show::span),
-            holder.expires_in.map_or_else(none, show::span),
+            holder.age.map_or_else(none, show::duration),
+            holder.expires_in.map_or_else(none, show::duration),
             waiters.clone(),
         ]
     };

@@ -27,6 +27,7 @@ mod run;
 mod show;
 mod signals;
 mod status;
+mod stores;
 mod supervise;
 mod usage;
 mod wait_report;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     connection::warn_of_visible_password(&global);
     let code = execute(&global, command).unwrap_or_else(|failure| {
         if !failure.message.is_empty() {
-            output::complain(&failure.message);
+            output::report(&failure.message);
         }
         failure.code
     });

@@ -9,8 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure::store::{Moment, now};
 use tenure::{
-    Client, Error, ErrorKind, Holder, LockName, LockState, LossReason, Mode, OwnerId, Result,
-    StoreUrl, Token,
+    Client, Error, ErrorKind, Holder, LockName, LockState, LossReason, Mode, OwnerId, Result, Token,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -19,6 +18,7 @@ use tokio::time::{sleep, timeout};
 use crate::connection::Connection;
 use crate::exit::{self, Failure};
 use crate::lock::Held;
+use crate::stores::registry;
 use crate::{args, process, show};
 
 /// The variable that lists the locks that a command runs under.
@@ -94,7 +94,7 @@ pub(crate) async fn inherit(
         }
     }
     let in_same_store = |entry: &&Entry| {
-        let url = entry.store.parse::<StoreUrl>();
+        let url = registry().parse(&entry.store);
         url.is_ok_and(|url| url.same_store(&connection.url))
     };
     match entries.iter().find(in_same_store) {

@@ -30,15 +30,15 @@ pub(crate) fn set_up(quiet: bool, verbose: u8) {
 }
 
 /// Prints an error or a warning, which `-q` does not hide.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn report(message: &str) {
     // If standard error is closed, there is nowhere else to report it.
     let _ = writeln!(io::stderr().lock(), "tenure: {}", printable(message));
 }
 
 /// Prints a note, which `-q` hides.
-pub(crate) fn remark(message: &str) {
+pub(crate) fn note(message: &str) {
     if !is_quiet() {
-        complain(message);
+        report(message);
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn is_quiet() -> bool {
 }
 
 /// Whether to report progress: on a terminal or with `-v`, but not with `-q`.
-pub(crate) fn is_watched() -> bool {
+pub(crate) fn shows_progress() -> bool {
     !is_quiet() && (VERBOSE.load(Ordering::Relaxed) || io::stderr().is_terminal())
 }
 
@@ -67,7 +67,7 @@ impl Output {
     }
 
     /// Prints one result: the object with `--json`, otherwise the text.
-    pub(crate) fn say(&self, object: &impl Serialize, text: impl Display) -> Result<(), Closed> {
+    pub(crate) fn result(&self, object: &impl Serialize, text: impl Display) -> Result<(), Closed> {
         match self.json {
             true => self.object(object),
             false => self.line(text),

@@ -36,7 +36,7 @@ async fn release(
             (exit::NOTHING_DONE, text)
         }
     };
-    output::exit_code(output.say(&object, text), code)
+    output::exit_code(output.result(&object, text), code)
 }
 
 /// Evicts each current holder; owners that acquire the lock afterwards keep it.
@@ -50,7 +50,7 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         }
     }
     for holder in &evicted {
-        let process = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+        let process = show::process(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);
         let text = format!("evicted {process} from {name}, owner {owner}");
         let object = ReleaseObject {
@@ -61,7 +61,7 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
             reason: Some(reason),
             ..ReleaseObject::new(name, true)
         };
-        if let Err(closed) = output.say(&object, text) {
+        if let Err(closed) = output.result(&object, text) {
             return closed.outcome();
         }
     }
@@ -69,7 +69,7 @@ async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &
         return Ok(exit::OK);
     }
     let object = ReleaseObject::new(name, false);
-    let written = output.say(&object, format_args!("{name} is not held"));
+    let written = output.result(&object, format_args!("{name} is not held"));
     output::exit_code(written, exit::NOTHING_DONE)
 }
 

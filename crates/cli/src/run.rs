@@ -100,7 +100,7 @@ async fn release(guard: Held) -> bool {
     match guard.release().await {
         Ok(()) => true,
         Err(error) if was_valid && error.kind() != ErrorKind::Lost => {
-            output::complain(&format!(
+            output::report(&format!(
                 "{}; it becomes free when its TTL has passed",
                 exit::line(&error)
             ));

@@ -107,7 +107,7 @@ pub(crate) fn mode(mode: Mode) -> String {
 }
 
 /// The process and the label of a holder or waiter: `host:pid (label)`.
-pub(crate) fn whereabouts(host: Option<&str>, pid: Option<u32>, label: &str) -> String {
+pub(crate) fn process(host: Option<&str>, pid: Option<u32>, label: &str) -> String {
     let process = match (host, pid) {
         (Some(host), Some(pid)) => format!("{host}:{pid}"),
         (Some(host), None) => host.into(),
@@ -121,7 +121,7 @@ pub(crate) fn whereabouts(host: Option<&str>, pid: Option<u32>, label: &str) -> 
 }
 
 /// A duration in at most two units: `850ms`, `12s`, `3m07s`, `2h05m`, `3d04h`.
-pub(crate) fn span(duration: Duration) -> String {
+pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
@@ -171,14 +171,14 @@ mod tests {
             (7_500_000, "2h05m"),
             (273_600_000, "3d04h"),
         ] {
-            assert_eq!(span(Duration::from_millis(milliseconds)), shown);
+            assert_eq!(duration(Duration::from_millis(milliseconds)), shown);
         }
     }
 
     #[test]
     fn a_process_is_shown_as_far_as_it_is_known() {
-        assert_eq!(whereabouts(Some("h"), Some(3), "backup"), "h:3 (backup)");
-        assert_eq!(whereabouts(None, None, ""), "unknown");
-        assert_eq!(whereabouts(Some("h"), None, "\x1b[2J"), "h (\u{fffd}[2J)");
+        assert_eq!(process(Some("h"), Some(3), "backup"), "h:3 (backup)");
+        assert_eq!(process(None, None, ""), "unknown");
+        assert_eq!(process(Some("h"), None, "\x1b[2J"), "h (\u{fffd}[2J)");
     }
 }

@@ -43,11 +43,11 @@ fn holders(state: &LockState) -> Vec<Vec<String>> {
     let none = || String::from("-");
     let row = |holder: &tenure::Holder| {
         vec![
-            show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label),
+            show::process(holder.host.as_deref(), holder.pid, &holder.label),
             show::mode(holder.mode),
             holder.token.map_or_else(none, |token| token.to_string()),
-            holder.age.map_or_else(none, show::span),
-            holder.expires_in.map_or_else(none, show::span),
+            holder.age.map_or_else(none, show::duration),
+            holder.expires_in.map_or_else(none, show::duration),
             printable(&holder.owner),
         ]
     };
@@ -57,9 +57,9 @@ fn holders(state: &LockState) -> Vec<Vec<String>> {
 fn waiters(state: &LockState) -> Vec<Vec<String>> {
     let row = |waiter: &tenure::Waiter| {
         vec![
-            show::whereabouts(waiter.host.as_deref(), waiter.pid, &waiter.label),
+            show::process(waiter.host.as_deref(), waiter.pid, &waiter.label),
             show::mode(waiter.mode),
-            show::span(waiter.age),
+            show::duration(waiter.age),
             printable(&waiter.owner),
         ]
     };

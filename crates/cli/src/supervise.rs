@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::exit::{self, Failure};
 use crate::lock::{self, Held};
 use crate::loss_schedule::{LossSchedule, Step};
-use crate::output::complain;
+use crate::output::report;
 use crate::signals::{Signals, TERMINATION};
 
 /// How a command ended.
@@ -83,7 +83,7 @@ pub(crate) async fn supervise(
         true
     };
     if !gone {
-        complain(&format!(
+        report(&format!(
             "could not kill {}, which may still run without the lock {:?}: end it manually",
             job.survivors(),
             guard.name()
@@ -173,7 +173,7 @@ impl<'a> LossHandler<'a> {
             OnLost::Kill => format!("the command gets SIGKILL in {:.1}s", seconds(Step::Kill)),
             OnLost::Nothing => format!("the lock is lost in {:.1}s", left.as_secs_f64()),
         };
-        complain(&format!(
+        report(&format!(
             "the store has not confirmed the lock {name:?} for half its TTL; {what} unless the \
              store answers"
         ));
@@ -189,7 +189,7 @@ impl<'a> LossHandler<'a> {
             (OnLost::Term, LossReason::NotHeld) if self.is_own() => "stopping the command",
             _ => "killing the command",
         };
-        complain(&format!("{what}; {then}"));
+        report(&format!("{what}; {then}"));
         match (self.on_lost, reason) {
             (OnLost::Nothing, _) => {}
             // The lease still lasts for at least half the TTL, unless a renewal is overdue.
@@ -217,7 +217,7 @@ impl<'a> LossHandler<'a> {
         }
         if !self.lost {
             let name = self.guard.name();
-            complain(&format!(
+            report(&format!(
                 "the lock {name:?} is about to be lost: sending SIGTERM to the command"
             ));
         }
@@ -229,10 +229,10 @@ impl<'a> LossHandler<'a> {
     fn kill(&mut self) {
         match self.stage {
             Stage::Killed(_) => return,
-            Stage::Terminating(_) => complain("the command did not exit in time: killing it"),
+            Stage::Terminating(_) => report("the command did not exit in time: killing it"),
             Stage::Running if !self.lost => {
                 let name = self.guard.name();
-                complain(&format!("the lock {name:?} is about to be lost: killing the command"));
+                report(&format!("the lock {name:?} is about to be lost: killing the command"));
             }
             Stage::Running => {}
         }
@@ -251,7 +251,7 @@ async fn release_early(connection: &Connection, guard: &Held) {
     if let Held::Own(guard) = guard
         && let Err(error) = connection.client.release(guard.name().as_str(), guard.owner()).await
     {
-        complain(&format!("{}; it becomes free when its TTL has passed", exit::line(&error)));
+        report(&format!("{}; it becomes free when its TTL has passed", exit::line(&error)));
     }
 }
 
@@ -260,7 +260,7 @@ async fn release_early(connection: &Connection, guard: &Held) {
 fn forward(job: &Job, signal: Signal) {
     if let Err(error) = job.forward(signal) {
         let number = signal.as_raw();
-        complain(&format!("could not send signal {number} to {}: {error}", job.survivors()));
+        report(&format!("could not send signal {number} to {}: {error}", job.survivors()));
     }
     if TERMINATION.contains(&signal) {
         job.resume();

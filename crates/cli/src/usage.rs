@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches};
 
-use crate::args::Arguments;
+use crate::args::{self, Arguments};
 use crate::{exit, output};
 
 /// Reads the command line. Where it asks for help, or makes no sense, that is answered here, and
@@ -20,7 +20,7 @@ pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
             ExitCode::SUCCESS
         }
         _ => {
-            output::complain(&line(&error));
+            output::report(&line(&error));
             ExitCode::from(exit::USAGE)
         }
     })
@@ -29,15 +29,15 @@ pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
 fn parse<T: Into<OsString> + Clone>(
     words: impl IntoIterator<Item = T>,
 ) -> Result<Arguments, clap::Error> {
-    let matches = Arguments::command().try_get_matches_from(words)?;
+    let matches = args::command().try_get_matches_from(words)?;
     let mut arguments = Arguments::from_arg_matches(&matches)
-        .map_err(|error| error.format(&mut Arguments::command()))?;
+        .map_err(|error| error.format(&mut args::command()))?;
     if let Some(("hold", hold)) = matches.subcommand() {
         // Not `requires`, which would count a default from the environment, too.
         let given = |id: &str| hold.value_source(id) == Some(ValueSource::CommandLine);
         if !hold.contains_id("fd") && (given("on_lost") || given("grace")) {
             let why = "--on-lost and --grace of hold are about the caller of `hold --fd N`";
-            return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, why));
+            return Err(args::command().error(ErrorKind::MissingRequiredArgument, why));
         }
     }
     let from = matches.value_source("store");

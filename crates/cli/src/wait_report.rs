@@ -34,23 +34,23 @@ pub(crate) async fn report_while<T>(
 async fn report(client: &Client, name: &str) -> std::convert::Infallible {
     let last = PAUSES[PAUSES.len() - 1];
     // An outage of less than ten seconds is reported only on a terminal or with -v.
-    let first = output::is_watched().then_some(PAUSES[0]);
+    let first = output::shows_progress().then_some(PAUSES[0]);
     let later = PAUSES.into_iter().skip(1).chain(std::iter::repeat(last));
     for pause in first.into_iter().chain(later) {
         sleep(pause).await;
         match client.inspect(name).await {
             Ok(state) => {
-                if output::is_watched()
+                if output::shows_progress()
                     && let Some(text) = describe(&state, &Origin::here())
                 {
-                    output::remark(&text);
+                    output::note(&text);
                 }
             }
             // The claim keeps waiting through an outage of any length. An outage is an error, so it
             // is reported without a terminal, too.
             Err(error) if error.is_transient() => {
                 let why = exit::line(&error);
-                output::complain(&format!("still waiting for the lock {name:?}: {why}"));
+                output::report(&format!("still waiting for the lock {name:?}: {why}"));
             }
             // `acquiring` fails with the same error.
             Err(_) => {}
@@ -80,9 +80,9 @@ fn describe(state: &LockState, us: &Origin) -> Option<String> {
 }
 
 fn holder(holder: &Holder) -> String {
-    let process = show::whereabouts(holder.host.as_deref(), holder.pid, &holder.label);
+    let process = show::process(holder.host.as_deref(), holder.pid, &holder.label);
     match holder.age {
-        Some(age) => format!("{process} for {}", show::span(age)),
+        Some(age) => format!("{process} for {}", show::duration(age)),
         None => process,
     }
 }

@@ -1,4 +1,4 @@
-//! `tenure watch`: a line per change.
+//! `tenure watch`: prints a line for every change.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use tokio::time::interval;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome, line};
-use crate::output::{Output, complain, printable};
+use crate::output::{Output, printable, report};
 use crate::signals::Signals;
 use crate::{args, show};
 
@@ -19,7 +19,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Watch, output: &Outpu
         return Err(Failure::new(exit::USAGE, "--every must be above zero, such as 100ms"));
     }
     let mut signals = Signals::listen()?;
-    // To be interrupted is how a watch ends.
+    // An interrupt is the normal end of a watch.
     let Ok(connection) = signals.unless_interrupted(Connection::open(store)).await else {
         return Ok(exit::OK);
     };
@@ -46,15 +46,15 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             }
             Ok(WatchEvent::Change(change)) => vec![change],
             Ok(WatchEvent::Recovered) => {
-                complain("the store answers again");
+                report("the store answers again");
                 failing = false;
                 continue;
             }
             Ok(_) => continue,
-            // What comes after an outage is what many watch for.
+            // An outage after the start does not end the watch.
             Err(error) if error.is_transient() && begun => {
                 if !failing {
-                    complain(&format!("{}; watching on", line(&error)));
+                    report(&format!("{}; still watching", line(&error)));
                 }
                 failing = true;
                 continue;
@@ -62,14 +62,14 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             Err(error) => return Err(error.into()),
         };
         for change in changes {
-            if let Err(closed) = output.say(&object(&change), text(&change)) {
+            if let Err(closed) = output.result(&object(&change), text(&change)) {
                 return closed.outcome();
             }
         }
     }
 }
 
-/// Resolves when standard output has no reader any more. Without changes no write would find out.
+/// Resolves when standard output has no reader any more, which no write detects while nothing changes.
 async fn end_of_reader(every: Duration) {
     let mut ticks = interval(every);
     loop {
@@ -87,11 +87,11 @@ async fn end_of_reader(every: Duration) {
 
 fn text(change: &Change) -> String {
     let (time, name, event) = (utc(since_1970(change)), &change.lock, change.kind);
-    let place =
-        |claim: &ChangedClaim| show::whereabouts(claim.host.as_deref(), claim.pid, &claim.label);
-    let mut text = format!("{time} {name} {event} {}", place(&change.claim));
+    let process =
+        |claim: &ChangedClaim| show::process(claim.host.as_deref(), claim.pid, &claim.label);
+    let mut text = format!("{time} {name} {event} {}", process(&change.claim));
     if let Some(from) = &change.from {
-        text.push_str(&format!(" from {}", place(from)));
+        text.push_str(&format!(" from {}", process(from)));
     }
     if let Some(token) = change.claim.token {
         text.push_str(&format!(" token {token}"));

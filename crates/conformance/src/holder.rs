@@ -1,60 +1,215 @@
-//! Controls a holder process: another process that takes locks on command.
+//! A process that takes locks on command. The fault cases stop and kill it.
+//!
+//! The crate of an engine has a program named `holder` that calls [`main`] with a registry that knows the
+//! engine: an example (`examples/holder.rs`), which may use dev-dependencies and which `cargo test` builds, or
+//! a binary. The suite finds it next to the test program.
+//!
+//! ```no_run
+//! # use tenure::store::MemoryFactory as MyFactory;
+//! let registry = tenure::Registry::default().with(MyFactory);
+//! tenure_conformance::holder::main(&registry);
+//! ```
+//!
+//! Usage: `holder URL`. It prints `ready`, then reads commands, one per line, until its input ends:
+//!
+//! | command | output |
+//! |---|---|
+//! | `acquire NAME [shared\|permits K N] TTL_MS` | `waiting`, then `held TOKEN`, or `held -` if there is no token |
+//! | `release` | `released` or `not held`; for a waiting claim, cancels it and prints `gave up` |
+//! | `status` | `free`, `waiting`, `valid` or `invalid` |
+//! | `count NAME FILE ROUNDS TTL_MS` | takes the lock ROUNDS times and appends its token to FILE each time, by reading and rewriting the file; then `counted` |
+//!
+//! When the lock is lost it prints `lost expired`, `lost not-held` or `lost max-hold` at once, and on
+//! an error `error …`. At the end of its input it releases the lock and exits.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::{LockName, Token};
-use tenure_testkit::{GENEROUS, Process};
+use tenure::{Client, Guard, LossReason, Mutex, Options, Registry, Result};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::task::JoinHandle;
 
-/// A process that takes locks on command; `src/bin/holder.rs` documents the commands.
-#[derive(Debug)]
-pub(crate) struct HolderProcess {
-    pub(crate) process: Process,
+/// The holder process, for the engines of this registry. Executes commands until its input ends.
+///
+/// # Panics
+/// If it cannot connect to the store, or does not understand a command: the case that waits for its
+/// output fails then.
+pub fn main(registry: &Registry) {
+    let url = std::env::args().nth(1).expect("usage: holder URL");
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(run(registry, &url));
 }
 
-impl HolderProcess {
-    /// Starts a process that is connected to the store under test.
-    pub(crate) async fn start(url: &str) -> Self {
-        let mut process = Process::start(&program(), &[url]).unwrap();
-        assert_eq!(process.line(GENEROUS).await.as_deref(), Some("ready"));
-        Self { process }
+async fn run(registry: &Registry, url: &str) {
+    let client = registry.connect(url).await.unwrap();
+    println!("ready");
+    let mut commands = CommandLoop {
+        client: client.clone(),
+        hold: Hold::None,
+        lines: BufReader::new(tokio::io::stdin()).lines(),
+    };
+    while commands.step().await {}
+    drop(commands.hold);
+    client.close().await;
+}
+
+/// Executes commands, and reports what happens to the lock in the meantime.
+struct CommandLoop {
+    client: Client,
+    hold: Hold,
+    lines: Lines<BufReader<Stdin>>,
+}
+
+enum Hold {
+    None,
+    Waiting(JoinHandle<Result<Guard>>),
+    Held { guard: Guard, loss_reported: bool },
+}
+
+impl CommandLoop {
+    /// Waits for a command, a grant or a loss, and handles it. Returns `false` at the end of the
+    /// input.
+    async fn step(&mut self) -> bool {
+        tokio::select! {
+            line = self.lines.next_line() => match line.unwrap() {
+                Some(line) => self.execute(&line).await,
+                None => {
+                    if let Hold::Waiting(waiting) = &self.hold {
+                        waiting.abort();
+                    }
+                    return false;
+                }
+            },
+            event = next_event(&mut self.hold) => self.report(event),
+        }
+        true
     }
 
-    /// Sends a command.
-    pub(crate) fn send(&mut self, command: &str) {
-        self.process.send(command).unwrap();
+    async fn execute(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["acquire", name, .., ttl] => {
+                println!("waiting");
+                let acquire = acquire(self.client.clone(), name, &words[2..words.len() - 1], ttl);
+                self.hold = Hold::Waiting(tokio::spawn(acquire));
+            }
+            ["release"] => self.release().await,
+            ["status"] => println!("{}", self.status()),
+            ["count", name, file, rounds, ttl] => {
+                let mutex = self.client.mutex(name).unwrap().with(options(ttl));
+                for _ in 0..rounds.parse().unwrap() {
+                    append_token(&mutex, file).await.unwrap();
+                }
+                println!("counted");
+            }
+            _ => println!("error unknown command {line:?}"),
+        }
     }
 
-    /// Makes it start to acquire a lock.
-    pub(crate) async fn start_acquire(&mut self, name: &LockName, ttl: Duration) {
-        self.send(&format!("acquire {name} {}", ttl.as_millis()));
-        self.expect_line("waiting").await;
+    async fn release(&mut self) {
+        match std::mem::replace(&mut self.hold, Hold::None) {
+            Hold::None => println!("not held"),
+            Hold::Waiting(waiting) => {
+                waiting.abort();
+                // If the grant came first, dropping its guard releases the lock.
+                drop(waiting.await);
+                self.client.close().await;
+                println!("gave up");
+            }
+            Hold::Held { guard, .. } => match guard.release().await {
+                Ok(()) => println!("released"),
+                Err(error) if error.kind() == tenure::ErrorKind::Lost => println!("not held"),
+                Err(error) => println!("error {error}"),
+            },
+        }
     }
 
-    /// Waits until it reports that it holds the lock. Returns the token.
-    pub(crate) async fn wait_until_held(&mut self) -> Option<Token> {
-        let line = self.next_line().await;
-        let token = line.strip_prefix("held ").unwrap_or_else(|| panic!("it reported {line:?}"));
-        (token != "-").then(|| Token::new(token.parse().unwrap()))
+    fn report(&mut self, event: Event) {
+        match (event, &mut self.hold) {
+            (Event::Granted(Ok(guard)), hold) => {
+                match guard.token() {
+                    Some(token) => println!("held {token}"),
+                    None => println!("held -"),
+                }
+                *hold = Hold::Held { guard, loss_reported: false };
+            }
+            (Event::Granted(Err(error)), hold) => {
+                println!("error {error}");
+                *hold = Hold::None;
+            }
+            (Event::Lost(reason), Hold::Held { loss_reported, .. }) => {
+                *loss_reported = true;
+                println!("lost {}", reason_name(reason));
+            }
+            (Event::Lost(_), _) => {}
+        }
     }
 
-    /// Asserts that the next line of its output is `line`.
-    pub(crate) async fn expect_line(&mut self, line: &str) {
-        assert_eq!(self.next_line().await, line);
-    }
-
-    /// The next line of its output.
-    pub(crate) async fn next_line(&mut self) -> String {
-        self.process.line(GENEROUS).await.expect("the holder process prints a line in time")
+    fn status(&self) -> &'static str {
+        match &self.hold {
+            Hold::None => "free",
+            Hold::Waiting(_) => "waiting",
+            Hold::Held { guard, .. } if guard.is_valid() => "valid",
+            Hold::Held { .. } => "invalid",
+        }
     }
 }
 
-/// The path of the holder program. Cargo puts the programs of a package one directory above its tests,
-/// and builds them first.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let directory = test.parent().unwrap().parent().unwrap();
-    let program = directory.join("holder");
-    assert!(program.exists(), "{program:?} is built with the tests of tenure-conformance");
-    program
+enum Event {
+    Granted(Result<Guard>),
+    Lost(LossReason),
+}
+
+/// The next event that no command caused: a grant or a loss.
+async fn next_event(hold: &mut Hold) -> Event {
+    match hold {
+        Hold::Waiting(waiting) => Event::Granted(waiting.await.unwrap()),
+        Hold::Held { guard, loss_reported: false } => Event::Lost(guard.lost().await),
+        Hold::None | Hold::Held { loss_reported: true, .. } => std::future::pending().await,
+    }
+}
+
+fn acquire(
+    client: Client,
+    name: &str,
+    mode: &[&str],
+    ttl: &str,
+) -> impl Future<Output = Result<Guard>> + use<> {
+    let (name, options) = (name.to_owned(), options(ttl));
+    let mode: Vec<String> = mode.iter().map(|word| (*word).to_owned()).collect();
+    async move {
+        let mode: Vec<&str> = mode.iter().map(String::as_str).collect();
+        match mode[..] {
+            [] => client.mutex(&name)?.with(options).acquire().await,
+            ["shared"] => client.rw_lock(&name)?.with(options).read().await.map(Guard::from),
+            ["permits", take, of] => {
+                let semaphore = client.semaphore(&name, of.parse().unwrap())?.with(options);
+                semaphore.acquire_many(take.parse().unwrap()).await
+            }
+            _ => panic!("unknown mode {mode:?}"),
+        }
+    }
+}
+
+/// Appends the token to a file by reading and rewriting it: only the lock prevents lost updates.
+async fn append_token(mutex: &Mutex, file: &str) -> Result<()> {
+    let guard = mutex.acquire().await?;
+    let mut text = std::fs::read_to_string(file).unwrap();
+    text += &guard.token().map_or("-".to_owned(), |token| token.to_string());
+    text += "\n";
+    std::fs::write(file, text).unwrap();
+    guard.release().await?;
+    Ok(())
+}
+
+fn options(ttl_ms: &str) -> Options {
+    Options::new().ttl(Duration::from_millis(ttl_ms.parse().unwrap()))
+}
+
+fn reason_name(reason: LossReason) -> &'static str {
+    match reason {
+        LossReason::NotHeld => "not-held",
+        LossReason::MaxHold => "max-hold",
+        _ => "expired",
+    }
 }

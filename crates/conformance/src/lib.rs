@@ -13,7 +13,8 @@
 
 pub mod cases;
 mod fixture;
-mod holder;
+pub mod holder;
+mod holder_process;
 mod raw;
 mod starvation;
 mod suite;

@@ -56,6 +56,25 @@ async fn the_documents_state_the_guarantees_of_zookeeper() {
     check("ZooKeeper", &format!("zk://127.0.0.1:{}?timeout=10s", server.port())).await;
 }
 
+#[test]
+fn the_documents_grant_the_rights_that_redis_needs() {
+    const PAGE: &str = include_str!("../../../docs/engines/redis.md");
+    let command = PAGE.split("ACL SETUSER locker on >password ").nth(1).unwrap();
+    let granted: Vec<_> = command.split("```").next().unwrap().split_whitespace().collect();
+    assert_eq!(granted, tenure_redis::ACL.split_whitespace().collect::<Vec<_>>());
+    let more = PAGE.replace("\\|", "|");
+    let rights = [
+        tenure_redis::ACL_SENTINEL,
+        tenure_redis::ACL_CLUSTER,
+        tenure_redis::ACL_QUORUM,
+        tenure_redis::ACL_DELIFEQ,
+        tenure_redis::ACL_DELEX,
+    ];
+    for right in rights {
+        assert!(more.contains(&format!("`{right}`")), "docs/engines/redis.md lacks {right}");
+    }
+}
+
 /// Compares both tables with the engine behind `url`.
 async fn check(engine: &str, url: &str) {
     let client = tenure::connect(url).await.unwrap();

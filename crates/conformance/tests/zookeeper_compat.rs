@@ -17,7 +17,7 @@ async fn zookeeper() -> SharedServer<ZooKeeperServer> {
     static RUNNING: Mutex<Weak<ZooKeeperServer>> = Mutex::const_new(Weak::new());
     // A long timeout, so that a busy machine does not look like an outage.
     let url = |server: &ZooKeeperServer| {
-        let options = "timeout=10s&prefix=app-&neighbours=curator-rw,kazoo";
+        let options = "timeout=10s&prefix=app-&compat=curator-rw,kazoo";
         format!("zk://app:secret@127.0.0.1:{}/locks?{options}", server.port())
     };
     SharedServer::get_or_start(&RUNNING, || ZooKeeperServer::start(LONG_SESSIONS), url).await

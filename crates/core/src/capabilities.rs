@@ -30,22 +30,63 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// A store that does everything, with fencing of this strength.
-    pub const fn full(fencing: Fencing) -> Self {
+    /// A store that promises nothing but exclusive locks that end with their terms.
+    ///
+    /// Each promise is made by name, so that an engine never makes one that was added after it was
+    /// written:
+    ///
+    /// ```
+    /// use tenure_core::store::Capabilities;
+    ///
+    /// let promises = Capabilities::none().shared().cross_process();
+    /// assert!(promises.shared && !promises.fifo);
+    /// ```
+    pub const fn none() -> Self {
         Self {
-            fencing,
-            fifo: true,
-            push: true,
-            shared: true,
-            permits: true,
-            detects_death: true,
-            tells_losses: true,
-            cross_process: true,
-            ages: true,
+            fencing: Fencing::None,
+            fifo: false,
+            push: false,
+            shared: false,
+            permits: false,
+            detects_death: false,
+            tells_losses: false,
+            cross_process: false,
+            ages: false,
             clock: Clock::Boot,
         }
     }
+
+    /// Promises tokens of this strength.
+    #[must_use]
+    pub fn fencing(mut self, fencing: Fencing) -> Self {
+        self.fencing = fencing;
+        self
+    }
+
+    /// Promises that terms run on this clock.
+    #[must_use]
+    pub const fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
 }
+
+macro_rules! promises {
+    ($($name:ident)*) => {
+        impl Capabilities {
+            $(
+                #[doc = concat!("Promises [`", stringify!($name), "`](#structfield.", stringify!($name), ").")]
+                #[must_use]
+                pub const fn $name(mut self) -> Self {
+                    self.$name = true;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+promises!(fifo push shared permits detects_death tells_losses cross_process ages);
 
 /// How far a store's fencing tokens can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]

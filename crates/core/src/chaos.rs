@@ -10,9 +10,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::listener::HandleLoss;
 use crate::{
-    Capabilities, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold, LockName,
-    LockState, LossListener, LossListeners, QueueTicket, Released, Renewal, Result, Store,
-    WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold,
+    LockName, LockState, LossListener, LossListeners, QueueTicket, Released, Renewal, Result,
+    Store, WaitPolicy,
 };
 
 /// A store around a store that delays, loses and repeats calls, stops answering, or loses a lock.
@@ -147,6 +147,32 @@ impl Chaos {
     }
 }
 
+impl Chaos {
+    /// The store underneath.
+    pub(crate) fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Makes a call, with the faults that chance has for it.
+    pub(crate) async fn call<T, F: Future<Output = Result<T>>>(
+        &self,
+        call: impl Fn() -> F,
+    ) -> Result<T> {
+        self.network.call(call).await
+    }
+
+    /// Waits for a message. A lost message is silence, not an error.
+    pub(crate) async fn message<T>(&self, message: impl Future<Output = T>) -> T {
+        self.network.open().await;
+        let message = message.await;
+        self.network.open().await;
+        if self.network.loses_a_reply() {
+            std::future::pending::<()>().await;
+        }
+        message
+    }
+}
+
 impl Network {
     /// Makes a call, with the faults that chance has for it.
     async fn call<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
@@ -225,14 +251,7 @@ impl Store for Chaos {
     }
 
     async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
-        self.network.open().await;
-        let outcome = self.store.wait(claim, ticket).await;
-        self.network.open().await;
-        if self.network.loses_a_reply() {
-            // A lost message is silence, not an error.
-            std::future::pending::<()>().await;
-        }
-        outcome
+        self.message(self.store.wait(claim, ticket)).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -267,6 +286,10 @@ impl Store for Chaos {
                 }
             }
         });
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        self.store.cells().map(|_| self as _)
     }
 
     async fn close_idle(&self) {

@@ -7,10 +7,11 @@ use std::time::Duration;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::primitives::Lock;
+use crate::store::CALL_TIMEOUT;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
-    Mutex, Options, Origin, OwnerId, Released, Result, RwLock, Semaphore, Store, Watch,
-    require_runtime,
+    MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
+    Semaphore, Store, Watch, require_runtime,
 };
 
 /// How many call timeouts a list of all locks may take: stores read it page by page.
@@ -64,7 +65,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
-        Self::build(store, Duration::from_secs(2))
+        Self::build(store, CALL_TIMEOUT)
     }
 
     /// A client of the same store that gives up on a single call to it after `limit`, instead of
@@ -81,6 +82,11 @@ impl Client {
         Self::build(Arc::clone(&self.inner.store), limit.min(LONGEST))
     }
 
+    /// How long one call to the store may take.
+    pub fn call_timeout(&self) -> Duration {
+        self.inner.call_timeout
+    }
+
     /// The store underneath.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.store
@@ -92,6 +98,24 @@ impl Client {
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
     pub fn mutex(&self, name: &str) -> Result<Mutex> {
         Ok(Mutex::new(self.lock(name)?))
+    }
+
+    /// A new handle on the mutex with this name, which its holder may acquire again. Clones of the handle
+    /// are the same holder.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].
+    pub fn reentrant_mutex(&self, name: &str) -> Result<ReentrantMutex> {
+        Ok(ReentrantMutex::new(self.mutex(name)?))
+    }
+
+    /// The mutexes with these names, to be held together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if a name is not a [`LockName`] or is given twice, or if there is none.
+    pub fn multi_lock<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<MultiLock> {
+        let locks: Result<Vec<Mutex>> = names.into_iter().map(|name| self.mutex(name)).collect();
+        MultiLock::of(locks?)
     }
 
     /// The read-write lock with this name.

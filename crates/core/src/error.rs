@@ -22,7 +22,8 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error without effect on the store. `operation` completes "could not …".
+    /// An error without effect on the store. `operation` completes "could not …": a verb whose object is
+    /// the lock (`acquire`, `wait for`), or a phrase with an object of its own (`connect to Redis`).
     pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Self {
         let (effect, message) = (Effect::None, message.into());
         Self { kind, effect, operation, lock: None, loss: None, message, source: None }
@@ -99,8 +100,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "could not {}", self.operation)?;
-        if let Some(lock) = &self.lock {
-            write!(f, " {lock:?}")?;
+        match &self.lock {
+            Some(lock) if has_object(self.operation) => write!(f, " for the lock {lock:?}")?,
+            Some(lock) => write!(f, " {lock:?}")?,
+            None => {}
         }
         write!(f, ": {}", self.message)?;
         if self.effect == Effect::Unknown {
@@ -108,6 +111,13 @@ impl fmt::Display for Error {
         }
         Ok(())
     }
+}
+
+/// Whether an operation names what it is done to, so that a lock's name after it would be read as that of a
+/// server: it has several words and does not end where the lock's name belongs.
+fn has_object(operation: &str) -> bool {
+    let last = operation.rsplit(' ').next().unwrap_or_default();
+    operation.contains(' ') && !matches!(last, "for" | "under" | "of" | "on" | "lock")
 }
 
 impl StdError for Error {
@@ -134,6 +144,9 @@ pub enum ErrorKind {
     LeaseTooShort,
     /// The request makes no sense: a bad name, TTL or number of permits. Correct it.
     Invalid,
+    /// The result would be below a counter's floor, or above what a counter can count to. Nothing was
+    /// changed.
+    OutOfRange,
     /// The store cannot do this.
     Unsupported,
     /// The store does not allow it: permissions or credentials.
@@ -158,6 +171,25 @@ pub enum Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_not_named_where_the_server_belongs() {
+        let name = LockName::new("payouts").unwrap();
+        let failed = |operation| Error::new(ErrorKind::Unreachable, operation, "h:1: refused");
+        let error = failed("connect to Redis");
+        assert_eq!(error.to_string(), "could not connect to Redis: h:1: refused");
+        assert_eq!(
+            error.about(&name).to_string(),
+            "could not connect to Redis for the lock \"payouts\": h:1: refused"
+        );
+        for operation in ["acquire", "wait for", "finish the work under the lock"] {
+            let message = failed(operation).about(&name).to_string();
+            assert!(
+                message.starts_with(&format!("could not {operation} \"payouts\": ")),
+                "{message}"
+            );
+        }
+    }
 
     #[test]
     fn an_error_says_what_failed_on_which_lock_and_what_is_unknown() {

@@ -129,6 +129,16 @@ impl Guard {
         self.validity().run(work).await
     }
 
+    /// Why the lock is lost, by the clock. `None` while it is held.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        self.lease.loss()
+    }
+
+    /// The error of work under the lock, if the lock is lost.
+    pub(crate) fn interruption(&self, finished: bool) -> Option<Error> {
+        self.lease.interruption(finished)
+    }
+
     /// A handle that tells other tasks and threads whether the lock is still held.
     pub fn validity(&self) -> Validity {
         Validity::new(Arc::clone(&self.lease))

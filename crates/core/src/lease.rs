@@ -258,6 +258,11 @@ impl Lease {
         .await
     }
 
+    /// The error of work under the lease, if the lease is over.
+    pub(crate) fn interruption(&self, finished: bool) -> Option<Error> {
+        self.loss().map(|reason| self.error(Interrupted { reason, finished }))
+    }
+
     fn interrupted(&self, finished: bool) -> Interrupted {
         Interrupted { reason: self.recorded().unwrap_or(LossReason::Expired), finished }
     }

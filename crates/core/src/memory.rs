@@ -8,10 +8,12 @@ use parking_lot::Mutex;
 use tenure_proto::{Entry, Line, Standing};
 use tokio::sync::Notify;
 
+use crate::cells::memory::MemoryCells;
+use crate::store::{Connecting, Scheme, StoreFactory, StoreUrl, UrlOption};
 use crate::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder, LockName,
-    LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released, Renewal,
-    Result, Store, Token, WaitPolicy, Waiter, now,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder,
+    LockName, LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released,
+    Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
 };
 
 /// A store inside one process, gone with it. Clones share their locks.
@@ -23,6 +25,7 @@ use crate::{
 pub struct MemoryStore {
     locks: Arc<Mutex<Locks>>,
     listeners: Arc<LossListeners>,
+    cells: Arc<MemoryCells>,
 }
 
 impl MemoryStore {
@@ -34,6 +37,29 @@ impl MemoryStore {
     /// The evictions there have been, oldest first.
     pub fn evictions(&self) -> Vec<Eviction> {
         self.locks.lock().evictions.clone()
+    }
+}
+
+/// The engine behind `memory:`. Each connection is to a store of its own.
+#[derive(Debug)]
+pub struct MemoryFactory;
+
+#[async_trait]
+impl StoreFactory for MemoryFactory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn schemes(&self) -> &'static [Scheme] {
+        const { &[Scheme::nothing("memory", "this process alone, for tests")] }
+    }
+
+    fn options(&self) -> &'static [UrlOption] {
+        &[]
+    }
+
+    async fn connect(&self, _: &StoreUrl, _: &Connecting) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(MemoryStore::new()))
     }
 }
 
@@ -195,7 +221,15 @@ impl Member {
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         let fault = "the process ends: its locks end with it, and a new one counts from 1";
-        Capabilities { cross_process: false, ..Capabilities::full(Fencing::Until { fault }) }
+        Capabilities::none()
+            .fencing(Fencing::Until { fault })
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .detects_death()
+            .tells_losses()
+            .ages()
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
@@ -269,6 +303,10 @@ impl Store for MemoryStore {
             self.listeners.lost(Hold { owner, token });
         }
         Ok(released)
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(&*self.cells)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -1,5 +1,6 @@
 //! Mutex, read-write lock and semaphore: three modes of one kind of claim.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attempt::acquire;
@@ -75,6 +76,11 @@ impl Mutex {
     /// The lock's name.
     pub const fn name(&self) -> &LockName {
         &self.0.name
+    }
+
+    /// Whether both locks are on one store, as far as this process can tell.
+    pub(crate) fn shares_store_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.0.client.store(), other.0.client.store())
     }
 
     /// The same lock, held with these options.

@@ -8,15 +8,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Fence, Finding, LockName, LockState, Result, Token};
+use crate::{Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token};
 
 pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
+pub use crate::cells::contract::{
+    Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped,
+    Version,
+};
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};
+pub use crate::connecting::Connecting;
+pub use crate::factory::{Scheme, StoreFactory, UrlOption};
 pub use crate::listener::{Hold, LossListener, LossListeners};
+pub use crate::memory::MemoryFactory;
+pub use crate::password::Password;
 pub use crate::self_test::self_test;
-pub use tenure_proto::Moment;
+pub use crate::url::StoreUrl;
+pub use tenure_proto::{Moment, admitted};
+
+/// How long one call to a store may take, unless a URL (`timeout=`) or a configuration says otherwise.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A place where locks are kept: a server, a quorum of servers, a directory.
 ///
@@ -125,6 +137,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults that keep it from looking at all. What it is not allowed to look at, it says in a
     /// finding.
     async fn diagnose(&self) -> Result<Vec<Finding>>;
+
+    /// The store's small values beside its locks.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), with the reason, if it keeps none.
+    fn cells(&self) -> Result<&dyn Cells> {
+        let why = "this store keeps locks only: use another one for values";
+        Err(Error::new(ErrorKind::Unsupported, "keep values", why))
+    }
 
     /// Gives back what it keeps in the engine for claims, and no claim needs now: sessions, leases.
     /// What cannot be given back ends by itself, later. Calls that come after it, or meanwhile, are

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use tenure_core::store::CALL_TIMEOUT;
 use tenure_tls::{Password, Tls};
 
 use crate::srv::Srv;
@@ -36,7 +37,7 @@ impl EtcdConfig {
             password: None,
             tls: None,
             prefix: "tenure/".into(),
-            timeout: Duration::from_secs(2),
+            timeout: CALL_TIMEOUT,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store, now};
+use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store, now};
 use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Result, Token};
 use tenure_ordered::{
     Change, Details, Engine, Entered, Entry, Listing, OrderedStore, Session, Watching, with_loss,
@@ -31,10 +31,10 @@ pub type EtcdStore = OrderedStore<EtcdEngine>;
 pub struct EtcdEngine {
     pub(crate) config: EtcdConfig,
     pub(crate) endpoints: Arc<Endpoints>,
-    keys: Keys,
+    pub(crate) keys: Keys,
     leases: Arc<Leases>,
-    watches: Watches,
-    background: Background,
+    pub(crate) watches: Watches,
+    pub(crate) background: Background,
 }
 
 /// A key in etcd.
@@ -296,6 +296,10 @@ impl Engine for EtcdEngine {
             key: String::from_utf8(key.clone()).ok()?,
             revision: *revision,
         })
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
     }
 
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>> {

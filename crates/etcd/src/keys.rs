@@ -1,6 +1,6 @@
 //! The names of keys, such that no lock's keys are among another's.
 
-use tenure_core::store::Claim;
+use tenure_core::store::{CellKey, Claim};
 use tenure_core::{LockName, Mode, OwnerId};
 
 /// How keys are named on one store.
@@ -39,6 +39,12 @@ impl Keys {
     /// Where evictions from a lock are recorded. No lock has a name that is encoded like this.
     pub(crate) fn audit(&self, name: &LockName) -> Vec<u8> {
         format!("{}%audit/{}", self.prefix, encode(name.as_str())).into_bytes()
+    }
+
+    /// The key of a cell. No lock has a name that is encoded like this.
+    pub(crate) fn cell(&self, key: &CellKey) -> Vec<u8> {
+        let (space, name) = (key.space.as_str(), encode(key.name.as_str()));
+        format!("{}%{space}/{name}", self.prefix).into_bytes()
     }
 
     /// The loss channel of a lease.

@@ -283,7 +283,8 @@ fn is_young(lease: &Lease, ttl: Duration) -> bool {
 }
 
 /// etcd counts in whole seconds.
-fn whole_seconds(ttl: Duration) -> i64 {
+/// Rounded up.
+pub(crate) fn whole_seconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
 

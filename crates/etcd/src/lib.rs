@@ -63,11 +63,13 @@
 //! etcd ends its lease. A holder that is evicted, or whose lease is revoked by hand, is told at once;
 //! one whose key is deleted by hand, at its next renewal.
 
+mod cells;
 mod config;
 mod diagnose;
 mod dial;
 mod endpoints;
 mod engine;
+mod factory;
 mod fault;
 mod fence;
 mod keys;
@@ -81,6 +83,7 @@ mod watch;
 
 pub use config::EtcdConfig;
 pub use engine::{EntryKey, EtcdEngine, EtcdStore};
+pub use factory::EtcdFactory;
 pub use fence::etcdctl;
 pub use lease::Lease;
 pub use srv::Srv;

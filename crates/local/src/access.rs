@@ -1,4 +1,4 @@
-//! Whose files may be used, and who else may use ours.
+//! Owners, groups and modes of the directory and its files.
 
 use std::fs::{File, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -9,11 +9,11 @@ use tenure_core::ErrorKind;
 
 use crate::fault::{Fault, Result};
 
-/// What a directory needs to be shared with its group: new files get the group, and its members
-/// may create and replace files.
+/// The mode bits that a shared directory needs: new files get its group, whose users may create and replace
+/// files.
 const SHARED: u32 = 0o2070;
 
-/// What was asked for.
+/// The access that the options ask for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     group: Option<Group>,
@@ -38,12 +38,12 @@ impl Access {
         self.group.is_some()
     }
 
-    /// Whether the group's members may change what belongs to it.
+    /// Whether a file belongs to the group that the directory is shared with.
     pub(crate) fn includes_group(&self, metadata: &Metadata) -> bool {
         self.group.as_ref().is_some_and(|group| group.id == metadata.gid())
     }
 
-    /// Gives a directory that was just created to the group.
+    /// Gives a new directory to the group.
     pub(crate) fn hand_over(&self, dir: &Path) -> Result<()> {
         let Some(group) = &self.group else {
             return Ok(());
@@ -55,7 +55,7 @@ impl Access {
             })
     }
 
-    /// Refuses a directory that the group's members could not share.
+    /// Refuses a directory that the group's users could not share.
     pub(crate) fn check_directory(&self, metadata: &Metadata, path: &Path) -> Result<()> {
         let Some(group) = &self.group else {
             return Ok(());
@@ -72,7 +72,7 @@ impl Access {
         Err(Fault::new(ErrorKind::Denied, why))
     }
 
-    /// Refuses what belongs to another user, unless that was asked for.
+    /// Refuses a file of another user, unless the options accept it.
     pub(crate) fn check_owner(&self, metadata: &Metadata, path: &Path) -> Result<()> {
         let owner = metadata.uid();
         let trusted = owner == 0 || owner == geteuid().as_raw();
@@ -89,8 +89,8 @@ impl Access {
     }
 }
 
-/// Gives what was just created in `dir` to those who share the directory, whatever the process's
-/// umask says: to its group, if it has the bits for that, and, where root may do so, to its owner.
+/// Gives a new file in `dir` to the users that share the directory, whatever the umask: to the directory's
+/// group, if it has the bits for that, and to its owner, if this process is root.
 pub(crate) fn share(dir: &Path, new: &File, path: &Path) -> Result<()> {
     let failed = |error| Fault::io("setting the mode of", path, error);
     let above = std::fs::metadata(dir).map_err(failed)?;
@@ -105,8 +105,8 @@ pub(crate) fn share(dir: &Path, new: &File, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads the file and not the name service, which has no safe interface: a group from elsewhere is
-/// given by its number.
+/// Reads `/etc/group`, because the name service has no safe interface. A group from elsewhere is given by its
+/// number.
 fn find_group(name: &str) -> Result<Group> {
     let path = Path::new("/etc/group");
     let id = match name.parse() {

@@ -1,4 +1,4 @@
-//! The record of evictions: one JSON object per line, synced before the eviction happens.
+//! The log of evictions: one JSON object per line, synced before the eviction.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -32,7 +32,7 @@ pub(crate) fn record(
         .map_err(|error| Fault::io("writing", &path, error))
 }
 
-/// Makes every write go to the end of the file, wherever that is by then.
+/// Makes every write append to the file.
 fn append(file: &File) -> std::io::Result<()> {
     let flags = fcntl_getfl(file)?;
     Ok(fcntl_setfl(file, flags | OFlags::APPEND)?)

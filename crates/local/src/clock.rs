@@ -1,4 +1,4 @@
-//! The clock that the times in a table are on, and what they are relative to.
+//! The clock of the times in a table, and its origin.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,12 @@ use tenure_core::store::Clock;
 
 use crate::fault::{Fault, Result};
 
-/// Stands still while the machine sleeps, as all processes that share a table do: so a suspend
-/// ends no term.
+/// It stands still while the machine sleeps, as do all processes that share a table: so no term ends during a
+/// suspend.
 pub(crate) const CLOCK: Clock = Clock::Monotonic;
 
-/// Two processes read the same clock if they run on the same boot of one kernel, and if the
-/// offsets of their time namespaces are the same.
+/// The origin of the clock. It is the same for processes on the same boot of one kernel whose time
+/// namespaces have the same offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) boot: [u64; 2],
@@ -24,7 +24,7 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// That of this process, with another boot id if a test wants one.
+    /// That of this process. Tests can replace the boot id.
     pub(crate) fn here(boot: Option<[u8; 16]>) -> Result<Self> {
         let boot = match boot {
             Some(id) => u128::from_be_bytes(id),

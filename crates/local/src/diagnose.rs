@@ -1,4 +1,4 @@
-//! Whether this directory is fit to lock in.
+//! The findings of `tenure doctor` about the directory.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +11,11 @@ use tenure_core::{ErrorKind, Finding};
 use crate::access::Access;
 use crate::fault::{Fault, Result};
 use crate::files;
-use crate::layout::{CHUNK, MEMBERS, RECORD_WORDS};
+use crate::layout::{CHUNK, RECORD_WORDS, SLOTS};
 use crate::store::Inner;
 use crate::txn::Txn;
 
-/// Everything there is to say about the directory.
+/// All findings about the directory.
 pub(crate) fn diagnose(inner: &Inner) -> Result<Vec<Finding>> {
     let dir = inner.table.dir.as_path();
     let stats = statfs(dir).map_err(|error| Fault::io("looking at", dir, error))?;
@@ -30,7 +30,7 @@ pub(crate) fn diagnose(inner: &Inner) -> Result<Vec<Finding>> {
     findings.push(table_room(used, inner.table.limit));
     findings.extend(disk_room(used, inner.table.limit, free_bytes(&stats)));
     findings.push(tokens(inner)?);
-    findings.extend(members(&inner.table.roster.living(&inner.table.map)?));
+    findings.extend(processes(&inner.table.slots.live_pids(&inner.table.map)?));
     Ok(findings)
 }
 
@@ -56,21 +56,21 @@ fn file_system(dir: &Path, magic: u64) -> Finding {
                 "{dir} is on an overlay, most likely a container's own: other containers do \
                      not see these locks, and they are gone with it"
             ),
-            "mount a directory of the host that all who lock share",
+            "mount a directory of the host that all containers share",
         ),
         _ => Finding::fine(format!("{dir} is on a local file system")),
     }
 }
 
-/// Who else may change, or look at, what is there.
+/// Whether other users may change a file.
 fn privacy(path: &Path, metadata: &Metadata, access: &Access) -> Option<Finding> {
     let (shown, mode, owner) = (path.display(), metadata.mode() & 0o777, metadata.uid());
     let shared = access.includes_group(metadata);
-    let (strangers, who) = if shared { (0o002, "o") } else { (0o022, "go") };
+    let (strangers, classes) = if shared { (0o002, "o") } else { (0o022, "go") };
     if mode & strangers != 0 {
         return Some(Finding::danger(
             format!("{shown} can be changed by other users (mode {mode:04o})"),
-            format!("chmod {who}-w {shown}"),
+            format!("chmod {classes}-w {shown}"),
         ));
     }
     if !shared && owner != geteuid().as_raw() && owner != 0 {
@@ -82,16 +82,20 @@ fn privacy(path: &Path, metadata: &Metadata, access: &Access) -> Option<Finding>
     None
 }
 
-/// Files that are no longer the ones that others open by their names.
+/// Files that were deleted or replaced, so that processes which open them now get others.
 fn replaced(inner: &Inner) -> Result<Vec<Finding>> {
     let table = &inner.table;
     let files = [
         (
             "table",
-            table.still_shared(ErrorKind::Lost).is_ok(),
-            "those who come later share other locks",
+            table.verify_shared(ErrorKind::Lost).is_ok(),
+            "processes that open it later share other locks",
         ),
-        ("members", table.roster.is_linked()?, "the living look dead to those who come later"),
+        (
+            "members",
+            table.slots.is_linked()?,
+            "live processes look dead to those that open it later",
+        ),
         ("tokens", table.tokens.is_linked()?, "tokens may repeat after a reboot"),
     ];
     let gone = files.into_iter().filter(|(_, linked, _)| !linked);
@@ -105,7 +109,7 @@ fn replaced(inner: &Inner) -> Result<Vec<Finding>> {
     Ok(gone.map(finding).collect())
 }
 
-/// Records in use, and records the file has room for now.
+/// Records in use, and the records that the file has room for now.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     used: u32,
@@ -114,7 +118,7 @@ struct Usage {
 
 fn usage(inner: &Inner) -> Result<Usage> {
     let txn = Txn::begin(&inner.table)?;
-    let mut used = txn.carved().saturating_sub(1);
+    let mut used = txn.high_water().saturating_sub(1);
     let (mut free, mut left) = (txn.first_free(), used);
     while free != 0 && left > 0 {
         (free, _) = txn.next_free(free)?;
@@ -136,7 +140,7 @@ fn table_room(usage: Usage, limit: u32) -> Finding {
     Finding::fine(what)
 }
 
-/// Room to grow by one block, if the table can still grow.
+/// Whether the disk has room for the table's next block, if the table can still grow.
 fn disk_room(usage: Usage, limit: u32, free: u64) -> Option<Finding> {
     let growth = u64::from(CHUNK.min(limit.saturating_sub(usage.capacity)));
     let needed = growth * RECORD_WORDS as u64 * 8;
@@ -160,10 +164,10 @@ fn tokens(inner: &Inner) -> Result<Finding> {
     Ok(Finding::fine(format!("fencing tokens are durable up to {ceiling}")))
 }
 
-/// The processes that use the table: how many, and whether all can be watched from here.
-fn members(pids: &[u32]) -> Vec<Finding> {
-    let what = format!("{} of {MEMBERS} places for processes are taken", pids.len());
-    let mut findings = vec![if pids.len() * 10 >= MEMBERS * 9 {
+/// How many processes use the table, and whether all of them can be watched from here.
+fn processes(pids: &[u32]) -> Vec<Finding> {
+    let what = format!("{} of {SLOTS} process slots are taken", pids.len());
+    let mut findings = vec![if pids.len() * 10 >= SLOTS * 9 {
         Finding::advice(what, "open fewer stores: one per process is enough, its clones share it")
     } else {
         Finding::fine(what)
@@ -175,7 +179,7 @@ fn members(pids: &[u32]) -> Vec<Finding> {
                 "{unseen} of them cannot be seen from here (another pid namespace): when one \
                      dies, its locks are free at the next poll, not at once"
             ),
-            "let all who lock share a pid namespace, if that second matters",
+            "run all processes that lock in one pid namespace, if that second matters",
         ));
     }
     findings
@@ -193,14 +197,14 @@ mod tests {
     use tenure_core::Severity::{self, Advice, Fine, Unsafe};
 
     #[test]
-    fn file_systems_that_forget_or_hide_are_told_of() {
+    fn file_systems_in_memory_overlays_and_network_file_systems_are_reported() {
         let on = |magic| file_system(Path::new("/d"), magic).severity;
         assert_eq!([on(0xef53), on(0x0102_1994), on(0x794c_7630)], [Fine, Advice, Advice]);
         assert_eq!(on(0x6573_5546), Advice);
     }
 
     #[test]
-    fn what_others_can_write_to_is_unsafe() {
+    fn files_that_other_users_can_write_are_unsafe() {
         let dir = tempfile::tempdir().unwrap();
         let found = |mode| {
             std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).unwrap();
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_or_disk_that_is_nearly_full_is_told_of() {
+    fn a_nearly_full_table_or_disk_is_reported() {
         let severity =
             |used| -> Severity { table_room(Usage { used, capacity: 100 }, 101).severity };
         assert_eq!((severity(89), severity(90)), (Fine, Advice));
@@ -226,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn places_that_run_out_and_processes_out_of_sight_are_told_of() {
+    fn few_free_slots_and_invisible_processes_are_reported() {
         let me = std::process::id();
-        assert!(members(&[me]).iter().all(|finding| finding.severity == Fine));
-        assert_eq!(members(&vec![me; MEMBERS * 9 / 10 + 1])[0].severity, Advice);
+        assert!(processes(&[me]).iter().all(|finding| finding.severity == Fine));
+        assert_eq!(processes(&vec![me; SLOTS * 9 / 10 + 1])[0].severity, Advice);
         // No process has the largest number that the kernel could ever give.
-        assert_eq!(members(&[me, 4_194_304]).last().unwrap().severity, Advice);
+        assert_eq!(processes(&[me, 4_194_304]).last().unwrap().severity, Advice);
     }
 }

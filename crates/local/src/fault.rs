@@ -1,4 +1,4 @@
-//! What can go wrong in here, small enough to be passed around cheaply.
+//! The error type inside this crate, which is cheap to pass around.
 
 use std::fmt;
 use std::io;
@@ -16,9 +16,9 @@ struct Details {
     kind: ErrorKind,
     message: String,
     source: Option<io::Error>,
-    /// Whether it is the table that must go; where it is, only the caller knows.
+    /// Whether the table is damaged: then the message gets its path and a remedy.
     of_table: bool,
-    /// Whether all that is missing is a fencing token.
+    /// Whether only a fencing token is missing.
     no_token: bool,
 }
 
@@ -36,7 +36,7 @@ impl Fault {
         fault
     }
 
-    /// There is no fencing token left: more must be reserved, and the work repeated.
+    /// No fencing token is left: the caller waits for a reservation and repeats the work.
     #[cold]
     pub(crate) fn no_token() -> Self {
         let why = "all reserved fencing tokens are used up: try again";
@@ -49,7 +49,7 @@ impl Fault {
         self.0.no_token
     }
 
-    /// The same for another caller, without the cause, which is in the message.
+    /// A copy for another caller, without the source, which is in the message.
     pub(crate) fn again(&self) -> Self {
         let mut fault = Self::new(self.0.kind, self.0.message.clone());
         fault.0.of_table = self.0.of_table;
@@ -80,7 +80,7 @@ impl Fault {
         fault
     }
 
-    /// The public error: what was being done, and for a damaged table what to do about it.
+    /// The public error, with the operation and, for a damaged table, a remedy.
     pub(crate) fn during(self, operation: &'static str, dir: &Path) -> Error {
         let Details { kind, mut message, source, of_table, no_token: _ } = *self.0;
         if of_table {

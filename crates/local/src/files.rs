@@ -1,4 +1,4 @@
-//! Opening what lies in the directory.
+//! The directory and its files: how they are created, opened and checked.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -12,10 +12,10 @@ use tenure_core::ErrorKind;
 use crate::access::{Access, share};
 use crate::fault::{Fault, Result};
 
-/// How long to wait for another process that is just opening the same directory.
-const OPENING_TAKES: Duration = Duration::from_secs(5);
+/// How long to wait for another process that is opening the same directory.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Creates the directory if it is missing, and refuses one that cannot serve.
+/// Creates the directory if it is missing, and refuses an unsuitable one.
 pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
     if make_dir(dir, access)? {
         access.hand_over(dir)?;
@@ -39,11 +39,8 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
         return Err(Fault::new(ErrorKind::Unsupported, why));
     }
     let wake = dir.join("wake");
-    if make_dir(&wake, access)? {
-        let made = File::open(&wake).map_err(|error| looked(&wake, error))?;
-        share(dir, &made, &wake)?;
-    }
-    // The other files are opened, and checked then.
+    make_shared_dir(dir, "wake", access)?;
+    // The other files are checked when they are opened.
     for path in [wake, dir.join("audit.log")] {
         match std::fs::symlink_metadata(&path) {
             Ok(metadata) => access.check_owner(&metadata, &path)?,
@@ -54,8 +51,8 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Opens for reading and writing, and refuses what belongs to another user. The file that was
-/// opened is checked, not its path, which may lead to another file by then.
+/// Opens a file for reading and writing, and refuses one of another user. It checks the opened file, not
+/// the path, which may name another file by then.
 pub(crate) fn open(path: &Path, access: &Access) -> Result<Option<File>> {
     let failed = |error| Fault::io("opening", path, error);
     match private().open(path) {
@@ -68,7 +65,7 @@ pub(crate) fn open(path: &Path, access: &Access) -> Result<Option<File>> {
     }
 }
 
-/// As [`open`], and creates what is missing for the directory's users.
+/// As [`open`], but creates the file if it is missing.
 pub(crate) fn open_or_create(dir: &Path, name: &str, access: &Access) -> Result<File> {
     let path = dir.join(name);
     let failed = |error| Fault::io("opening", &path, error);
@@ -85,7 +82,7 @@ pub(crate) fn open_or_create(dir: &Path, name: &str, access: &Access) -> Result<
     Err(failed(io::ErrorKind::NotFound.into()))
 }
 
-/// A new file, to be renamed when it is complete. What an earlier attempt left is deleted.
+/// Creates a draft file, to be renamed when it is complete. Deletes one that an earlier attempt left.
 pub(crate) fn draft(dir: &Path, name: &str) -> Result<File> {
     let path = dir.join(name);
     let failed = |error| Fault::io("writing", &path, error);
@@ -105,7 +102,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Keeps others from creating or replacing the table until the file is dropped.
+/// Keeps other processes from creating or replacing the table until the file is dropped.
 pub(crate) fn hold_init(dir: &Path, access: &Access) -> Result<File> {
     let path = dir.join("init");
     let mut file = open_or_create(dir, "init", access)?;
@@ -113,16 +110,16 @@ pub(crate) fn hold_init(dir: &Path, access: &Access) -> Result<File> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if is_linked(&file, &path)? => return Ok(file),
-            // Deleted meanwhile: other processes lock another file.
+            // It was deleted meanwhile: other processes lock a new one.
             Ok(()) => file = open_or_create(dir, "init", access)?,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
-                if started.elapsed() < OPENING_TAKES =>
+                if started.elapsed() < OPEN_TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(rustix::io::Errno::AGAIN) => {
                 let why = format!(
-                    "another process has been opening {} for more than {OPENING_TAKES:?}: it \
+                    "another process has been opening {} for more than {OPEN_TIMEOUT:?}: it \
                      may be stopped; let it go on or kill it",
                     dir.display()
                 );
@@ -140,19 +137,29 @@ pub(crate) fn is_linked(file: &File, path: &Path) -> Result<bool> {
     Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())))
 }
 
-/// Makes names in a directory survive a power cut.
+/// Makes the names in a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir)
         .and_then(|file| file.sync_all())
         .map_err(|error| Fault::io("syncing", dir, error))
 }
 
-/// Whether it is new.
+/// Creates a directory inside the store's, for all that share it, unless it exists.
+pub(crate) fn make_shared_dir(dir: &Path, name: &str, access: &Access) -> Result<()> {
+    let path = dir.join(name);
+    if make_dir(&path, access)? {
+        let made = File::open(&path).map_err(|error| Fault::io("looking at", &path, error))?;
+        share(dir, &made, &path)?;
+    }
+    Ok(())
+}
+
+/// Creates a directory. False if it exists.
 fn make_dir(dir: &Path, access: &Access) -> Result<bool> {
     let failed = |error| Fault::io("creating", dir, error);
     if let Some(above) = dir.parent().filter(|above| !above.exists()) {
-        // The group must be able to pass through what is created above a shared directory, unless
-        // the umask says otherwise.
+        // The group must be able to traverse the parents of a shared directory, unless the umask forbids
+        // it.
         let mode = if access.is_shared() { 0o755 } else { 0o700 };
         DirBuilder::new().recursive(true).mode(mode).create(above).map_err(failed)?;
     }
@@ -167,7 +174,7 @@ fn make_dir(dir: &Path, access: &Access) -> Result<bool> {
     }
 }
 
-/// The file systems that may reach another machine, by their magic number.
+/// The name of a file system that other machines may share, by its magic number.
 pub(crate) fn remote_name(magic: u64) -> Option<&'static str> {
     Some(match magic {
         0x6969 => "NFS",
@@ -203,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_that_may_reach_another_machine_are_known_by_their_numbers() {
+    fn file_systems_that_other_machines_may_share_are_known_by_number() {
         assert_eq!(remote_name(0x6969), Some("NFS"));
         assert_eq!(remote_name(0xff53_4d42), Some("CIFS"));
         assert_eq!(remote_name(0x6573_5546), Some("FUSE"));
@@ -213,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_is_refused_with_a_remedy() {
+    fn an_impossible_directory_is_refused_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         File::create(&file).unwrap();

@@ -1,8 +1,8 @@
-//! The first words of the table's file: whose table it is, and whether this process can use it.
+//! The first words of the table's file, which decide whether this process can use it.
 //!
-//! The magic number, the version and the boot id are at the same place in every version, and in
-//! every version a process that uses the table has a byte of the file `members` locked. So a
-//! program can tell that a table of another version is out of use, and replace it.
+//! The magic number, the version and the boot id have the same place in every version, and in every version
+//! a process that uses the table has a byte of the file `members` locked. So a program can tell whether a
+//! table of another version is in use, and replace it if not.
 
 use std::fs::File;
 use std::io;
@@ -13,18 +13,18 @@ use crate::clock::Epoch;
 use crate::fault::{Fault, Result};
 use crate::layout::*;
 
-/// What the first words of a file say.
+/// The header of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) epoch: Epoch,
     /// The most records the table may have.
     pub(crate) limit: u32,
-    /// The inode of `members`.
-    pub(crate) members: u64,
+    /// The inode of the file `members`.
+    pub(crate) slots_inode: u64,
 }
 
-/// Why a table that was once sound cannot be used here. It is replaced once no process uses it:
-/// then nothing in it is held, since a lock ends with its holder.
+/// Why a table cannot be used here although it is not damaged. It is replaced if no process uses it: then no
+/// lock in it is held, because a lock ends with its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obsolete {
     /// Another boot of the kernel, or a clock with another offset.
@@ -34,32 +34,32 @@ pub(crate) enum Obsolete {
 }
 
 impl Header {
-    /// Reads the header of a table, and finds out whether this process can use it.
+    /// Reads the header of a table, and decides whether this process can use it.
     pub(crate) fn read(file: &File, path: &Path, here: Epoch) -> Result<Result<Self, Obsolete>> {
         let mut bytes = [0; FIXED_WORDS * 8];
         file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Fault::damaged("the file is too short to be one"),
+            io::ErrorKind::UnexpectedEof => Fault::damaged("the file is too short"),
             _ => Fault::io("reading", path, error),
         })?;
         let mut words = [0; FIXED_WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
-        Self::judge(&words, here)
+        Self::parse(&words, here)
     }
 
-    fn judge(words: &[u64; FIXED_WORDS], here: Epoch) -> Result<Result<Self, Obsolete>> {
+    fn parse(words: &[u64; FIXED_WORDS], here: Epoch) -> Result<Result<Self, Obsolete>> {
         if words[AT_MAGIC] == MAGIC.swap_bytes() {
             return Ok(Err(Obsolete::ByteOrder));
         }
         if words[AT_MAGIC] != MAGIC {
-            return Err(Fault::damaged("the file is not one of tenure's"));
+            return Err(Fault::damaged("the file is not a tenure table"));
         }
         if words[AT_VERSION] != VERSION {
             return Ok(Err(Obsolete::Version(words[AT_VERSION])));
         }
         if words[AT_CHECK] != check(words) {
-            return Err(Fault::damaged("its header does not add up"));
+            return Err(Fault::damaged("its header has a wrong checksum"));
         }
         if words[AT_SHAPE] != SHAPE {
             return Ok(Err(Obsolete::Version(words[AT_VERSION])));
@@ -73,8 +73,8 @@ impl Header {
         }
         let limit = u32::try_from(words[AT_LIMIT]).ok();
         let limit = limit.filter(|limit| (2..=MAX_RECORDS).contains(limit));
-        let limit = limit.ok_or_else(|| Fault::damaged("its limit makes no sense"))?;
-        Ok(Ok(Self { epoch, limit, members: words[AT_MEMBERS] }))
+        let limit = limit.ok_or_else(|| Fault::damaged("its limit is out of range"))?;
+        Ok(Ok(Self { epoch, limit, slots_inode: words[AT_SLOTS_INODE] }))
     }
 
     pub(crate) fn words(&self) -> [u64; FIXED_WORDS] {
@@ -84,7 +84,7 @@ impl Header {
         words[AT_SHAPE] = SHAPE;
         words[AT_BOOT..AT_BOOT + 2].copy_from_slice(&self.epoch.boot);
         words[AT_LIMIT] = u64::from(self.limit);
-        words[AT_MEMBERS] = self.members;
+        words[AT_SLOTS_INODE] = self.slots_inode;
         let offsets = self.epoch.offsets.map(|offset| offset as u64);
         words[AT_OFFSETS..AT_OFFSETS + 2].copy_from_slice(&offsets);
         words[AT_CHECK] = check(&words);
@@ -98,7 +98,7 @@ fn check(words: &[u64; FIXED_WORDS]) -> u64 {
 }
 
 impl Obsolete {
-    /// The error where a process, if known by its id, still uses the table.
+    /// The error if a process still uses the table. Its id may be unknown.
     pub(crate) fn in_use(self, table: &Path, process: Option<u32>, here: Epoch) -> Fault {
         let table = table.display();
         let by = process.map_or("another process".into(), |pid| format!("process {pid}"));
@@ -132,11 +132,11 @@ mod tests {
     use super::*;
 
     const HERE: Epoch = Epoch { boot: [1, 2], offsets: [0, 0] };
-    const HEADER: Header = Header { epoch: HERE, limit: 100, members: 7 };
+    const HEADER: Header = Header { epoch: HERE, limit: 100, slots_inode: 7 };
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        assert_eq!(Header::judge(&HEADER.words(), HERE).unwrap(), Ok(HEADER));
+        assert_eq!(Header::parse(&HEADER.words(), HERE).unwrap(), Ok(HEADER));
     }
 
     #[test]
@@ -146,15 +146,15 @@ mod tests {
             Epoch { offsets: [0, 1], ..HERE },
             Epoch { offsets: [-1, 0], ..HERE },
         ] {
-            let judged = Header::judge(&HEADER.words(), epoch).unwrap();
-            assert_eq!(judged, Err(Obsolete::Epoch(HERE)));
+            let parsed = Header::parse(&HEADER.words(), epoch).unwrap();
+            assert_eq!(parsed, Err(Obsolete::Epoch(HERE)));
         }
         let mut words = HEADER.words();
         words[AT_VERSION] += 1;
-        let judged = Header::judge(&words, HERE).unwrap();
-        assert_eq!(judged, Err(Obsolete::Version(VERSION + 1)));
+        let parsed = Header::parse(&words, HERE).unwrap();
+        assert_eq!(parsed, Err(Obsolete::Version(VERSION + 1)));
         let swapped = HEADER.words().map(u64::swap_bytes);
-        assert_eq!(Header::judge(&swapped, HERE).unwrap(), Err(Obsolete::ByteOrder));
+        assert_eq!(Header::parse(&swapped, HERE).unwrap(), Err(Obsolete::ByteOrder));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         for word in (0..FIXED_WORDS).filter(|word| *word != AT_VERSION) {
             let mut words = HEADER.words();
             words[word] ^= 1 << 17;
-            assert!(Header::judge(&words, HERE).is_err(), "word {word}");
+            assert!(Header::parse(&words, HERE).is_err(), "word {word}");
         }
     }
 }

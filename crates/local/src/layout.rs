@@ -1,22 +1,22 @@
-//! Where everything is in the table, in words of eight bytes.
+//! The layout of the table, in words of eight bytes.
 //!
-//! | words | what |
+//! | words | content |
 //! |---|---|
 //! | 0..16 | the header: magic, version, layout, boot id, limit, inode of `members`, offsets of the clocks, checksum |
-//! | 16 | the gate: who may change the table now |
-//! | 24..29 | the state: checksum, free list and carved mark, capacity, next token, token ceiling |
+//! | 16 | the gate: the process that is changing the table |
+//! | 24..29 | the state: checksum, free list and high-water mark, capacity, next token, token ceiling |
 //! | 32 | the length of the journal |
 //! | 40..552 | the journal: pairs of word number and old value |
-//! | 1024.. | members: two words each |
+//! | 1024.. | process slots: two words each |
 //! | 9216.. | hash buckets: one word each |
 //! | 25600.. | records: 40 words each; record 0 is never used, so that 0 can mean "none" |
 
-/// `tenure\0T`, as a number: reads differently on a machine of the other byte order.
+/// `tenure\0T` as a number. It differs on a machine of the other byte order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"tenure\0T");
 pub(crate) const VERSION: u64 = 2;
-/// What must agree for two builds to share a table.
+/// Two builds must agree on this to share a table.
 pub(crate) const SHAPE: u64 =
-    (RECORD_WORDS as u64) << 48 | (BUCKETS as u64) << 24 | (MEMBERS as u64) << 8 | 1;
+    (RECORD_WORDS as u64) << 48 | (BUCKETS as u64) << 24 | (SLOTS as u64) << 8 | 1;
 
 pub(crate) const FIXED_WORDS: usize = 16;
 pub(crate) const AT_MAGIC: usize = 0;
@@ -24,9 +24,9 @@ pub(crate) const AT_VERSION: usize = 1;
 pub(crate) const AT_SHAPE: usize = 2;
 pub(crate) const AT_BOOT: usize = 3;
 pub(crate) const AT_LIMIT: usize = 5;
-/// The inode of the file `members`: with another one, the living would look dead.
-pub(crate) const AT_MEMBERS: usize = 6;
-/// What the time namespace adds to the clocks: two words.
+/// The inode of the file `members`: in another file, live processes would look dead.
+pub(crate) const AT_SLOTS_INODE: usize = 6;
+/// The time namespace's offsets of the clocks: two words.
 pub(crate) const AT_OFFSETS: usize = 7;
 pub(crate) const AT_CHECK: usize = 15;
 
@@ -40,11 +40,11 @@ pub(crate) const JOURNAL_LENGTH: usize = 32;
 pub(crate) const JOURNAL: usize = 40;
 pub(crate) const JOURNAL_ENTRIES: usize = 256;
 
-pub(crate) const MEMBERS_AT: usize = 1024;
-pub(crate) const MEMBERS: usize = 4096;
-pub(crate) const MEMBER_WORDS: usize = 2;
+pub(crate) const SLOTS_AT: usize = 1024;
+pub(crate) const SLOTS: usize = 4096;
+pub(crate) const SLOT_WORDS: usize = 2;
 
-pub(crate) const BUCKETS_AT: usize = MEMBERS_AT + MEMBERS * MEMBER_WORDS;
+pub(crate) const BUCKETS_AT: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
 pub(crate) const BUCKETS: usize = 16_384;
 
 pub(crate) const RECORDS_AT: usize = BUCKETS_AT + BUCKETS;
@@ -60,8 +60,8 @@ pub(crate) const fn words_for(records: u32) -> usize {
     RECORDS_AT + records as usize * RECORD_WORDS
 }
 
-/// Mixes one word into a checksum, so that it counts at this place only: checksums are the
-/// exclusive or of these, and an update of one word needs only its old and new value.
+/// The contribution of one word to a checksum. It depends on the word's place. A checksum is the exclusive
+/// or of all contributions, so an update needs only the old and the new value of the changed word.
 pub(crate) const fn mix(record: u64, word: usize, value: u64) -> u64 {
     let salt = record.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (word as u64 + 1) << 56;
     let mixed = (value ^ salt).wrapping_mul(0xD6E8_FEB8_6659_FD93);

@@ -1,9 +1,9 @@
-//! A file in memory, shared with other processes, as atomic words.
+//! A file mapped into memory and shared with other processes, as atomic words.
 //!
-//! The address range is reserved once at the size the file may ever have; the file grows into it.
-//! No reference to shared memory leaves this module but to atomics, and none to a word that the
-//! file did not back with blocks on the disk when it was last looked at. A word that is gone all the
-//! same reads as zero and breaks the mapping (module `sigbus`).
+//! The address range is reserved once, for the largest size of the file; the file grows into it. This module
+//! gives out references to atomics only, and only to words that the file had disk blocks for when its size
+//! was last read. If such a page is lost all the same, its words read as zero and the mapping is broken
+//! (module `sigbus`).
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ pub(crate) struct Mapping {
     base: NonNull<AtomicU64>,
     limit: usize,
     backed: AtomicUsize,
-    /// Until the mapping is undone.
+    /// `None` only while the mapping is being removed.
     faults: Option<Guarded>,
     file: File,
 }
@@ -36,7 +36,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a file, with room to grow to so many words.
+    /// Maps a file, with room to grow to `words`.
     pub(crate) fn new(file: File, words: usize) -> io::Result<Self> {
         let length = words.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: a fresh mapping at an address the kernel chooses touches no memory of ours.
@@ -58,8 +58,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Whether part of the file was not there when it was read or written: what this process saw
-    /// since then is not what others see.
+    /// Whether a page of the file was lost when it was accessed. From then on this process sees other content
+    /// than other processes do.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.faults.as_ref().is_some_and(Guarded::is_broken)
@@ -76,13 +76,13 @@ impl Mapping {
         }
     }
 
-    /// All words that the file backs, as last seen.
+    /// All words that the file backs, by its size when last read.
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         let backed = self.backed.load(Ordering::Relaxed);
         // SAFETY: `backed` never exceeds `limit`, so the slice stays inside the mapping, which
         // outlives the reference; pages are aligned, so words are too; every bit pattern is a
-        // u64; and all who share the memory use atomics. Where the file shrinks, zeros take its
+        // u64; and all processes that share the memory use atomics. If the file shrinks, zeros take its
         // place.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), backed) }
     }
@@ -101,12 +101,12 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
     }
 
-    /// Words the file backs, as last seen.
+    /// How many words the file backs, by its size when last read.
     pub(crate) fn backed(&self) -> usize {
         self.backed.load(Ordering::Relaxed)
     }
 
-    /// Looks at the file's size again: another process may have made it grow.
+    /// Reads the file's size again: another process may have grown it.
     pub(crate) fn refresh(&self) -> io::Result<usize> {
         let bytes = usize::try_from(self.file.metadata()?.len()).unwrap_or(usize::MAX);
         let backed = (bytes / 8).min(self.limit);
@@ -114,7 +114,7 @@ impl Mapping {
         Ok(backed)
     }
 
-    /// Makes the file at least so many words long, with blocks behind every one of them.
+    /// Grows the file to at least `words`, all of them with allocated blocks.
     pub(crate) fn grow(&self, words: usize) -> io::Result<()> {
         if words > self.limit {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -144,26 +144,25 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First, as the addresses may soon be another mapping's.
+        // First, because the addresses may be reused for another mapping.
         self.faults.take();
         // SAFETY: the range is the one mapped in `new`; no reference into it outlives `self`.
-        // A failure leaves the range mapped, which harms nobody.
+        // A failure leaves the range mapped, which is harmless.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.limit * 8) };
     }
 }
 
-/// Makes a new, empty file be written in place, where the file system would copy what is written
-/// (btrfs): else a page that has its block may need another one at each later write, and get none
-/// on a full disk.
+/// Turns off copy-on-write for a new, empty file (btrfs). Otherwise each write to an allocated block may need
+/// another block, and fail on a full disk.
 pub(crate) fn write_in_place(file: &File) {
     let Ok(flags) = ioctl_getflags(file) else {
         return;
     };
-    // File systems that do not copy do not know the flag.
+    // File systems without copy-on-write do not know the flag.
     let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
 }
 
-/// As [`allocate`], for use while others may do the same: false where the file system cannot.
+/// As [`allocate`], but safe while other processes do the same. False if the file system cannot.
 pub(crate) fn allocate_ahead(file: &File, bytes: u64) -> io::Result<bool> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(true),
@@ -172,8 +171,8 @@ pub(crate) fn allocate_ahead(file: &File, bytes: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives the file so many bytes of real blocks: a full disk is an error here, not a signal later.
-/// Called by one process at a time, because it may have to write zeros.
+/// Allocates disk blocks for the first `bytes` of the file, so that a full disk is an error here and not a
+/// signal later. Called by one process at a time, because it may have to write zeros.
 pub(crate) fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     if allocate_ahead(file, bytes)? {
         return Ok(());
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_beyond_the_file_are_out_of_reach_until_it_grows() {
+    fn words_beyond_the_file_are_not_accessible_until_it_grows() {
         let file = tempfile::tempfile().unwrap();
         allocate(&file, 4096).unwrap();
         let ours = Mapping::new(file.try_clone().unwrap(), 4096).unwrap();
@@ -202,7 +201,7 @@ mod tests {
         assert!(ours.word(512).is_none());
         ours.grow(1024).unwrap();
         ours.word(1023).unwrap().store(7, Ordering::Release);
-        assert!(theirs.word(1023).is_none(), "not before it looks again");
+        assert!(theirs.word(1023).is_none(), "not before it reads the size again");
         theirs.refresh().unwrap();
         assert_eq!(theirs.word(1023).unwrap().load(Ordering::Acquire), 7);
         assert!(ours.grow(4097).is_err());

@@ -1,4 +1,4 @@
-//! How a directory may be shared, and what may be unusual about it.
+//! The options of opening a local store.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ impl LocalOptions {
     }
 
     /// Accepts a directory and files that belong to any user. By default only this user's and
-    /// root's are accepted: the owner of a file can change it at any time, also to do harm.
+    /// root's are accepted, because the owner of a file can change it at any time.
     #[must_use]
     pub const fn any_owner(mut self, accept: bool) -> Self {
         self.any_owner = accept;
@@ -73,8 +73,8 @@ impl LocalOptions {
     /// # Errors
     /// [`Denied`](tenure_core::ErrorKind::Denied) for a directory that this user may not write to or that
     /// belongs to another user, [`Invalid`](tenure_core::ErrorKind::Invalid) for a path that is no directory,
-    /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for a file system that may reach another machine
-    /// and for a table that processes of another version, boot id or clock use,
+    /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for a file system that other machines may share
+    /// and for a table in use by processes of another version, boot id or clock,
     /// [`Damaged`](tenure_core::ErrorKind::Damaged), [`Full`](tenure_core::ErrorKind::Full).
     pub fn open(&self, dir: impl AsRef<Path>) -> Result<LocalStore> {
         let operation = "open the local store";

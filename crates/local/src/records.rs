@@ -1,11 +1,12 @@
-//! Records: a lock, or one claim on it. Each carries a checksum and is checked when it is read.
+//! The records of the table: locks, and claims on them. Each has a checksum, which is verified on every
+//! read.
 
 use tenure_core::Mode;
 use tenure_proto::{Occupancy, Token};
 
 use crate::fault::{Fault, Result};
 use crate::layout::*;
-use crate::members::Member;
+use crate::process_slots::ProcessSlot;
 use crate::txn::Txn;
 
 pub(crate) const FREE: u8 = 1;
@@ -17,14 +18,14 @@ const CHECK: usize = 1;
 const LOCK_NAME: usize = 9;
 const NAME_WORDS: usize = 25;
 const CLAIM_LABEL: usize = 13;
-/// The longest label that is kept, in bytes.
+/// The longest label that is stored, in bytes.
 pub(crate) const LABEL_BYTES: usize = (FREE_LINK - CLAIM_LABEL) * 8;
-/// What a free record is known by, besides its kind: words that mean nothing while it is in use.
-/// So taking or giving back a record changes one word that must be journaled.
+/// The link and checksum of a free record. These words have no meaning while the record is in use, so taking
+/// or freeing a record changes only one word that must be journaled.
 pub(crate) const FREE_LINK: usize = RECORD_WORDS - 2;
 const FREE_CHECK: usize = RECORD_WORDS - 1;
 
-/// A text as it is stored: words of eight bytes, the last one filled up with zeros.
+/// A text as it is stored: words of eight bytes, the last one padded with zeros.
 #[derive(Clone, Copy, Debug)]
 struct Packed<'a> {
     eights: &'a [[u8; 8]],
@@ -44,7 +45,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// A lock's name, ready to be looked up.
+/// A lock's name with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
     text: Packed<'a>,
@@ -53,7 +54,7 @@ pub(crate) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// `name` is one of a [`LockName`](tenure_core::LockName): at most 200 bytes.
+    /// `name` is that of a [`LockName`](tenure_core::LockName), so it has at most 200 bytes.
     pub(crate) fn new(name: &'a str) -> Self {
         let text = Packed::new(name);
         let bytes = name.len().min(NAME_WORDS * 8) as u8;
@@ -65,7 +66,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// A lock, as read. Saved with [`Txn::save_lock`].
+/// A copy of a lock's record. [`Txn::save_lock`] writes it back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lock {
     pub(crate) index: u32,
@@ -86,7 +87,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// What the holders leave room for.
+    /// What the holders occupy, which decides what the lock admits.
     pub(crate) fn room(&self) -> Occupancy {
         let mut room = Occupancy::default();
         if self.exclusive > 0 {
@@ -102,7 +103,7 @@ impl Lock {
         room
     }
 
-    /// One more holder.
+    /// Counts a new holder.
     pub(crate) const fn count_in(&mut self, mode: Mode) {
         self.holders = self.holders.saturating_add(1);
         match mode {
@@ -112,7 +113,7 @@ impl Lock {
         }
     }
 
-    /// One holder less.
+    /// Counts a holder that left.
     pub(crate) const fn count_out(&mut self, mode: Mode) {
         self.holders = self.holders.saturating_sub(1);
         match mode {
@@ -135,7 +136,7 @@ impl Lock {
     }
 }
 
-/// A claim, as read. Saved with [`Txn::save_claim`].
+/// A copy of a claim's record. [`Txn::save_claim`] writes it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) index: u32,
@@ -147,7 +148,7 @@ pub(crate) struct Entry {
     pub(crate) before: u32,
     pub(crate) after: u32,
     pub(crate) owner: [u64; 2],
-    pub(crate) member: Member,
+    pub(crate) process: ProcessSlot,
     pub(crate) mode: Mode,
     pub(crate) ttl: u64,
     pub(crate) ends: u64,
@@ -157,8 +158,14 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// A claim that has just arrived.
-    pub(crate) fn new(owner: [u64; 2], member: Member, mode: Mode, ttl: u64, now: u64) -> Self {
+    /// A new claim, which is not in the table yet.
+    pub(crate) fn new(
+        owner: [u64; 2],
+        process: ProcessSlot,
+        mode: Mode,
+        ttl: u64,
+        now: u64,
+    ) -> Self {
         Self {
             index: 0,
             generation: 0,
@@ -169,7 +176,7 @@ impl Entry {
             before: 0,
             after: 0,
             owner,
-            member,
+            process,
             mode,
             ttl,
             ends: 0,
@@ -179,7 +186,7 @@ impl Entry {
         }
     }
 
-    /// From now on it holds.
+    /// Makes the claim a holder.
     pub(crate) const fn grant(&mut self, token: Token, now: u64) {
         self.holds = true;
         self.granted = now;
@@ -188,7 +195,7 @@ impl Entry {
     }
 
     const fn meta(&self) -> u64 {
-        let (tag, ..) = unmode(self.mode);
+        let (tag, ..) = encode_mode(self.mode);
         CLAIM as u64
             | (self.holds as u64) << 8
             | tag << 16
@@ -197,13 +204,13 @@ impl Entry {
     }
 
     const fn words(&self) -> [u64; 11] {
-        let (_, take, of) = unmode(self.mode);
+        let (_, take, of) = encode_mode(self.mode);
         [
             pair(self.lock, self.lock_generation),
             pair(self.before, self.after),
             self.owner[0],
             self.owner[1],
-            pair(self.member.slot, self.member.generation),
+            pair(self.process.slot, self.process.generation),
             pair(take, of),
             self.ttl,
             self.ends,
@@ -215,7 +222,7 @@ impl Entry {
 }
 
 impl Txn<'_> {
-    /// Kind and generation of a record, without a look at the rest of it.
+    /// The kind and generation of a record. Its checksum is not verified.
     pub(crate) fn kind(&self, index: u32) -> Result<(u8, u32)> {
         let meta = self.get(self.at(index)?)?;
         Ok((meta as u8, high(meta)))
@@ -263,7 +270,7 @@ impl Txn<'_> {
         let used = CLAIM_LABEL + usize::from(label_bytes).div_ceil(8);
         self.verify(index, at, used)?;
         let word = |place| self.get(at + place);
-        let (lock, line, member, mode) = (word(2)?, word(3)?, word(6)?, word(7)?);
+        let (lock, line, process, mode) = (word(2)?, word(3)?, word(6)?, word(7)?);
         Ok(Entry {
             index,
             generation: high(meta),
@@ -274,8 +281,8 @@ impl Txn<'_> {
             before: low(line),
             after: high(line),
             owner: [word(4)?, word(5)?],
-            member: Member { slot: low(member), generation: high(member) },
-            mode: remode((meta >> 16) as u8, mode)?,
+            process: ProcessSlot { slot: low(process), generation: high(process) },
+            mode: decode_mode((meta >> 16) as u8, mode)?,
             ttl: word(8)?,
             ends: word(9)?,
             granted: word(10)?,
@@ -315,7 +322,7 @@ impl Txn<'_> {
         self.save(claim.index, Some(claim.meta()), &claim.words())
     }
 
-    /// A new lock with its first holder, which nobody can find yet.
+    /// Writes a new lock with its first holder. No link leads to it yet.
     pub(crate) fn build_held(
         &mut self,
         name: &Name<'_>,
@@ -341,7 +348,7 @@ impl Txn<'_> {
         Ok((lock, claim))
     }
 
-    /// A new claim, which nobody can find yet.
+    /// Writes a new claim. No link leads to it yet.
     pub(crate) fn build_claim(&mut self, mut claim: Entry, label: &str) -> Result<Entry> {
         (claim.index, claim.generation) = self.allocate()?;
         let mut end = label.len().min(LABEL_BYTES);
@@ -354,7 +361,7 @@ impl Txn<'_> {
         Ok(claim)
     }
 
-    /// Gives a record back.
+    /// Frees a record.
     pub(crate) fn free(&mut self, index: u32, generation: u32) -> Result<()> {
         let at = self.at(index)?;
         let next = u64::from(self.first_free());
@@ -366,7 +373,7 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// The record after this one in the free list.
+    /// The record after a free one in the free list, and the free one's generation.
     pub(crate) fn next_free(&self, index: u32) -> Result<(u32, u32)> {
         let at = self.at(index)?;
         let (meta, next) = (self.get(at)?, self.get(at + FREE_LINK)?);
@@ -379,14 +386,14 @@ impl Txn<'_> {
     fn allocate(&mut self) -> Result<(u32, u32)> {
         let index = self.first_free();
         if index == 0 {
-            return Ok((self.carve()?, 1));
+            return Ok((self.extend()?, 1));
         }
         let (next, generation) = self.next_free(index)?;
         self.take_free(next);
         Ok((index, generation.wrapping_add(1)))
     }
 
-    /// Writes a record that was just taken.
+    /// Writes a record that this change took from the free list.
     fn build(&mut self, index: u32, meta: u64, words: &[u64], text: Packed<'_>) -> Result<()> {
         match self.has_freed() {
             true => self.build_with::<true>(index, meta, words, text),
@@ -440,7 +447,7 @@ impl Txn<'_> {
             sum ^= mix(salt, place, self.get(at + place)?);
         }
         if sum != self.get(at + CHECK)? {
-            return Err(Fault::damaged("a record does not add up"));
+            return Err(Fault::damaged("a record has a wrong checksum"));
         }
         Ok(())
     }
@@ -457,7 +464,7 @@ impl Txn<'_> {
 
     #[inline]
     fn at(&self, index: u32) -> Result<usize> {
-        if index == 0 || index >= self.carved() {
+        if index == 0 || index >= self.high_water() {
             return Err(Fault::damaged("a link leads outside"));
         }
         Ok(words_for(index))
@@ -472,7 +479,7 @@ const fn free_check(index: u32, meta: u64, next: u64) -> u64 {
     mix(index as u64, META, meta) ^ mix(index as u64, FREE_LINK, next)
 }
 
-const fn unmode(mode: Mode) -> (u64, u32, u32) {
+const fn encode_mode(mode: Mode) -> (u64, u32, u32) {
     match mode {
         Mode::Exclusive => (0, 0, 0),
         Mode::Shared => (1, 0, 0),
@@ -480,7 +487,7 @@ const fn unmode(mode: Mode) -> (u64, u32, u32) {
     }
 }
 
-fn remode(tag: u8, permits: u64) -> Result<Mode> {
+fn decode_mode(tag: u8, permits: u64) -> Result<Mode> {
     let (take, of) = (low(permits), high(permits));
     match tag {
         0 => Ok(Mode::Exclusive),

@@ -1,12 +1,11 @@
-//! What happens when a page of a mapped file is not there: it was truncated, or the disk failed or
-//! ran full under a file system that allocates late. The kernel then raises SIGBUS, which would end
-//! the program; here the page is replaced by zeros for this process, and the mapping is marked as
-//! broken, which turns every operation on it into an error.
+//! Lost pages of a mapped file: the file was truncated, or the disk failed or ran full under a file system
+//! that allocates late. The kernel raises SIGBUS on access, which would end the program. The handler here
+//! replaces the page by zeros for this process and marks the mapping as broken, so that every operation on
+//! it fails.
 //!
-//! There is no other way: a file on disk cannot be sealed against truncation, and a check before
-//! each access would be both slow and too early. The program's own handling of SIGBUS stays as it
-//! is: everything that is not a fault in one of our mappings goes to the handler that was there
-//! before, and one that the program installs later simply replaces ours.
+//! A file on disk cannot be sealed against truncation, and a check before each access would be slow and too
+//! early. The program's own handling of SIGBUS is kept: a signal that is not a fault in one of our mappings
+//! goes to the handler that was installed before. A handler that the program installs later replaces ours.
 
 #![allow(unsafe_code)]
 
@@ -16,8 +15,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// The addresses of one mapping. Never freed, but used again by another mapping: the handler may
-/// look at it at any time, and can take no lock.
+/// The addresses of one mapping. It is never freed, only reused for another mapping: the handler may read it
+/// at any time and cannot take a lock.
 #[derive(Debug)]
 struct Range {
     /// Zero while unused.
@@ -35,19 +34,19 @@ unsafe impl Sync for Range {}
 static RANGES: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
 static BEFORE: OnceLock<Before> = OnceLock::new();
 
-/// What was there before us, and what the handler must not ask for.
+/// The previous handler, and the page size, which a handler must not ask for.
 struct Before {
     action: libc::sigaction,
     page: usize,
 }
 
-/// A mapping whose faults are errors, as long as this lives.
+/// Makes the faults of a mapping errors, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guarded(&'static Range);
 
 impl Guarded {
     pub(crate) fn new(base: *const u8, length: usize) -> io::Result<Self> {
-        /// Taken, and no address of a mapping.
+        /// Marks a range as taken. It is no address of a mapping.
         const RESERVED: usize = 1;
         install()?;
         let reserve = |range: &&Range| {
@@ -60,7 +59,7 @@ impl Guarded {
         Ok(Self(range))
     }
 
-    /// Whether a page of the mapping was not there.
+    /// Whether a page of the mapping was lost.
     pub(crate) fn is_broken(&self) -> bool {
         self.0.broken.load(Ordering::Acquire)
     }
@@ -100,8 +99,8 @@ fn publish(base: usize) -> &'static Range {
     }
 }
 
-/// Installs the handler, once in the life of the process: again and again would pass a signal round
-/// in a circle where the program's own handler passes it on to ours.
+/// Installs the handler once per process. If it were installed again after the program's own handler, which
+/// passes signals on to ours, the two would call each other without end.
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<c_int> = OnceLock::new();
     let error = *INSTALLED.get_or_init(|| {
@@ -125,7 +124,7 @@ fn install() -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// Atomics and system calls only: nothing else may be done in a handler.
+/// Uses only atomics and system calls, which are allowed in a handler.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(before) = BEFORE.get() else {
         return;
@@ -141,14 +140,14 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Puts a page of zeros where the fault was, if that is in one of our mappings.
+/// Maps a page of zeros at a fault in one of our mappings.
 fn replace(address: usize, page: usize) -> bool {
     let mut ours = false;
     for range in ranges() {
         let base = range.base.load(Ordering::Acquire);
         let length = range.length.load(Ordering::Acquire);
         let inside = address >= base && address - base < length;
-        // Read again, as another thread may just be changing both.
+        // Read again, because another thread may be changing both.
         if inside && base > 1 && range.base.load(Ordering::Acquire) == base {
             range.broken.store(true, Ordering::Release);
             ours = true;
@@ -165,7 +164,7 @@ fn replace(address: usize, page: usize) -> bool {
     unsafe { libc::mmap(at, page, protection, flags, -1, 0) != libc::MAP_FAILED }
 }
 
-/// Does what would have been done without us.
+/// Does what would have happened without our handler.
 fn pass_on(
     before: &libc::sigaction,
     signal: c_int,
@@ -207,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_used_again() {
+    fn ranges_are_reused() {
         let memory = [0_u8; 64];
         let count = || ranges().count();
         let first = Guarded::new(memory.as_ptr(), 64).unwrap();

@@ -1,41 +1,36 @@
-//! The store: what is kept open, and the tasks that listen.
+//! The public store: it opens the parts and passes each call to its operation.
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal, Store,
-    WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal,
+    Store, WaitPolicy,
 };
 use tenure_core::{Finding, LockName, LockState, Result};
-use tokio::io::unix::AsyncFd;
-use tokio::runtime::{self, Handle};
-use tokio::task::AbortHandle;
 
 use crate::access::Access;
+use crate::claim_index::ClaimIndex;
+use crate::claims::WaitStep;
 use crate::clock::CLOCK;
-use crate::death::Watches;
 use crate::diagnose;
 use crate::fault::{self, Fault};
-use crate::line::Wake;
-use crate::members::{IN_USE, OVERFLOW};
 use crate::options::LocalOptions;
-use crate::readiness;
-use crate::reserve::Reserver;
-use crate::seats::Seats;
+use crate::process_slots::IN_USE;
+use crate::process_watch::Watches;
+use crate::queue::Wake;
+use crate::reservation::Reserver;
 use crate::table::{Setup, Table};
 use crate::txn::Txn;
-use crate::wait::Look;
-use crate::wake::{self, Bells};
+use crate::wakes::{WakeFifos, Wakes};
 
 /// Locks shared by the processes of one Linux machine, in a directory.
 ///
-/// Cloning is cheap, and clones share one place among the table's members. When the last clone is
-/// dropped, what it still held is given up.
+/// Cloning is cheap, and clones share one process slot in the table. When the last clone is dropped, its
+/// locks are released.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tenure_core::Error> {
@@ -50,17 +45,13 @@ pub struct LocalStore {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// One open store.
 pub(crate) struct Inner {
-    pub(crate) table: Table,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) table: Arc<Table>,
+    pub(crate) claim_index: Arc<ClaimIndex>,
+    pub(crate) wakes: Arc<Wakes>,
     pub(crate) watches: Watches,
     pub(crate) reserver: Arc<Reserver>,
-    /// Itself, for a thread that may outlive it.
-    pub(crate) this: Weak<Self>,
-    bells: Bells,
-    /// The tasks that hear what other processes tell, one on each runtime with a waiter: a runtime
-    /// that lives but is not polled hears nothing.
-    listeners: Mutex<Vec<(runtime::Id, AbortHandle)>>,
 }
 
 impl LocalStore {
@@ -88,20 +79,16 @@ impl LocalStore {
     }
 
     pub(crate) fn start(dir: &Path, access: Access, setup: Setup) -> fault::Result<Self> {
-        let bells = Bells::new(dir, access.clone());
-        let table = Table::open(dir, access, setup)?;
-        // Listening starts with the first wait; that it can is found out now.
-        drop(bells.own(table.me())?);
-        let inner = Arc::new_cyclic(|this| Inner {
-            table,
-            seats: Arc::default(),
-            watches: Watches::default(),
-            reserver: Arc::default(),
-            this: this.clone(),
-            bells,
-            listeners: Mutex::default(),
-        });
-        inner.move_in()?;
+        let fifos = WakeFifos::new(dir, access.clone());
+        let table = Arc::new(Table::open(dir, access, setup)?);
+        // The FIFO is read from the first wait on. If it cannot be opened, that is an error now.
+        drop(fifos.open_own(table.me())?);
+        let claim_index = Arc::<ClaimIndex>::default();
+        let wakes = Wakes::new(Arc::clone(&table), Arc::clone(&claim_index), fifos);
+        let reserver = Reserver::new(&table);
+        let (wakes, watches) = (Arc::new(wakes), Watches::default());
+        let inner = Arc::new(Inner { table, claim_index, wakes, watches, reserver });
+        inner.clean_slot()?;
         Ok(Self { inner })
     }
 
@@ -119,104 +106,51 @@ impl LocalStore {
 }
 
 impl Inner {
-    /// Changes the table, and then tells those who have news. An error after part of the work was
-    /// committed comes with `true`.
+    /// Changes the table, and then wakes the waiters that `work` names. An error comes with `true` if
+    /// part of the work was committed.
     pub(crate) fn change<T>(
         &self,
         work: impl FnOnce(&mut Txn<'_>, &mut Vec<Wake>) -> fault::Result<T>,
     ) -> Result<T, (Fault, bool)> {
         let mut wakes = Vec::new();
-        // A table that is broken does not add up; then this is why.
+        // On a broken mapping any check can fail; the broken mapping is the cause to report.
         let broken = |fault| (self.table.map.check().err().unwrap_or(fault), false);
         let mut txn = Txn::begin(&self.table).map_err(broken)?;
         let done = work(&mut txn, &mut wakes).and_then(|value| txn.commit().map(|()| value));
         let committed = txn.has_committed();
         let is_low = txn.is_low_on_tokens() || txn.is_low_on_room();
         drop(txn);
-        // A page that is gone may have been read as zeros.
+        // A lost page may have been read as zeros.
         self.table.map.check().map_err(|fault| (fault, true))?;
         if is_low {
-            self.reserve_ahead();
+            self.reserver.reserve_ahead();
         }
         for wake in wakes {
-            self.tell(wake);
+            self.wakes.send(wake);
         }
         done.map_err(|fault| (fault, committed))
     }
 
-    fn tell(&self, wake: Wake) {
-        if wake.member == self.table.me() {
-            return self.seats.notify(wake.index);
-        }
-        if !self.bells.ring(wake)
-            && let Some(flags) = self.table.map.word(wake.member.flags_at())
-        {
-            flags.fetch_or(OVERFLOW, Ordering::AcqRel);
-            // The reader may have emptied the FIFO before the flag was up; then this is heard.
-            self.bells.ring(wake);
-        }
-    }
-
-    /// Clears up after the slot's last member, if it left anything.
-    fn move_in(&self) -> fault::Result<()> {
+    /// Removes the claims of the slot's previous process, if it left any.
+    fn clean_slot(&self) -> fault::Result<()> {
         let me = self.table.me();
         let Some(flags) = self.table.map.word(me.flags_at()) else {
-            return Err(Fault::damaged("the file is shorter than it says"));
+            return Err(Fault::damaged("the file is shorter than its header says"));
         };
         if flags.load(Ordering::Acquire) & IN_USE != 0 {
-            self.reap_slot(me.slot, |member| member != me)?;
+            self.remove_claims_of(me.slot, |process| process != me)?;
         }
         flags.store(IN_USE, Ordering::Release);
         self.table.map.check()
-    }
-
-    /// Starts a task on this runtime that hears what other processes tell, if there is none. Each
-    /// wake-up is read by one such task, and reaches the waiters of all runtimes.
-    fn listen_here(self: &Arc<Self>) {
-        let here = Handle::current().id();
-        let mut listeners = self.listeners.lock();
-        // Those of runtimes that have ended, of which this one may have got the id.
-        listeners.retain(|(_, listener)| !listener.is_finished());
-        if listeners.iter().any(|(runtime, _)| *runtime == here) {
-            return;
-        }
-        let fifo = self.bells.own(self.table.me()).and_then(|fifo| {
-            let readable = readiness::readable(fifo);
-            readable.map_err(|error| Fault::io("listening in", &self.table.dir, error))
-        });
-        match fifo {
-            Ok(fifo) => {
-                let listening = tokio::spawn(listen(fifo, Arc::downgrade(self)));
-                listeners.push((here, listening.abort_handle()));
-            }
-            Err(fault) => tracing::warn!(?fault, "wake-ups are not heard; waiters poll instead"),
-        }
-    }
-
-    fn heard(&self, bytes: &[u8]) {
-        match wake::parse(bytes) {
-            Some(records) => records.for_each(|index| self.seats.notify(index)),
-            None => self.seats.notify_all(),
-        }
-        let flags = self.table.map.word(self.table.me().flags_at());
-        if let Some(flags) = flags
-            && flags.load(Ordering::Acquire) & OVERFLOW != 0
-        {
-            flags.fetch_and(!OVERFLOW, Ordering::AcqRel);
-            self.seats.notify_all();
-        }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        for (_, listener) in self.listeners.get_mut() {
-            listener.abort();
-        }
         let me = self.table.me();
-        // Best effort: other processes clear up what stays behind, also where the table is broken
-        // for this one.
-        if self.reap_slot(me.slot, |member| member == me).is_ok()
+        // If this fails, for example because the table is broken for this process, other processes
+        // remove the claims.
+        if self.remove_claims_of(me.slot, |process| process == me).is_ok()
             && let Some(flags) = self.table.map.word(me.flags_at())
         {
             flags.store(0, Ordering::Release);
@@ -224,46 +158,24 @@ impl Drop for Inner {
     }
 }
 
-async fn listen(fifo: AsyncFd<std::os::fd::OwnedFd>, inner: Weak<Inner>) {
-    let mut bytes = [0; 4096];
-    loop {
-        let Ok(mut ready) = fifo.readable().await else {
-            return;
-        };
-        let read = ready.try_io(|fifo| Ok(rustix::io::read(fifo, &mut bytes)?));
-        match read {
-            Ok(Ok(read)) => {
-                if read < bytes.len() {
-                    // Nothing is left, so the next readiness is a new one: spares a read.
-                    ready.clear_ready();
-                }
-                match inner.upgrade() {
-                    Some(inner) => inner.heard(&bytes[..read]),
-                    None => return,
-                }
-            }
-            Ok(Err(error)) if error.kind() != std::io::ErrorKind::Interrupted => {
-                tracing::warn!(%error, "wake-ups can no longer be read; waiters poll instead");
-                return;
-            }
-            // Not ready after all, or interrupted.
-            _ => {}
-        }
-    }
-}
-
 #[async_trait]
 impl Store for LocalStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(Fencing::Until {
+        let fencing = Fencing::Until {
             fault: "the directory, or its file `tokens`, is deleted or restored from a copy while \
                     the wall clock is behind the last token (tokens then start from the clock, at \
                     1,048,576 per second), or the disk loses what it has confirmed as written",
-        });
-        capabilities.tells_losses = false;
-        capabilities.clock = CLOCK;
-
-        capabilities
+        };
+        Capabilities::none()
+            .fencing(fencing)
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .detects_death()
+            .cross_process()
+            .ages()
+            .clock(CLOCK)
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
@@ -271,19 +183,19 @@ impl Store for LocalStore {
     }
 
     async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.inner.listen_here();
-        let subscription = self.inner.seats.subscribe(place.mark as u32);
+        self.inner.wakes.ensure_listener();
+        let subscription = self.inner.claim_index.subscribe(place.mark as u32);
         let mut _watching = Vec::new();
         loop {
-            let look = self.run("wait for", &claim.name, |inner| inner.look(claim, place))?;
-            match look {
-                Look::ClaimOutcome(answer) => return Ok(answer),
-                Look::Watch(members) => {
-                    let watch = |member| Inner::watch(&self.inner, member);
-                    _watching = members.into_iter().filter_map(watch).collect();
+            let step = self.run("wait for", &claim.name, |inner| inner.wait_step(claim, place))?;
+            match step {
+                WaitStep::Return(outcome) => return Ok(outcome),
+                WaitStep::Watch(processes) => {
+                    let watch = |process| Inner::watch(&self.inner, process);
+                    _watching = processes.into_iter().filter_map(watch).collect();
                 }
             }
-            subscription.news().await;
+            subscription.changed().await;
         }
     }
 
@@ -308,6 +220,10 @@ impl Store for LocalStore {
         self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
     }
 
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
+    }
+
     async fn diagnose(&self) -> Result<Vec<Finding>> {
         diagnose::diagnose(&self.inner)
             .map_err(|fault| fault.during("diagnose the local store", self.dir()))
@@ -318,7 +234,7 @@ impl fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalStore")
             .field("dir", &self.dir())
-            .field("member", &self.inner.table.me())
+            .field("slot", &self.inner.table.me())
             .finish_non_exhaustive()
     }
 }

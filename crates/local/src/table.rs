@@ -1,4 +1,4 @@
-//! The table's file: created, opened, and replaced after a reboot.
+//! The table's file: how it is created, opened, and replaced after a reboot.
 
 use std::fs::File;
 use std::ops::Range;
@@ -16,29 +16,29 @@ use crate::files;
 use crate::header::Header;
 use crate::layout::*;
 use crate::mapping::{Mapping, allocate, write_in_place};
-use crate::members::{self, Member, Roster};
+use crate::process_slots::{self, ProcessSlot, ProcessSlots};
 use crate::tokens::{BLOCK, Tokens};
 
 /// A table in use by this process.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) map: Mapping,
-    pub(crate) roster: Roster,
+    pub(crate) slots: ProcessSlots,
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) dir: PathBuf,
     pub(crate) access: Access,
     /// The most records this table may ever have.
     pub(crate) limit: u32,
-    /// When somebody last made sure that the table is the one others find, on the monotonic clock.
-    looked: AtomicU64,
+    /// When the path was last verified to name this table, on the monotonic clock.
+    verified: AtomicU64,
     #[cfg(test)]
-    pub(crate) kill: crate::killed::Kill,
+    pub(crate) kill: crate::kill_tests::Kill,
 }
 
-/// How old the knowledge may be that the table is the one others find: 10 ms.
-const LOOK_EVERY: u64 = 10_000_000;
+/// How often a claim verifies that the path still names this table: every 10 ms.
+const VERIFY_EVERY: u64 = 10_000_000;
 
-/// What a test may choose, and nobody else.
+/// Settings for tests.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup {
@@ -62,47 +62,47 @@ impl Table {
             Some(open) => open,
             None => {
                 let tokens = Tokens::open(dir, &access, 0, block)?;
-                let turn = tokens.turn()?;
+                let lock = tokens.lock_reservation()?;
                 let reserved = tokens.write(0)?;
                 tokens.sync()?;
-                drop(turn);
+                drop(lock);
                 let limit = setup.max_records.unwrap_or(MAX_RECORDS).clamp(2, MAX_RECORDS);
-                let members_inode = inode(&members, &path)?;
-                create(dir, Header { epoch, limit, members: members_inode }, reserved)?;
+                let slots_inode = inode(&members, &path)?;
+                create(dir, Header { epoch, limit, slots_inode }, reserved)?;
                 open_existing(&path, &access, epoch, &members)?
-                    .ok_or_else(|| Fault::damaged("it vanished while it was made"))?
+                    .ok_or_else(|| Fault::damaged("it vanished while it was created"))?
             }
         };
-        // Somebody may have deleted the tokens and left the table.
+        // The file `tokens` may have been deleted and the table left.
         let known = map.word(STATE + 3).map_or(0, load);
         let tokens = Tokens::open(dir, &access, known, block)?;
         tokens.ceiling()?;
-        let roster = Roster::join(members, dir, &map)?;
+        let slots = ProcessSlots::take(members, dir, &map)?;
         drop(opening);
         Ok(Self {
             map,
-            roster,
+            slots,
             tokens: Arc::new(tokens),
             dir: dir.to_owned(),
             access,
             limit,
-            looked: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
             #[cfg(test)]
-            kill: crate::killed::Kill::default(),
+            kill: crate::kill_tests::Kill::default(),
         })
     }
 
-    pub(crate) const fn me(&self) -> Member {
-        self.roster.me
+    pub(crate) const fn me(&self) -> ProcessSlot {
+        self.slots.me
     }
 
-    pub(crate) fn lives(&self, member: Member) -> Result<bool> {
-        self.roster.lives(&self.map, member)
+    pub(crate) fn is_alive(&self, process: ProcessSlot) -> Result<bool> {
+        self.slots.is_alive(&self.map, process)
     }
 
-    /// Fails, with this kind, if the table was deleted, moved or replaced: those who come later
-    /// share another one.
-    pub(crate) fn still_shared(&self, kind: ErrorKind) -> Result<()> {
+    /// Fails with an error of this kind if the table was deleted, moved or replaced: processes that open it
+    /// later share another table.
+    pub(crate) fn verify_shared(&self, kind: ErrorKind) -> Result<()> {
         let path = self.dir.join("table");
         if files::is_linked(self.map.file(), &path)? {
             return Ok(());
@@ -115,15 +115,15 @@ impl Table {
         Err(Fault::new(kind, why))
     }
 
-    /// The same for those who hold nothing yet, looking at most every [`LOOK_EVERY`]: a look costs
-    /// more than a free lock.
-    pub(crate) fn glance(&self, now: u64) -> Result<()> {
-        let looked = self.looked.load(Ordering::Relaxed);
-        if now.saturating_sub(looked) < LOOK_EVERY {
+    /// As [`verify_shared`](Self::verify_shared), at most every [`VERIFY_EVERY`], because it costs more than
+    /// a free lock. For claims that hold nothing yet.
+    pub(crate) fn verify_shared_recently(&self, now: u64) -> Result<()> {
+        let verified = self.verified.load(Ordering::Relaxed);
+        if now.saturating_sub(verified) < VERIFY_EVERY {
             return Ok(());
         }
-        self.still_shared(ErrorKind::Damaged)?;
-        self.looked.store(now, Ordering::Relaxed);
+        self.verify_shared(ErrorKind::Damaged)?;
+        self.verified.store(now, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn load(word: &std::sync::atomic::AtomicU64) -> u64 {
     word.load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// `None`: there is no table, or only one that is obsolete and that no process uses.
+/// `None` if there is no table, or only an obsolete one that no process uses.
 fn open_existing(
     path: &Path,
     access: &Access,
@@ -145,21 +145,21 @@ fn open_existing(
     let header = match Header::read(&file, path, here)? {
         Ok(header) => header,
         Err(obsolete) => {
-            // Members join under the lock on `init`, which is ours: so none can join meanwhile.
-            let user = members::other_user(members, &file);
+            // Processes take slots under the lock on `init`, which this process holds.
+            let user = process_slots::other_user(members, &file);
             return match user.map_err(|error| Fault::io("asking for a lock on", path, error))? {
                 Some(process) => Err(obsolete.in_use(path, process, here)),
                 None => Ok(None),
             };
         }
     };
-    if header.members != inode(members, path)? {
+    if header.slots_inode != inode(members, path)? {
         return Err(Fault::damaged("the file `members` beside it was replaced"));
     }
     let map = Mapping::new(file, words_for(header.limit))
         .map_err(|error| Fault::io("mapping", path, error))?;
     if map.backed() < words_for(1) {
-        return Err(Fault::damaged("the file is shorter than it says"));
+        return Err(Fault::damaged("the file is shorter than its header says"));
     }
     Ok(Some((map, header.limit)))
 }
@@ -169,7 +169,7 @@ fn inode(file: &File, path: &Path) -> Result<u64> {
     Ok(meta.ino())
 }
 
-/// Builds a table beside the path and puts it in place: nobody ever sees half of one.
+/// Writes a new table to a draft file and renames it, so that no process sees half a table.
 fn create(dir: &Path, header: Header, tokens: Range<u64>) -> Result<()> {
     let draft = dir.join("table.new");
     let failed = |error| Fault::io("writing", &draft, error);
@@ -187,8 +187,8 @@ fn create(dir: &Path, header: Header, tokens: Range<u64>) -> Result<()> {
 
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     file.write_all_at(&bytes, 0).map_err(failed)?;
-    // Only what the file is must survive a power cut: by its boot id it is then replaced. Zeros
-    // would be taken for somebody else's file.
+    // After a power cut the table is replaced, because its boot id is old. For that its header must be on
+    // disk: a file of zeros would be refused as not one of ours.
     file.sync_all().map_err(failed)?;
     std::fs::rename(&draft, dir.join("table")).map_err(failed)?;
     files::sync_dir(dir)

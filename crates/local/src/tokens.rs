@@ -1,8 +1,8 @@
 //! The durable ceiling of the fencing tokens.
 //!
-//! Two checksummed records in a file of their own, written in turns and synced: a power cut in
-//! the middle of a write spoils at most the one being written. Tokens are reserved in blocks, so
-//! one sync pays for a million grants.
+//! The file `tokens` has two checksummed records, which are written alternately and synced. So a power cut
+//! during a write damages at most one of them. Tokens are reserved in blocks: one sync serves a million
+//! grants.
 
 use std::fs::File;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use crate::layout::mix;
 /// longer than most syncs take. A reboot skips what is left: about a second of the clock that new
 /// directories start from.
 pub(crate) const BLOCK: u64 = 1 << 20;
-/// Where the two records are: far enough apart never to share a sector.
+/// The offsets of the two records: far enough apart that they never share a sector.
 const PLACES: [u64; 2] = [0, 4096];
 const MARK: u64 = u64::from_le_bytes(*b"tenuretk");
 
@@ -37,11 +37,11 @@ pub(crate) struct Tokens {
     pub(crate) synced: std::sync::atomic::AtomicU64,
 }
 
-/// The right to reserve tokens: one process at a time.
+/// The lock on the file `tokens`, which lets one process at a time reserve.
 #[derive(Debug)]
-pub(crate) struct Turn<'t>(&'t File);
+pub(crate) struct ReservationLock<'t>(&'t File);
 
-impl Drop for Turn<'_> {
+impl Drop for ReservationLock<'_> {
     fn drop(&mut self) {
         // The lock ends with the file at the latest.
         let _ = flock(self.0, FlockOperation::Unlock);
@@ -49,9 +49,9 @@ impl Drop for Turn<'_> {
 }
 
 impl Tokens {
-    /// Opens the file, or creates it with a ceiling of at least `floor` and of the clock: so that
-    /// tokens do not go back when somebody deletes the directory, as long as the clock does not.
-    /// So many are reserved at a time.
+    /// Opens the file, or creates it with a ceiling of at least `floor` and at least the wall clock's value.
+    /// So tokens do not fall when the directory is deleted, unless the clock was set back. Reserves `block`
+    /// tokens at a time.
     pub(crate) fn open(dir: &Path, access: &Access, floor: u64, block: u64) -> Result<Self> {
         let path = dir.join("tokens");
         if let Some(file) = files::open(&path, access)? {
@@ -78,7 +78,7 @@ impl Tokens {
         }
     }
 
-    /// The durable ceiling: above every token handed out.
+    /// The durable ceiling. Every token in use is below it.
     pub(crate) fn ceiling(&self) -> Result<u64> {
         let [a, b] = self.read()?;
         a.max(b).ok_or_else(|| {
@@ -91,7 +91,7 @@ impl Tokens {
         })
     }
 
-    /// Whether others who open the file by its name get this one.
+    /// Whether the path still names this file.
     pub(crate) fn is_linked(&self) -> Result<bool> {
         files::is_linked(&self.file, &self.path)
     }
@@ -100,25 +100,25 @@ impl Tokens {
         &self.path
     }
 
-    /// Fewer tokens than this are few.
+    /// With fewer tokens left, another block is reserved.
     #[inline]
     pub(crate) const fn low_water(&self) -> u64 {
         self.block / 2
     }
 
-    /// Waits until no other process reserves tokens. Not for two threads with the same `Tokens`.
-    pub(crate) fn turn(&self) -> Result<Turn<'_>> {
+    /// Waits until no other process reserves tokens. It does not exclude threads that share this `Tokens`.
+    pub(crate) fn lock_reservation(&self) -> Result<ReservationLock<'_>> {
         loop {
             match flock(&self.file, FlockOperation::LockExclusive) {
-                Ok(()) => return Ok(Turn(&self.file)),
+                Ok(()) => return Ok(ReservationLock(&self.file)),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(Fault::io("locking", &self.path, error)),
             }
         }
     }
 
-    /// Reserves a block above everything that was reserved before, here or in the file, and above
-    /// `floor`. It may be used after a [`sync`](Self::sync).
+    /// Writes the reservation of a block above all earlier ones and above `floor`. The block may be used after
+    /// a [`sync`](Self::sync).
     pub(crate) fn write(&self, floor: u64) -> Result<Range<u64>> {
         let first = self.ceiling()?.max(floor);
         let end = first.checked_add(self.block).ok_or_else(|| {
@@ -132,7 +132,7 @@ impl Tokens {
         Ok(first..end)
     }
 
-    /// Makes what was written durable.
+    /// Makes the written reservation durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| Fault::io("syncing", &self.path, error))?;
         #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_spoiled_record_costs_nothing_but_the_last_block() {
+    fn one_damaged_record_loses_only_the_last_block() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap();
         let first = tokens.ceiling().unwrap();
@@ -202,19 +202,19 @@ mod tests {
     }
 
     #[test]
-    fn reservations_take_turns() {
+    fn one_process_reserves_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let [ours, theirs] =
             [(); 2].map(|()| Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap());
-        let turn = ours.turn().unwrap();
+        let lock = ours.lock_reservation().unwrap();
         let ask = || flock(&theirs.file, FlockOperation::NonBlockingLockExclusive);
         assert_eq!(ask(), Err(rustix::io::Errno::AGAIN));
-        drop(turn);
+        drop(lock);
         assert_eq!(ask(), Ok(()));
     }
 
     #[test]
-    fn a_new_file_starts_at_the_clock_or_above_the_floor() {
+    fn a_new_file_starts_at_the_clock_or_at_the_floor() {
         let dir = tempfile::tempdir().unwrap();
         let ceiling =
             Tokens::open(dir.path(), &Access::default(), 0, BLOCK).unwrap().ceiling().unwrap();

@@ -1,15 +1,14 @@
-//! Changes to the table that happen as a whole or not at all, also if the process is killed.
+//! Changes to the table that are atomic, even if the process is killed.
 //!
-//! Before a word is changed, its number and old value go into a journal in the table, and the
-//! journal's length is raised: three stores that no compiler or processor may reorder (each is a
-//! release). Whoever passes the gate and finds the journal not empty puts the old values back, in
-//! reverse. To commit is to set the length to zero.
+//! Before a word is changed, its number and old value go into a journal in the table, and the journal's
+//! length is raised. These stores are releases, so neither compiler nor processor reorders them. A process
+//! that enters the gate and finds the journal not empty restores the old values in reverse order. A commit
+//! sets the length to zero.
 //!
-//! One kind of store is spared the journal: of a word that meant nothing at the last commit, to
-//! which a roll-back returns. A record's contents mean nothing while it is free, and its link in
-//! the free list means nothing while it is in use. So it matters whether a record is still what it
-//! was at the last commit: once a change has given a record back, the next one it takes may be that
-//! one, and once it has taken one, the next one it gives back may be that one.
+//! A word that had no meaning at the last commit, to which a roll-back returns, is not journaled. The
+//! contents of a record have no meaning while it is free, and its link in the free list has none while it is
+//! in use. That holds only if the record has not changed its kind since the last commit: once a change has
+//! freed a record, the next record that it takes may be the same one, and the other way round.
 //!
 //! A process that loses a page of the table (module `sigbus`) counts as killed from then on: it
 //! begins no change, commits none, and leaves the journal for the next process to undo.
@@ -21,13 +20,13 @@ use tenure_core::ErrorKind;
 use tenure_proto::{Reserve, Token};
 
 use crate::fault::{Fault, Result};
-use crate::gate::{self, Passed};
+use crate::gate::{self, Entered};
 use crate::layout::*;
-use crate::members::{self, Member};
+use crate::process_slots::{self, ProcessSlot};
 use crate::table::{Table, load, state_check};
 
-/// The right to change the table, and the way to do it. Dropped without
-/// [`commit`](Txn::commit), it leaves the table as it was.
+/// A change of the table, made inside the gate. Dropping it undoes what was not
+/// [committed](Txn::commit).
 #[derive(Debug)]
 pub(crate) struct Txn<'t> {
     pub(crate) table: &'t Table,
@@ -47,19 +46,20 @@ pub(crate) struct Txn<'t> {
     reads: std::cell::Cell<usize>,
 }
 
-const FREE_AND_CARVED: usize = 0;
+const FREE_AND_HIGH_WATER: usize = 0;
 const CAPACITY: usize = 1;
 const NEXT_TOKEN: usize = 2;
 const CEILING: usize = 3;
 
 impl<'t> Txn<'t> {
-    /// Passes the gate, and undoes what somebody who died inside left half done.
+    /// Enters the gate, and rolls back the unfinished change of a process that died inside.
     pub(crate) fn begin(table: &'t Table) -> Result<Self> {
         table.map.check()?;
         let gate = table.map.half(GATE).ok_or_else(short)?;
-        let is_dead = |inside| table.lives(Member::from_gate(inside)).map(|lives| !lives);
-        if let Passed::Blocked(inside) = gate::enter(gate, table.me().at_gate(), is_dead)? {
-            return Err(blocked(table, Member::from_gate(inside)));
+        let is_dead =
+            |inside| table.is_alive(ProcessSlot::from_gate_word(inside)).map(|is_alive| !is_alive);
+        if let Entered::Blocked(inside) = gate::enter(gate, table.me().gate_word(), is_dead)? {
+            return Err(blocked(table, ProcessSlot::from_gate_word(inside)));
         }
         let mut txn = Self {
             table,
@@ -83,7 +83,7 @@ impl<'t> Txn<'t> {
         Ok(txn)
     }
 
-    /// Whether part of the work is already done for good.
+    /// Whether something was committed.
     pub(crate) const fn has_committed(&self) -> bool {
         self.commits > 0
     }
@@ -95,7 +95,7 @@ impl<'t> Txn<'t> {
         self.words.get(word).map(load).ok_or_else(short)
     }
 
-    /// Changes a word, so that it can be undone.
+    /// Changes a word, with an entry in the journal.
     #[inline]
     pub(crate) fn set(&mut self, word: usize, value: u64) -> Result<()> {
         let old = self.get(word)?;
@@ -103,12 +103,12 @@ impl<'t> Txn<'t> {
             return Ok(());
         }
         if self.entries == JOURNAL_ENTRIES {
-            return Err(Fault::new(ErrorKind::Internal, "one change is too large for the journal"));
+            return Err(Fault::new(ErrorKind::Internal, "a change is too large for the journal"));
         }
         let at = JOURNAL + self.entries * 2;
         self.put(at, word as u64)?;
         self.put(at + 1, old)?;
-        // No word is changed whose old value is on a lost page of the journal.
+        // If the page of the journal is lost, the old value is lost, too: then nothing is changed.
         self.table.map.check()?;
         self.put(JOURNAL_LENGTH, length_word(self.entries + 1))?;
         self.entries += 1;
@@ -116,26 +116,25 @@ impl<'t> Txn<'t> {
         self.put(word, value)
     }
 
-    /// Whether the contents of a record that this change has taken must be journaled.
+    /// Whether the contents of a record that this change takes must be journaled.
     #[inline]
     pub(crate) const fn has_freed(&self) -> bool {
         self.has_freed
     }
 
-    /// Writes a word of the contents of a record that this change has taken. Call it with
-    /// [`has_freed`](Self::has_freed), asked once for all words.
+    /// Writes a word of a record that this change took. `JOURNALED` is [`has_freed`](Self::has_freed).
     #[inline]
     pub(crate) fn fill<const JOURNALED: bool>(&mut self, word: usize, value: u64) -> Result<()> {
         if JOURNALED { self.set(word, value) } else { self.put(word, value) }
     }
 
-    /// Writes a word of the link of a record that this change gives back.
+    /// Writes the free-list link of a record that this change frees.
     #[inline]
     pub(crate) fn link_free(&mut self, word: usize, value: u64) -> Result<()> {
         if self.has_taken { self.set(word, value) } else { self.put(word, value) }
     }
 
-    /// Makes the changes so far final. The gate stays ours.
+    /// Commits the changes so far. The process stays inside the gate.
     pub(crate) fn commit(&mut self) -> Result<()> {
         if self.state != self.state_before {
             for place in 0..STATE_WORDS {
@@ -152,38 +151,38 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
-    /// First record of the free list, zero if it is empty.
+    /// The first record of the free list; zero if the list is empty.
     pub(crate) const fn first_free(&self) -> u32 {
-        low(self.state[FREE_AND_CARVED])
+        low(self.state[FREE_AND_HIGH_WATER])
     }
 
-    /// Records from here on were never used.
-    pub(crate) const fn carved(&self) -> u32 {
-        high(self.state[FREE_AND_CARVED])
+    /// The first record that was never used. All later ones were not, either.
+    pub(crate) const fn high_water(&self) -> u32 {
+        high(self.state[FREE_AND_HIGH_WATER])
     }
 
-    /// Records the file has room for now.
+    /// The number of records that the file has room for now.
     pub(crate) const fn capacity(&self) -> u32 {
         low(self.state[CAPACITY])
     }
 
-    /// The first free record is in use now, and this one is the first.
+    /// Removes the first record from the free list; `next` becomes the first.
     #[inline]
     pub(crate) const fn take_free(&mut self, next: u32) {
         self.has_taken = true;
-        self.state[FREE_AND_CARVED] = pair(next, self.carved());
+        self.state[FREE_AND_HIGH_WATER] = pair(next, self.high_water());
     }
 
-    /// This record is free now, and the first.
+    /// Puts a record at the front of the free list.
     #[inline]
     pub(crate) const fn add_free(&mut self, record: u32) {
         self.has_freed = true;
-        self.state[FREE_AND_CARVED] = pair(record, self.carved());
+        self.state[FREE_AND_HIGH_WATER] = pair(record, self.high_water());
     }
 
-    /// A record that was never used, after making the file grow if need be.
-    pub(crate) fn carve(&mut self) -> Result<u32> {
-        let record = self.carved();
+    /// Takes the first record that was never used. Grows the file if necessary.
+    pub(crate) fn extend(&mut self) -> Result<u32> {
+        let record = self.high_water();
         let capacity = low(self.state[CAPACITY]);
         if record >= capacity {
             let limit = self.table.limit;
@@ -201,23 +200,23 @@ impl<'t> Txn<'t> {
             self.words = self.table.map.words();
             self.state[CAPACITY] = u64::from(grown);
         }
-        self.state[FREE_AND_CARVED] = pair(self.first_free(), record + 1);
+        self.state[FREE_AND_HIGH_WATER] = pair(self.first_free(), record + 1);
         Ok(record)
     }
 
-    /// Whether the file should grow before records are needed.
+    /// Whether the file should grow ahead of need.
     #[inline]
     pub(crate) fn is_low_on_room(&self) -> bool {
-        let left = self.capacity().saturating_sub(self.carved());
+        let left = self.capacity().saturating_sub(self.high_water());
         left < CHUNK / 4 && self.first_free() == 0 && self.capacity() < self.table.limit
     }
 
-    /// Records the file will have room for when it has grown.
+    /// The capacity after the next growth.
     pub(crate) fn next_capacity(&self) -> u32 {
         self.capacity().saturating_add(CHUNK).min(self.table.limit)
     }
 
-    /// Uses what the file has grown by.
+    /// Raises the capacity after the file has grown.
     pub(crate) fn add_room(&mut self, capacity: u32) -> Result<()> {
         let path = self.table.dir.join("table");
         let backed = self.table.map.refresh();
@@ -229,10 +228,10 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
-    /// The next fencing token; `None` if all that are reserved are used up. No more are
-    /// reserved here: waiting for the disk here would block every process.
+    /// Takes the next fencing token. `None` if all reserved ones are used up. More are not reserved here,
+    /// because every process would wait for the disk.
     #[inline]
-    pub(crate) fn mint(&mut self) -> Option<Token> {
+    pub(crate) fn next_token(&mut self) -> Option<Token> {
         let mut reserve = Reserve::resume(self.state[NEXT_TOKEN], self.state[CEILING]);
         let token = reserve.take();
         self.state[NEXT_TOKEN] = reserve.next();
@@ -240,12 +239,12 @@ impl<'t> Txn<'t> {
         token
     }
 
-    /// Whether a token was asked for in vain.
+    /// Whether [`next_token`](Self::next_token) has failed in this change.
     pub(crate) const fn lacks_token(&self) -> bool {
         self.lacks_token
     }
 
-    /// All tokens below this are reserved.
+    /// All tokens below the ceiling are reserved.
     pub(crate) const fn token_ceiling(&self) -> u64 {
         self.state[CEILING]
     }
@@ -261,8 +260,8 @@ impl<'t> Txn<'t> {
         self.state[CEILING].saturating_sub(self.state[NEXT_TOKEN])
     }
 
-    /// Adds tokens that are durably reserved. What is left of earlier ones is used first, unless
-    /// there is a gap: another table may have used what is in between, and what is before it.
+    /// Adds a block of durably reserved tokens. The rest of the last block is used first, unless there is a
+    /// gap before the new one: then another table may have used the tokens up to it.
     pub(crate) const fn add_tokens(&mut self, block: Range<u64>) {
         let ceiling = self.state[CEILING];
         if ceiling > block.start {
@@ -289,10 +288,10 @@ impl<'t> Txn<'t> {
         }
         self.state_before = self.state;
         if self.get(STATE_CHECK)? != state_check(&self.state) {
-            return Err(Fault::damaged("its state does not add up"));
+            return Err(Fault::damaged("its state has a wrong checksum"));
         }
         let capacity = self.state[CAPACITY];
-        if capacity > u64::from(self.table.limit) || u64::from(self.carved()) > capacity {
+        if capacity > u64::from(self.table.limit) || u64::from(self.high_water()) > capacity {
             return Err(Fault::damaged("its capacity makes no sense"));
         }
         let words = words_for(capacity as u32);
@@ -308,7 +307,7 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
-    /// Puts the old values back, the last one first. Repeating it does no harm.
+    /// Restores the old values in reverse order. It can be repeated.
     #[cold]
     fn roll_back(&mut self) -> Result<()> {
         let length = self.get(JOURNAL_LENGTH)?;
@@ -316,7 +315,7 @@ impl<'t> Txn<'t> {
         if length != length_word(entries) || entries > JOURNAL_ENTRIES {
             return Err(Fault::damaged("its journal makes no sense"));
         }
-        // Whoever was killed may have made the file grow.
+        // The process that was killed may have grown the file.
         let path = self.table.dir.join("table");
         let looked = self.table.map.refresh();
         looked.map_err(|error| Fault::io("looking at", &path, error))?;
@@ -324,7 +323,7 @@ impl<'t> Txn<'t> {
         for entry in (0..entries).rev() {
             let word = self.get(JOURNAL + entry * 2)? as usize;
             let old = self.get(JOURNAL + entry * 2 + 1)?;
-            if word < MEMBERS_AT && !(STATE_CHECK..STATE + STATE_WORDS).contains(&word) {
+            if word < SLOTS_AT && !(STATE_CHECK..STATE + STATE_WORDS).contains(&word) {
                 return Err(Fault::damaged("its journal points outside"));
             }
             self.put(word, old)?;
@@ -333,7 +332,7 @@ impl<'t> Txn<'t> {
     }
 
     fn clear_journal(&mut self) -> Result<()> {
-        // What was read from a lost page was zeros, and what was stored there was lost.
+        // What was read from a lost page is zeros, and what was written to it is lost.
         self.table.map.check()?;
         self.put(JOURNAL_LENGTH, 0)?;
         self.table.map.check()?;
@@ -341,7 +340,7 @@ impl<'t> Txn<'t> {
         Ok(())
     }
 
-    /// Fails if a test wants the process to be killed before its next store.
+    /// Fails if a test kills the process before its next store.
     #[cfg(test)]
     fn before_store(&mut self) -> Result<()> {
         let survived = self.table.kill.before_store();
@@ -360,7 +359,7 @@ impl Drop for Txn<'_> {
         }
         let is_broken = self.table.map.is_broken();
         if self.entries > 0 && !is_broken && self.roll_back().is_err() {
-            // The journal stays, and the next process undoes the change or reports the damage.
+            // The journal stays: the next process rolls the change back, or reports the damage.
             tracing::error!(dir = %self.table.dir.display(), "a change could not be undone");
         }
         #[cfg(test)]
@@ -373,24 +372,24 @@ impl Drop for Txn<'_> {
     }
 }
 
-/// The length with its complement, so that a flipped bit is not taken for a journal.
+/// The length with its complement, so that a flipped bit is detected.
 const fn length_word(entries: usize) -> u64 {
     pair(entries as u32, !(entries as u32))
 }
 
 fn short() -> Fault {
-    Fault::damaged("the file is shorter than it says")
+    Fault::damaged("the file is shorter than its header says")
 }
 
-fn blocked(table: &Table, inside: Member) -> Fault {
-    let who = match members::pid(&table.map, inside) {
+fn blocked(table: &Table, inside: ProcessSlot) -> Fault {
+    let process = match process_slots::pid(&table.map, inside) {
         Ok(Some(pid)) => format!("process {pid}"),
         _ => "another process".into(),
     };
     let why = format!(
-        "{who} has been inside the lock table for more than {:?}: it may be stopped; let it go \
+        "{process} has been using the lock table for more than {:?}: it may be stopped; let it go \
          on or kill it",
-        gate::PATIENCE
+        gate::TIMEOUT
     );
     Fault::new(ErrorKind::Unreachable, why)
 }

@@ -93,7 +93,7 @@ async fn open_fails(dir: &Path, kind: ErrorKind, says: &str) {
 }
 
 #[tokio::test]
-async fn foreign_and_short_tables_are_refused_and_left_alone() {
+async fn foreign_and_short_tables_are_refused_and_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sound) = populated(dir.path()).await;
     drop(store);
@@ -103,13 +103,13 @@ async fn foreign_and_short_tables_are_refused_and_left_alone() {
     write(b"");
     open_fails(dir.path(), ErrorKind::Damaged, "too short").await;
     write(&[b'x'; 4096]);
-    open_fails(dir.path(), ErrorKind::Damaged, "not one of tenure's").await;
+    open_fails(dir.path(), ErrorKind::Damaged, "not a tenure table").await;
     write(&sound[..4096]);
-    open_fails(dir.path(), ErrorKind::Damaged, "shorter than it says").await;
+    open_fails(dir.path(), ErrorKind::Damaged, "shorter than its header says").await;
     let mut flipped = sound.clone();
     flipped[8 * 5] ^= 1;
     write(&flipped);
-    open_fails(dir.path(), ErrorKind::Damaged, "header does not add up").await;
+    open_fails(dir.path(), ErrorKind::Damaged, "header has a wrong checksum").await;
     write(&sound[..sound.len() - 4096]);
     let short = LocalStore::open_with(dir.path(), BOOT).map(drop).unwrap_err();
     assert_eq!(short.kind(), ErrorKind::Damaged, "{short}");
@@ -119,7 +119,7 @@ async fn foreign_and_short_tables_are_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_replaced_file_of_members_is_noticed() {
+async fn a_replaced_members_file_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let members = dir.path().join("members");
@@ -139,8 +139,8 @@ async fn damaged_tokens_are_refused() {
     assert!(error.to_string().contains("tokens"), "{error}");
 }
 
-/// Whatever byte is flipped: every operation succeeds or fails, none panics or hangs, and nobody
-/// is let in beside a holder.
+/// Whatever byte is flipped, every operation succeeds or fails, none panics or hangs, and no second claim is
+/// granted.
 #[tokio::test]
 async fn flipped_bytes_cause_errors_and_never_a_panic() {
     let dir = tempfile::tempdir().unwrap();

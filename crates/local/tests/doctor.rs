@@ -16,18 +16,18 @@ async fn unsafe_ones(store: &LocalStore) -> Vec<Finding> {
 }
 
 #[tokio::test]
-async fn a_new_directory_is_fit_to_lock_in_and_its_users_are_counted() {
+async fn a_new_directory_has_no_problems_and_its_processes_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let _other = LocalStore::open(dir.path()).unwrap();
     assert_eq!(unsafe_ones(&store).await, []);
     let findings = store.diagnose().await.unwrap();
     let has = |text: &str| findings.iter().any(|finding| finding.what.contains(text));
-    assert!(has("2 of 4096 places") && has("0 of 262143 locks"), "{findings:?}");
+    assert!(has("2 of 4096 process slots") && has("0 of 262143 locks"), "{findings:?}");
 }
 
 #[tokio::test]
-async fn what_others_can_write_to_is_unsafe_until_it_is_closed_to_them() {
+async fn a_directory_that_other_users_can_write_is_unsafe_until_its_mode_is_changed() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     for path in [dir.path().to_owned(), dir.path().join("table"), dir.path().join("tokens")] {
@@ -57,7 +57,7 @@ async fn a_file_deleted_or_replaced_while_in_use_is_unsafe() {
 }
 
 #[tokio::test]
-async fn records_that_were_given_back_are_not_counted() {
+async fn freed_records_are_not_counted() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let client = Client::new(Arc::new(store.clone())).unwrap();

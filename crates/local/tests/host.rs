@@ -126,7 +126,7 @@ fn others_find(idle: &LocalStore, length: u64) {
     };
     let late = LocalStore::open(idle.dir()).map_err(|error| error.kind());
     assert_eq!(late.and_then(|late| claim(&late)), Err(ErrorKind::Damaged), "{length}");
-    // The records that are left are still shared by those who had the table open.
+    // Processes that had the table open still share the remaining records.
     let left = if length > RECORDS { Ok(ClaimOutcome::Busy) } else { Err(ErrorKind::Damaged) };
     assert_eq!(claim(idle), left, "{length}");
 }
@@ -192,7 +192,7 @@ fn fill(dir: &Path) {
 /// There a page that was written once is written elsewhere the next time, for which there may be no
 /// room: unless the file was made not to be copied.
 #[test]
-fn a_table_on_a_full_btrfs_can_be_used_on() {
+fn a_table_on_a_full_btrfs_stays_usable() {
     let above = tempfile::tempdir().unwrap();
     let mounted = above.path().join("mounted");
     std::fs::create_dir(&mounted).unwrap();
@@ -214,7 +214,7 @@ fn a_table_on_a_full_btrfs_can_be_used_on() {
 }
 
 #[test]
-fn a_fault_of_the_hosts_own_ends_it_as_ever() {
+fn a_sigbus_in_the_hosts_own_memory_still_ends_it() {
     for role in ["fault", "dies of SIGBUS: fault"] {
         let dir = tempfile::tempdir().unwrap();
         let mut host = Peer::start(role, dir.path());
@@ -224,7 +224,7 @@ fn a_fault_of_the_hosts_own_ends_it_as_ever() {
 }
 
 #[test]
-fn a_host_that_handles_sigbus_goes_on_doing_so() {
+fn the_hosts_own_sigbus_handler_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Peer::start("handles SIGBUS: fault", dir.path());
     assert_eq!(host.hear(), "faulting");
@@ -232,7 +232,7 @@ fn a_host_that_handles_sigbus_goes_on_doing_so() {
 }
 
 #[test]
-fn a_sigbus_that_another_process_sends_ends_the_host_as_ever() {
+fn a_sigbus_from_another_process_still_ends_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Peer::start("dies of SIGBUS: idle", dir.path());
     assert_eq!(host.hear(), "idle");
@@ -323,7 +323,7 @@ async fn wake_ups_for_many_processes_keep_few_descriptors_open() {
 }
 
 #[tokio::test]
-async fn the_processes_watched_at_a_time_are_limited_and_let_go_afterwards() {
+async fn the_number_of_watched_processes_is_bounded_and_watches_end() {
     const MOST: usize = 64;
     const IDLE: usize = 16;
     let dir = tempfile::tempdir().unwrap();

@@ -124,9 +124,9 @@ async fn churn(store: &LocalStore, dir: &Path) {
         }
         witness.write_all_at(&token.to_le_bytes(), 0).unwrap();
         witness.write_all_at(&std::process::id().to_le_bytes(), 8).unwrap();
-        let mut who = [0; 4];
-        witness.read_exact_at(&mut who, 8).unwrap();
-        if u32::from_le_bytes(who) != std::process::id() {
+        let mut pid = [0; 4];
+        witness.read_exact_at(&mut pid, 8).unwrap();
+        if u32::from_le_bytes(pid) != std::process::id() {
             writeln!(log, "not alone").unwrap();
         }
         for held in [&claim, &lone, &shared, &permit] {
@@ -151,14 +151,14 @@ async fn a_killed_holder_is_replaced_by_its_waiter_without_a_poll() {
     });
     tokio::task::yield_now().await;
     holder.kill();
-    // Only the notice of the death can end this: the term is long, and nobody polls.
+    // Only the detection of the death can end this wait: the term is long, and nothing polls.
     waiting.await.unwrap();
     assert_eq!(store.release(&claim).await.unwrap(), Released::Released);
     assert_eq!(store.check().unwrap().locks, 0);
 }
 
 #[tokio::test]
-async fn a_dead_holder_does_not_keep_out_one_who_does_not_wait() {
+async fn a_dead_holder_does_not_block_a_claim_that_does_not_wait() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let mut holder = Peer::start("hold", dir.path());
@@ -172,7 +172,7 @@ async fn a_dead_holder_does_not_keep_out_one_who_does_not_wait() {
 }
 
 #[tokio::test]
-async fn a_dead_holders_permit_is_free_for_one_who_does_not_wait_wherever_it_was() {
+async fn any_dead_holders_permit_is_free_for_a_claim_that_does_not_wait() {
     for victim in [0, 4, 9] {
         let dir = tempfile::tempdir().unwrap();
         let store = LocalStore::open(dir.path()).unwrap();
@@ -188,7 +188,7 @@ async fn a_dead_holders_permit_is_free_for_one_who_does_not_wait_wherever_it_was
 }
 
 #[tokio::test]
-async fn a_dead_holder_among_ten_thousand_is_found_by_one_who_does_not_wait() {
+async fn a_dead_holder_among_ten_thousand_is_found_by_a_claim_that_does_not_wait() {
     const PERMITS: u32 = 10_000;
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
@@ -206,7 +206,7 @@ async fn a_dead_holder_among_ten_thousand_is_found_by_one_who_does_not_wait() {
     last.kill();
     grant(store.claim(&permit(1), WaitPolicy::NoWait).await.unwrap());
     middle.kill();
-    // Whoever waits at the head of the line finds it, too, without anybody's death being told.
+    // The first waiter finds it, too, without a notice of the death.
     let waiter = permit(1);
     grant(store.claim(&waiter, QUEUE).await.unwrap());
     assert_eq!(store.check().unwrap().holders, PERMITS as usize);
@@ -245,19 +245,19 @@ async fn a_dead_waiter_is_skipped_and_the_one_behind_it_learns_of_the_holders_de
 }
 
 #[tokio::test]
-async fn a_newcomer_clears_up_after_the_one_that_died_in_its_slot() {
+async fn a_process_removes_the_claims_of_the_dead_process_whose_slot_it_takes() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let mut holder = Peer::start("hold", dir.path());
     assert_eq!(holder.hear(), "held");
     holder.kill();
-    assert_eq!(store.check().unwrap().holders, 1, "nobody has asked yet");
+    assert_eq!(store.check().unwrap().holders, 1, "no claim has swept it yet");
     let newcomer = LocalStore::open(dir.path()).unwrap();
     assert_eq!(newcomer.check().unwrap().holders, 0);
 }
 
 #[tokio::test]
-async fn who_leaves_the_line_makes_the_next_one_watch_the_holder() {
+async fn a_waiter_that_leaves_makes_the_next_waiter_watch_the_holder() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let mut holder = Peer::start("hold", dir.path());
@@ -300,7 +300,7 @@ async fn a_stopped_holder_loses_the_lock_when_its_term_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_claims_of_a_killed_process_are_cleared_up() {
+async fn ten_thousand_claims_of_a_killed_process_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalStore::open(dir.path()).unwrap();
     let holder = exclusive("a");

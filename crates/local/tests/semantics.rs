@@ -38,7 +38,7 @@ async fn a_free_lock_is_granted_with_rising_tokens_and_nothing_stays_behind() {
 }
 
 #[tokio::test]
-async fn a_holder_that_claims_again_keeps_its_token_and_its_term_starts_anew() {
+async fn a_repeated_claim_of_a_holder_keeps_its_token_and_extends_its_term() {
     let (_dir, store) = open();
     let claim = exclusive("a");
     let first = grant(store.claim(&claim, QUEUE).await.unwrap());
@@ -88,7 +88,7 @@ async fn waiters_are_served_in_order_and_directly() {
 }
 
 #[tokio::test]
-async fn a_waiter_in_another_store_is_woken_without_asking() {
+async fn a_waiter_in_another_store_is_woken_without_polling() {
     let (_dir, store) = open();
     let other = LocalStore::open(store.dir()).unwrap();
     let holder = exclusive("a");
@@ -106,7 +106,7 @@ async fn a_waiter_in_another_store_is_woken_without_asking() {
 }
 
 #[tokio::test]
-async fn a_dropped_wait_loses_nothing_and_a_release_leaves_the_line() {
+async fn a_dropped_wait_keeps_its_place_and_a_release_removes_it() {
     let (_dir, store) = open();
     let (holder, quitter, last) = (exclusive("a"), exclusive("a"), exclusive("a"));
     store.claim(&holder, QUEUE).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_dropped_wait_loses_nothing_and_a_release_leaves_the_line() {
 }
 
 #[tokio::test]
-async fn who_becomes_the_head_of_the_line_is_told_when_to_ask_again() {
+async fn a_waiter_that_becomes_the_first_gets_the_time_of_its_next_attempt() {
     let (_dir, store) = open();
     let other = LocalStore::open(store.dir()).unwrap();
     let (quitter, last) = (exclusive("a"), exclusive("a"));
@@ -173,7 +173,7 @@ async fn permits_are_counted() {
 }
 
 #[tokio::test]
-async fn a_term_that_ended_gives_way_and_comes_back_as_a_new_claim() {
+async fn an_expired_claim_is_replaced_and_can_be_made_again() {
     let (_dir, store) = open();
     let mut holder = exclusive("a");
     holder.ttl = Duration::ZERO;
@@ -194,7 +194,7 @@ async fn a_term_that_ended_gives_way_and_comes_back_as_a_new_claim() {
 }
 
 #[tokio::test]
-async fn an_expired_permit_is_free_for_one_who_does_not_wait_wherever_it_was() {
+async fn any_expired_permit_is_free_for_a_claim_that_does_not_wait() {
     let (_dir, store) = open();
     let permit = |take| claim("a", Mode::Permits { take, of: 600 });
     let holders: Vec<_> = (0..600).map(|_| permit(1)).collect();
@@ -232,7 +232,7 @@ async fn a_claim_is_found_behind_many_others_by_a_store_that_did_not_make_it() {
 }
 
 #[tokio::test]
-async fn an_expired_place_is_skipped() {
+async fn an_expired_waiter_is_skipped() {
     let (_dir, store) = open();
     let (holder, lapsed, next) = (exclusive("a"), exclusive("a"), exclusive("a"));
     store.claim(&holder, QUEUE).await.unwrap();
@@ -280,7 +280,7 @@ async fn locks_are_listed_by_prefix_in_order() {
 }
 
 #[tokio::test]
-async fn an_eviction_compares_the_owner_moves_the_fence_and_leaves_a_record() {
+async fn an_eviction_compares_the_owner_uses_a_token_and_is_logged() {
     let (_dir, store) = open();
     let (holder, next) = (exclusive("a"), exclusive("a"));
     let first = token(store.claim(&holder, QUEUE).await.unwrap());
@@ -300,7 +300,7 @@ async fn an_eviction_compares_the_owner_moves_the_fence_and_leaves_a_record() {
 }
 
 #[tokio::test]
-async fn labels_are_cut_at_a_character_and_names_are_not() {
+async fn long_labels_are_cut_at_a_character_and_names_are_not_cut() {
     let (_dir, store) = open();
     let mut claim = exclusive(&"é".repeat(100));
     claim.label = Arc::from("ü".repeat(300));
@@ -311,7 +311,7 @@ async fn labels_are_cut_at_a_character_and_names_are_not() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_closed_gives_up_what_it_held() {
+async fn a_closed_store_releases_its_locks() {
     let (_dir, store) = open();
     let other = LocalStore::open(store.dir()).unwrap();
     let (holder, waiter) = (exclusive("a"), exclusive("a"));
@@ -337,7 +337,7 @@ async fn files_are_private() {
 }
 
 #[tokio::test]
-async fn a_table_deleted_under_a_holder_is_noticed() {
+async fn a_holder_detects_that_the_table_was_deleted() {
     let (_dir, store) = open();
     let claim = exclusive("a");
     let before = token(store.claim(&claim, QUEUE).await.unwrap());
@@ -349,10 +349,10 @@ async fn a_table_deleted_under_a_holder_is_noticed() {
     assert!(before < after, "the clock keeps tokens from going back");
 }
 
-/// Whoever comes after a table was deleted or moved has another one: nobody may be let in by the
-/// old one any more.
+/// Processes that open the store after the table was deleted or moved use a new one, so the old one must
+/// grant nothing.
 #[tokio::test]
-async fn a_table_that_others_cannot_find_lets_nobody_in() {
+async fn a_table_that_was_moved_away_grants_no_claims() {
     for moved in [false, true] {
         let (_dir, store) = open();
         let table = store.dir().join("table");

@@ -87,7 +87,7 @@ fn open_fails(dir: &Path, kind: ErrorKind, says: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_belongs_to_another_user_is_refused() {
+async fn a_directory_or_file_of_another_user_is_refused() {
     if !is_root() {
         return;
     }
@@ -105,7 +105,7 @@ async fn what_belongs_to_another_user_is_refused() {
 }
 
 #[tokio::test]
-async fn an_audit_log_that_another_user_has_put_there_meanwhile_is_refused() {
+async fn an_audit_log_of_another_user_is_refused() {
     if !is_root() {
         return;
     }
@@ -142,7 +142,7 @@ async fn another_users_directory_can_be_accepted_and_stays_usable_by_its_owner()
 }
 
 #[tokio::test]
-async fn the_users_of_a_group_share_a_directory_and_hand_over_to_each_other() {
+async fn the_users_of_a_group_share_a_directory_and_hand_off_locks() {
     if !is_root() {
         return;
     }

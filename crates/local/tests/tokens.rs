@@ -1,5 +1,4 @@
-//! Fencing tokens on a disk that is slow or full: it is in the way of those who need a token when
-//! none is left, and of nobody else.
+//! Fencing tokens on a slow or full disk: it delays only claims that need a token when none is left.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +11,7 @@ use common::*;
 use tenure_core::store::{Released, Store, WaitPolicy};
 use tenure_core::{ErrorKind, Result, Token};
 use tenure_local::{LocalStore, Setup};
-use tenure_testkit::{FalseSync, GENEROUS, eventually};
+use tenure_testkit::{FakeSync, GENEROUS, eventually};
 
 /// Tokens reserved at a time, small enough to be used up in a test.
 const BLOCK: u64 = 64;
@@ -94,8 +93,8 @@ async fn use_up(store: &LocalStore) -> (Token, tenure_core::Error) {
 }
 
 /// `None`, and it is said, where there is no C compiler.
-fn false_disk() -> Option<FalseSync> {
-    let disk = FalseSync::of("tokens");
+fn fake_disk() -> Option<FakeSync> {
+    let disk = FakeSync::of("tokens");
     if let Err(error) = &disk {
         let _ = writeln!(std::io::stdout(), "skipped: no C compiler ({error})");
     }
@@ -103,8 +102,8 @@ fn false_disk() -> Option<FalseSync> {
 }
 
 #[tokio::test]
-async fn a_sync_that_hangs_in_one_process_is_in_no_other_claims_way() {
-    let Some(disk) = false_disk() else { return };
+async fn a_sync_that_hangs_in_one_process_delays_no_other_claim() {
+    let Some(disk) = fake_disk() else { return };
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let mut slow = Peer::start_with("use tokens", dir.path(), disk.environment());
@@ -132,7 +131,7 @@ async fn a_sync_that_hangs_in_one_process_is_in_no_other_claims_way() {
 
 #[test]
 fn a_release_succeeds_on_a_full_disk_when_tokens_are_used_up() {
-    let Some(disk) = false_disk() else { return };
+    let Some(disk) = fake_disk() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut child = Peer::start_with("run out of tokens", dir.path(), disk.environment());
     assert_eq!(child.hear(), "open");

@@ -1,4 +1,4 @@
-//! Claims on three nodes: real rounds, nodes in memory, and a network that may do its worst.
+//! Claims on three nodes: real rounds, simulated nodes, and a network that may delay and lose anything.
 
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
@@ -11,37 +11,37 @@ use crate::rounds::{Event, NODES, Outcome, Rounds};
 use crate::search::Mixer;
 use crate::state::{Answer, Client, Link, Node, Request, State};
 
-/// The most clients. Each makes one claim: another attempt would be another client.
+/// The most clients. Each makes one claim; a second attempt is modelled as another client.
 pub const CLIENTS: usize = 3;
 
 /// Up to three clients that claim one lock.
 ///
-/// Requests may arrive at any time or never, answers too, and a node's hold may expire whenever it
-/// likes. Requests of one client to one node stay in order.
+/// Requests and replies may arrive at any time or never, and a node's hold may expire at any time. Requests of one
+/// client to one node stay in order.
 #[derive(Debug, Default)]
 pub struct Claims {
     /// How many clients there are.
     pub clients: usize,
-    /// Those that want to share the lock, as bits.
+    /// The clients that want to share the lock, as bits.
     pub readers: u8,
     /// The floor each client sends with its claim.
     pub floors: [u8; CLIENTS],
     /// The counters the nodes may start with.
     pub counters: Vec<[u8; NODES]>,
-    /// Nodes that somebody else holds at the start, as bits.
+    /// Nodes that another client holds at the start, as bits.
     pub taken: Vec<u8>,
     /// How often clients give up, release what they won, or stop waiting for an answer. With none,
     /// nothing is released, and nodes are freed by expiry alone.
     pub troubles: u8,
-    /// Leaves out what cannot change who wins with which token. A claim that would be refused does
-    /// not arrive, for to hear a refusal only keeps a client from winning. One that arrives finds
-    /// that the holder in its way has just expired. A client that has won hears no more.
+    /// Leaves out events that cannot change which client wins with which token. A claim that would be refused
+    /// does not arrive, because a refusal can only keep a client from winning. For a claim that arrives, the
+    /// conflicting holder has just expired. A client that has won receives nothing more.
     pub lean: bool,
-    /// What is done wrong, to see the search find it.
+    /// A deliberate mistake, which the search must find.
     pub broken: Option<Broken>,
     /// The rounds.
     pub rounds: Rounds,
-    /// Everybody's token and acknowledged nodes, for all ways to win that were seen.
+    /// The tokens and acknowledged nodes of all clients, for every outcome that was seen.
     pub wins: HashSet<[Option<(u8, u8)>; CLIENTS], BuildHasherDefault<Mixer>>,
 }
 
@@ -52,18 +52,18 @@ pub enum Broken {
     MaximumOnly,
     /// A vote above the token counts as acknowledged.
     VotesAboveTheToken,
-    /// A node raises its counter for anybody.
+    /// A node raises its counter for any client.
     RaiseWithoutOwner,
-    /// A release goes another way than the claim, and may come first.
+    /// A release is not ordered after the claim, and may arrive first.
     ReleaseOvertakes,
 }
 
-/// One thing that happens, to a client and a node.
+/// An event between a client and a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A request arrives, and is answered.
     Arrive(usize, usize),
-    /// An answer arrives.
+    /// A reply arrives.
     Answer(usize, usize),
     /// The client stops waiting for an answer.
     Late(usize, usize),
@@ -71,7 +71,7 @@ pub enum Step {
     Lose(usize, usize),
     /// A release arrives.
     Release(usize, usize),
-    /// The hold ends by itself.
+    /// The hold expires.
     Expire(usize, usize),
     /// The client gives up, or releases what it won.
     GiveUp(usize),
@@ -168,8 +168,8 @@ impl Claims {
         }
     }
 
-    /// Of those that are alike, each is named in the order in which it is first met: without this
-    /// every history would be searched once for each way to name its nodes and clients.
+    /// Symmetry reduction: equivalent nodes and clients are numbered in the order in which they first appear.
+    /// Otherwise every history would be searched once for each numbering.
     fn in_order(&self, state: &State, client: usize, node: usize) -> bool {
         let fresh = |client: &Client| client.is_fresh();
         let kind = |client: usize| (self.readers >> client & 1, self.floors[client]);
@@ -223,7 +223,7 @@ impl Claims {
         }
     }
 
-    /// What a node does: one script each.
+    /// What a node does. Each is one script on a real node.
     fn serve(&self, node: &mut Node, client: usize, request: Request) -> Answer {
         let mine = node.is_held_by(client);
         match request {
@@ -250,7 +250,7 @@ impl Claims {
         }
     }
 
-    /// An answer as the client's round gets to see it: as it is, but for one mistake.
+    /// A reply as the client's round sees it: unchanged, except with one of the mistakes.
     fn as_reported(&self, state: &State, client: usize, node: usize, answer: Answer) -> Event {
         match answer {
             Answer::Granted(counter) => {
@@ -301,8 +301,8 @@ impl Claims {
         }
     }
 
-    /// Two that won and exclude each other must have tokens in the order in which they held any
-    /// node that acknowledged both.
+    /// Two clients that won and exclude each other must have tokens in the order in which they held any node that
+    /// acknowledged both.
     fn disorder(&self, state: &State) -> Option<String> {
         for (first, second) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
             let (Some((token, nodes)), Some((later, others))) =
@@ -328,7 +328,7 @@ impl Claims {
         None
     }
 
-    /// Who lost or gave up, and has nothing under way to a node, must not hold it.
+    /// A client that lost or gave up, and has no message in flight to a node, must not hold it.
     fn orphan(&self, state: &State) -> Option<String> {
         for (number, client) in state.clients.iter().enumerate() {
             for (node, link) in client.links.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! A hold that is renewed and repaired while nodes forget, and a rival that comes later.
+//! A hold that is renewed and repaired while nodes lose their data, and a rival that claims later.
 //!
-//! Here each message is sent, handled and answered in one step: what delays do to claims is the
-//! other model's subject. While the holder believes in its lease, nothing expires by itself.
+//! Here each message is sent, handled and answered in one step; the other model covers delays. While the holder
+//! trusts its lease, nothing expires.
 
 use tenure_proto::Token;
 use tenure_proto::quorum::{Majority, Order, Raised, Renewal, RenewalVote, Repair, Vote};
@@ -16,16 +16,16 @@ const ALL: u8 = (1 << NODES) - 1;
 pub struct Holds {
     /// The counters the holder's claim may have got from the nodes, in the order of the nodes.
     pub votes: Vec<[Option<u8>; NODES]>,
-    /// How often nodes may forget everything.
+    /// How often nodes may lose all their data.
     pub forgets: u8,
-    /// Whether a node forgets only while a majority of others is known to remember the token. That
-    /// is what counters without a clock need; without it only the hold is judged, not the token.
+    /// Whether a node loses data only while a majority of the others is known to have the token. Counters without
+    /// a clock need that; otherwise only the hold is checked, not the token.
     pub remembered: bool,
-    /// What is done wrong.
+    /// A deliberate mistake.
     pub broken: Option<BrokenHold>,
     /// The rival's rounds.
     pub rounds: Rounds,
-    /// Whether the rival was ever seen to win: a search in which it cannot shows nothing.
+    /// Whether the rival ever won: a search in which it cannot win proves nothing.
     pub rival_won: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Holds {
 pub enum BrokenHold {
     /// Repairs and renewals leave the counter as it is.
     NeverRaised,
-    /// A node that has forgotten is asked again at once.
+    /// A node that lost its data is asked again at once, without a quarantine.
     NoQuarantine,
 }
 
@@ -47,7 +47,7 @@ pub struct State {
     believes: bool,
     /// Nodes known to have had the claim and a counter of at least the token.
     remember: u8,
-    /// Nodes that have not forgotten since the renewal that the present lease stems from was sent.
+    /// Nodes that have not lost data since the renewal of the present lease was sent.
     settled: u8,
     renewal: Option<Asked>,
     repairs: u8,
@@ -68,7 +68,7 @@ enum Who {
     Rival,
 }
 
-/// A renewal under way.
+/// A renewal in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Asked {
     eligible: u8,
@@ -76,14 +76,14 @@ struct Asked {
     votes: [Option<RenewalVote>; NODES],
 }
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A node restarts empty.
     Forget(usize),
-    /// The longest TTL has passed since it did.
+    /// The longest TTL has passed since the restart.
     Return(usize),
-    /// The holder begins to renew. What came before is over.
+    /// The holder starts a renewal, which replaces the one before.
     Renew,
     /// A node answers the renewal.
     Vote(usize),
@@ -91,9 +91,9 @@ pub enum Event {
     Repair(usize),
     /// The holder stops: it released, or its lease ended.
     Stop,
-    /// What is left of the holder's claim on a node ends.
+    /// The rest of the holder's claim on a node ends.
     End(usize),
-    /// The rival asks the nodes it may ask.
+    /// The rival asks the nodes that are not in quarantine.
     Claim,
     /// A node answers the rival, and is raised if need be.
     Answer(usize),
@@ -179,7 +179,7 @@ impl Holds {
         }
     }
 
-    /// Takes a step, or answers `None` if it cannot be taken.
+    /// Takes a step. `None` if it is not possible.
     fn take(&mut self, state: &mut State, event: Event) -> Option<()> {
         match event {
             Event::Forget(node) => {
@@ -191,7 +191,7 @@ impl Holds {
                 state.nodes[node] = Node { counter: 0, holder: None, young };
                 state.remember = left;
                 state.settled &= !bit(node);
-                // Its connections broke: what was under way on them is not heard of again.
+                // Its connections broke, so messages on them are lost.
                 state.repairs &= !bit(node);
                 if let Some(asked) = &mut state.renewal {
                     asked.votes[node] = asked.votes[node].or(Some(RenewalVote::Silent));
@@ -256,7 +256,7 @@ impl Holds {
             Majority::For => {
                 let renewed = |&n: &usize| asked.votes[n] == Some(RenewalVote::Renewed);
                 let renewed = (0..NODES).filter(renewed).map(bit).sum::<u8>();
-                // A node that has forgotten since it voted is none of them.
+                // A node that lost its data after its vote does not count.
                 state.remember |= renewed & asked.settled;
                 state.settled |= asked.settled;
             }
@@ -299,8 +299,7 @@ impl Holds {
 }
 
 impl Asked {
-    /// What the real renewal makes of the votes, the one of `last` coming last: its outcome, and
-    /// the nodes to repair.
+    /// The real renewal's outcome with these votes, the one of `last` coming last, and the nodes to repair.
     fn decide(&self, last: Option<usize>) -> (Majority, u8) {
         let eligible = [0, 1, 2].map(|node| self.eligible & bit(node) != 0);
         let mut renewal = Renewal::new(&eligible, TOKEN);

@@ -1,4 +1,4 @@
-//! The real rounds, each kept once: a state of the model names a round by its number.
+//! All real rounds, stored once each. A state of the model refers to a round by its number.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -12,8 +12,8 @@ use crate::search::Mixer;
 /// How many nodes there are.
 pub const NODES: usize = 3;
 
-/// Every round seen, and what every event made of it. A model's time stands still: expiry is an
-/// event, and may come at any time.
+/// Every round seen, and the result of every event on it. Time does not pass in the model: expiry is an event
+/// that may happen at any time.
 #[derive(Debug, Default)]
 pub struct Rounds {
     rounds: Vec<Round>,
@@ -28,16 +28,16 @@ pub enum Event {
     Vote(usize, Vote),
     /// A node's answer to a raise.
     Raised(usize, Raised),
-    /// The client does not want the lock any more.
+    /// The client gives up.
     GiveUp,
 }
 
-/// What became of a round.
+/// The result of an event on a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// The number of the round it is now.
     pub round: u16,
-    /// What it orders, for each node.
+    /// The request it sends to each node.
     pub orders: [Option<Order>; NODES],
 }
 
@@ -64,7 +64,7 @@ impl Rounds {
         Some((token, bits.sum()))
     }
 
-    /// What an event makes of a round.
+    /// Applies an event to a round.
     pub fn handle(&mut self, number: u16, event: Event) -> Outcome {
         if let Some(outcome) = self.known.get(&(number, event)) {
             return *outcome;

@@ -1,40 +1,40 @@
-//! A breadth-first search of everything a model can do.
+//! A breadth-first search of all states of a model.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// Something that can be in many states, and must never be in some.
+/// A system with states, some of which must never be reached.
 pub trait Model {
-    /// A state: small, because many are kept.
+    /// A state. It should be small, because many are stored.
     type State: Copy + Eq + Hash;
-    /// One thing that can happen.
+    /// An event.
     type Step: Copy;
 
-    /// Where it can start.
+    /// The initial states.
     fn starts(&mut self) -> Vec<Self::State>;
 
-    /// All that can happen next, and where it leads.
+    /// All possible next events, and the states they lead to.
     fn next(&mut self, state: &Self::State, found: &mut Vec<(Self::Step, Self::State)>);
 
-    /// What is wrong with a state, if anything is.
+    /// The violation in a state, if there is one.
     fn fault(&mut self, state: &Self::State) -> Option<String>;
 
-    /// A start, in words.
+    /// Describes an initial state.
     fn tell_start(&self, state: &Self::State) -> String;
 
-    /// A step between two states, in words.
+    /// Describes a step between two states.
     fn tell(&self, before: &Self::State, step: Self::Step, after: &Self::State) -> String;
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Report {
-    /// Different states seen.
+    /// The number of distinct states.
     pub states: usize,
-    /// The most steps from a start to any of them.
+    /// The most steps from an initial state to any of them.
     pub depth: usize,
-    /// The shortest history that breaks a promise, if there is one.
+    /// The shortest history that breaks a guarantee, if there is one.
     pub counterexample: Option<Vec<String>>,
 }
 
@@ -47,10 +47,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Goes through all states, nearest first, until one is at fault or none is left.
+/// Visits all states, nearest first, until one has a violation or none is left.
 ///
-/// States are told apart by 64 bits of hash: among ten million, the chance that two are taken for
-/// one is below one in a hundred thousand.
+/// States are distinguished by a 64-bit hash: among ten million, the probability of a collision is below one in a
+/// hundred thousand.
 ///
 /// # Panics
 /// If there are more than `most` states: a search that was cut short proves nothing.
@@ -125,7 +125,7 @@ fn fingerprint(state: &impl Hash) -> u64 {
     mixer.finish()
 }
 
-/// One multiplication a word: the standard hasher is made against attackers, and is slower.
+/// One multiplication per word. The standard hasher resists attackers and is slower.
 #[derive(Debug, Default)]
 pub struct Mixer(u64);
 

@@ -1,11 +1,11 @@
-//! The nodes, the clients, and what is between them, in few bytes.
+//! The state of the nodes, the clients and the messages between them, in few bytes.
 
 use std::hash::{Hash, Hasher};
 
 use crate::claims::CLIENTS;
 use crate::rounds::NODES;
 
-/// The nodes, the clients, and what is between them.
+/// The nodes, the clients and the messages between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(crate) nodes: [Node; NODES],
@@ -16,9 +16,9 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Node {
     pub(crate) counter: u8,
-    /// Who holds it, as bits.
+    /// The clients that hold it, as bits.
     pub(crate) holders: u8,
-    /// Who held it, in order: two bits each, one more than the client's number, the latest lowest.
+    /// The clients that held it, in order: two bits each, one more than the client's number, the latest lowest.
     pub(crate) order: u8,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     pub(crate) links: [Link; NODES],
 }
 
-/// What is under way between a client and a node.
+/// The messages in flight between a client and a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Link {
     pub(crate) request: Option<Request>,

@@ -1,4 +1,4 @@
-//! Histories in words.
+//! Descriptions of histories, for messages.
 
 use crate::claims::{CLIENTS, Step};
 use crate::rounds::Rounds;

@@ -1,4 +1,4 @@
-//! What holds of claims, and what breaks when something is done wrong.
+//! The guarantees of claims, and the mistakes that break them.
 
 use std::io::Write;
 
@@ -53,7 +53,7 @@ fn two_writers_win_with_tokens_in_order_on_any_counters_whatever_is_left_out() {
 }
 
 #[test]
-fn a_floor_in_one_writers_claims_does_no_harm() {
+fn a_floor_in_one_writers_claims_keeps_the_order() {
     let claims = Claims { floors: [0, 3, 0], ..writers(2) };
     holds("two writers, one with a floor", on_any_counters(claims));
 }
@@ -65,7 +65,7 @@ fn a_writer_among_readers_wins_with_a_token_between_theirs() {
 }
 
 #[test]
-fn one_who_gives_up_leaves_nothing_behind_whatever_is_late_or_lost() {
+fn a_client_that_gives_up_leaves_nothing_behind_whatever_is_late_or_lost() {
     let claims = Claims { troubles: 9, taken: (0..8).collect(), ..writers(1) };
     holds("one writer, any trouble", on_any_counters(claims));
 }

@@ -1,4 +1,4 @@
-//! What holds of renewals and repairs while nodes forget.
+//! The guarantees of renewals and repairs while nodes lose their data.
 
 use std::io::Write;
 
@@ -37,13 +37,13 @@ fn any() -> Holds {
 }
 
 #[test]
-fn nodes_that_forget_one_after_the_other_do_not_lower_the_token() {
+fn nodes_that_lose_data_one_after_the_other_do_not_lower_the_token() {
     let report = look("repairs, four nodes forget in turn", one_after_the_other());
     assert!(report.counterexample.is_none());
 }
 
 #[test]
-fn nodes_that_forget_let_nobody_in_beside_the_holder() {
+fn nodes_that_lose_data_admit_no_second_holder() {
     let report = look("quarantine, any three nodes forget", any());
     assert!(report.counterexample.is_none());
 }

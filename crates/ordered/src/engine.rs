@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store};
-use tenure_core::{Fence, Finding, LockName, Mode, OwnerId, Result, Token};
+use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store};
+use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Mode, OwnerId, Result, Token};
 use tenure_proto::Order;
 
 /// An engine that keeps, for each lock, a queue of entries: each has a place in a total order that
@@ -200,6 +200,15 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// # Errors
     /// If the engine could not be looked at at all.
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>>;
+
+    /// See [`Store::cells`].
+    ///
+    /// # Errors
+    /// [`Unsupported`](tenure_core::ErrorKind::Unsupported), with the reason, if the engine keeps none.
+    fn cells(&self) -> Result<&dyn Cells> {
+        let why = "this engine keeps locks only: use another one for values";
+        Err(Error::new(ErrorKind::Unsupported, "keep values", why))
+    }
 
     /// Ends the sessions of which only the engine keeps an [`Arc`]. One that cannot be ended
     /// now ends by itself, later.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Background, Capabilities, Claim, ClaimOutcome, Eviction, Grant, Hold, LossListener,
+    Background, Capabilities, Cells, Claim, ClaimOutcome, Eviction, Grant, Hold, LossListener,
     QueueTicket, Released, Renewal, Store, WaitPolicy, now,
 };
 use tenure_core::{Effect, Error, ErrorKind, Fence, Finding, LockName, LockState, Mode, Result};
@@ -51,9 +51,15 @@ impl<E: Engine> OrderedStore<E> {
 #[async_trait]
 impl<E: Engine> Store for OrderedStore<E> {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(self.shared.engine.fencing());
-        capabilities.detects_death = false;
-        capabilities
+        Capabilities::none()
+            .fencing(self.shared.engine.fencing())
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .tells_losses()
+            .cross_process()
+            .ages()
     }
 
     fn longest_ttl(&self) -> Option<Duration> {
@@ -105,6 +111,10 @@ impl<E: Engine> Store for OrderedStore<E> {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.shared.evict(eviction).await
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        self.shared.engine.cells()
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -60,6 +60,8 @@ mod tests {
     fn the_rights_are_the_commands_of_the_scripts_and_no_others() {
         let scripts = concat!(
             include_str!("../lua/single_key.lua"),
+            include_str!("../lua/cells/add.lua"),
+            include_str!("../lua/cells/swap.lua"),
             include_str!("../lua/claim.lua"),
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tenure_core::store::CALL_TIMEOUT;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Password, Tls};
 
@@ -98,7 +99,7 @@ impl RedisConfig {
             prefix: "tenure:".into(),
             fencing: true,
             replicas: 0,
-            timeout: Duration::from_secs(2),
+            timeout: CALL_TIMEOUT,
         }
     }
 

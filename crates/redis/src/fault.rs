@@ -31,13 +31,13 @@ pub(crate) fn no_answer(config: &RedisConfig) -> Error {
 }
 
 /// A connection could not be made.
-pub(crate) fn not_connected(server: &str, error: &io::Error) -> Error {
-    if distrust(error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
+pub(crate) fn not_connected(server: &str, error: io::Error) -> Error {
+    if distrust(&error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
         let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
-        return Error::new(ErrorKind::Denied, CONNECT, why);
+        return Error::new(ErrorKind::Denied, CONNECT, why).caused_by(error);
     }
     let why = format!("{server}: {error}; check that it runs");
-    Error::new(ErrorKind::Unreachable, CONNECT, why)
+    Error::new(ErrorKind::Unreachable, CONNECT, why).caused_by(error)
 }
 
 /// The reply, unless the server answered with an error.
@@ -55,7 +55,9 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "NOAUTH" | "WRONGPASS" => {
             (ErrorKind::Denied, "the user name or password is wrong, or missing")
         }
-        "NOPERM" => (ErrorKind::Denied, "the user lacks rights (the README has the ACL)"),
+        "NOPERM" => {
+            (ErrorKind::Denied, "the user lacks rights (docs/engines/redis.md has the ACL)")
+        }
         "DENIED" => (ErrorKind::Denied, "the server takes only local clients, or wants a password"),
         "WRONGTYPE" => (
             ErrorKind::Damaged,

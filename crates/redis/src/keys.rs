@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use tenure_core::LockName;
+use tenure_core::store::CellKey;
 
 /// How keys are named on one store.
 #[derive(Clone, Debug)]
@@ -76,6 +77,14 @@ impl Keyring {
     /// The channel on which a client receives grants of this slot.
     pub(crate) fn inbox(&self, slot: u16, client: &str) -> String {
         format!("{}:{client}", self.of_slot(slot, "inbox"))
+    }
+
+    /// The key of a cell, and its slot, which is that of the lock of the same name.
+    pub(crate) fn cell(&self, key: &CellKey) -> (String, u16) {
+        let (prefix, name) = (&*self.prefix, key.name.as_str());
+        let tag = format!("{prefix}{name}");
+        let slot = if self.cluster { slot_of(tag.as_bytes()) } else { 0 };
+        (format!("{prefix}{{{tag}}}:{}", key.space.as_str()), slot)
     }
 
     /// The patterns of a scan for locks whose name begins with `prefix`.

@@ -136,10 +136,12 @@
 //! the last token: tokens keep rising after a loss of data, unless the clock is behind as well.
 
 mod acl;
+mod cells;
 mod cluster;
 mod config;
 mod credentials;
 mod diagnose;
+mod factory;
 mod fault;
 mod held;
 mod inbox;
@@ -159,6 +161,7 @@ mod wire;
 pub use acl::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
 pub use config::{RedisConfig, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
+pub use factory::{RedisFactory, RedlockFactory};
 pub use redlock::{RedlockConfig, RedlockStore};
 pub use store::RedisStore;
 pub use tenure_tls::{Password, Tls};

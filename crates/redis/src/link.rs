@@ -354,12 +354,12 @@ impl Inner {
                 let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
                 let stream = Stream::open(address, limit, tls.as_ref()).await;
                 stream.map_err(|error| {
-                    not_connected(&format!("{}:{}", address.0, address.1), &error)
+                    not_connected(&format!("{}:{}", address.0, address.1), error)
                 })?
             }
             Endpoint::Unix(path) => {
                 let stream = Stream::open_unix(path).await;
-                stream.map_err(|error| not_connected(&path.display().to_string(), &error))?
+                stream.map_err(|error| not_connected(&path.display().to_string(), error))?
             }
         };
         let connection = Connection::start(stream, limit, self.listener.clone());

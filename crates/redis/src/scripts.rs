@@ -19,6 +19,10 @@ pub(crate) struct Scripts {
     pub(crate) single_key: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
+    /// Replaces the value of a cell.
+    pub(crate) swap: Script,
+    /// Adds to a counter.
+    pub(crate) add: Script,
 }
 
 #[derive(Debug)]
@@ -45,7 +49,7 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, single_key, evict, inspect] = [
+        let [take, claim, refresh, release, renew, single_key, evict, inspect, swap, add] = [
             compose(include_str!("../lua/take.lua")),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
@@ -54,12 +58,15 @@ impl Scripts {
             include_str!("../lua/single_key.lua").to_owned(),
             compose(include_str!("../lua/evict.lua")),
             compose(include_str!("../lua/inspect.lua")),
+            include_str!("../lua/cells/swap.lua").to_owned(),
+            include_str!("../lua/cells/add.lua").to_owned(),
         ]
         .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, single_key, evict, inspect) =
-            tokio::try_join!(take, claim, refresh, release, renew, single_key, evict, inspect)?;
-        Ok(Self { take, claim, refresh, release, renew, single_key, evict, inspect })
+        let (take, claim, refresh, release, renew, single_key, evict, inspect, swap, add) = tokio::try_join!(
+            take, claim, refresh, release, renew, single_key, evict, inspect, swap, add
+        )?;
+        Ok(Self { take, claim, refresh, release, renew, single_key, evict, inspect, swap, add })
     }
 }
 

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released, Renewal,
-    Store, WaitPolicy, now,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released,
+    Renewal, Store, WaitPolicy, now,
 };
 use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token};
 
@@ -32,19 +32,19 @@ const MAX_CLAIM_CALLS: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
-    config: RedisConfig,
-    servers: Servers,
+    pub(crate) config: RedisConfig,
+    pub(crate) servers: Servers,
     /// Connections for renewals only, made by the first renewal and served by its runtime: that of the
     /// client's keeper, so renewals go on while the program's runtime is blocked or has ended. Claims that
     /// `WAIT` for replicas do not delay them either.
     renewals: Servers,
-    keyring: Keyring,
-    scripts: Arc<Scripts>,
+    pub(crate) keyring: Keyring,
+    pub(crate) scripts: Arc<Scripts>,
     inbox: Inbox,
     /// Holds whose value in Redis is known to the byte: locks that were taken while they were free.
     taken: HeldClaims,
     /// The `WAIT` behind every command that grants or renews, where replicas count.
-    wait: Option<Command>,
+    pub(crate) wait: Option<Command>,
 }
 
 impl RedisStore {
@@ -277,7 +277,11 @@ impl RedisStore {
     }
 
     /// Fails unless as many replicas as the configuration asks for have acknowledged a write.
-    fn check_replicas(&self, operation: &'static str, acknowledged: Option<Value>) -> Result<()> {
+    pub(crate) fn check_replicas(
+        &self,
+        operation: &'static str,
+        acknowledged: Option<Value>,
+    ) -> Result<()> {
         let wanted = self.config.replicas;
         let acknowledged = match acknowledged {
             None => return Ok(()),
@@ -311,11 +315,10 @@ impl Store for RedisStore {
         } else {
             Fencing::None
         };
-        let mut capabilities = Capabilities::full(fencing);
-        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
+        let promised =
+            Capabilities::none().fencing(fencing).fifo().push().shared().permits().cross_process();
         // A bare `SET` cannot record the server's time.
-        capabilities.ages = self.config.fencing;
-        capabilities
+        if self.config.fencing { promised.ages() } else { promised }
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
@@ -461,6 +464,10 @@ impl Store for RedisStore {
             wait: None,
         };
         released("evict", &self.scripts.evict.run(&self.servers, call).await?.0)
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use servers::single;
 use tenure_core::store::{Claim, ClaimOutcome, QueueTicket, Store, WaitPolicy, now};
 use tenure_redis::RedisStore;
-use tenure_testkit::{FalseClock, GENEROUS, Proxy, RedisServer, Way, eventually};
+use tenure_testkit::{FakeClock, GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(600);
@@ -48,7 +48,7 @@ async fn each_refresh_of_a_waiter_compares_the_clocks_anew() {
     if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
         return;
     }
-    let clock = FalseClock::new().unwrap();
+    let clock = FakeClock::new().unwrap();
     let server = RedisServer::start_on_clock(&[], &clock).unwrap();
     let store = Arc::new(RedisStore::connect(single(server.port())).await.unwrap());
     let (holder, waiter) = (held(&store).await, claim("a", TTL));
@@ -131,7 +131,7 @@ async fn a_clock_that_is_set_back_delays_no_hand_off() {
         return;
     }
     const RARELY: WaitPolicy = WaitPolicy::Queue { lease: TTL, poll: Duration::from_secs(150) };
-    let clock = FalseClock::new().unwrap();
+    let clock = FakeClock::new().unwrap();
     let server = RedisServer::start_on_clock(&[], &clock).unwrap();
     clock.set_ahead(Duration::from_secs(60)).unwrap();
     let store = Arc::new(RedisStore::connect(single(server.port())).await.unwrap());
@@ -161,7 +161,7 @@ async fn a_grant_is_not_dated_by_its_arrival_when_the_clock_was_set_forward() {
     if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
         return;
     }
-    let clock = FalseClock::new().unwrap();
+    let clock = FakeClock::new().unwrap();
     let server = RedisServer::start_on_clock(&[], &clock).unwrap();
     let store = RedisStore::connect(single(server.port())).await.unwrap();
     let (holder, waiter) = (held(&store).await, claim("a", TTL));

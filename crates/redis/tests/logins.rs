@@ -14,7 +14,7 @@ use servers::{addresses, client, refusal, said, single};
 use tenure_core::{Client, ErrorKind};
 use tenure_redis::{Credentials, CredentialsProvider, RedisConfig, Tls, Topology};
 use tenure_testkit::{
-    Certificates, GENEROUS, RedisSentinel, RedisServer, Servant, TempDir, eventually, temp_dir,
+    Certificates, ChildProcess, GENEROUS, RedisSentinel, RedisServer, TempDir, eventually, temp_dir,
 };
 
 async fn works(client: &Client) {
@@ -180,7 +180,7 @@ on_servers! {
 /// A server and a Sentinel that take only encrypted connections, with a certificate for `client`.
 struct Encrypted {
     _server: RedisServer,
-    _sentinel: Servant,
+    _sentinel: ChildProcess,
     _folder: TempDir,
     files: Certificates,
     ports: [u16; 2],
@@ -221,7 +221,7 @@ impl Encrypted {
         let mut program = Command::new("redis-server");
         program.arg(&file).arg("--sentinel").arg("--dir").arg(folder.path());
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let sentinel = Servant::spawn(program).unwrap();
+        let sentinel = ChildProcess::spawn(program).unwrap();
         Self { _server: server, _sentinel: sentinel, _folder: folder, files, ports }
     }
 }

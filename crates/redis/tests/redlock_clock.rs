@@ -11,7 +11,7 @@ use quorum::{block, of, start, store, unblock};
 use tenure_core::Token;
 use tenure_core::store::{Claim, ClaimOutcome, Store, WaitPolicy};
 use tenure_redis::RedlockStore;
-use tenure_testkit::{FalseClock, GENEROUS, RedisServer, eventually};
+use tenure_testkit::{FakeClock, GENEROUS, RedisServer, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ async fn a_clock_that_jumps_by_31_seconds_lets_no_stale_write_past_the_fence() {
     if tenure_testkit::lacks("redis-server", TEST) || tenure_testkit::lacks("cc", TEST) {
         return;
     }
-    let clock = FalseClock::new().unwrap();
+    let clock = FakeClock::new().unwrap();
     let mut servers = vec![RedisServer::start_on_clock(&[], &clock).unwrap()];
     servers.extend(start(4));
     let (first, second) = (store(&of(&servers)).await, store(&of(&servers)).await);

@@ -21,38 +21,76 @@
 //! # }
 //! ```
 //!
-//! A store is named by a URL ([`StoreUrl`]) and opened by [`connect`], so that one program locks in
-//! its unit tests (`memory:`), on one machine (`local`) and on servers, without a change. Code here
-//! may read a URL and choose an engine; it may not lock (that is `tenure-core`'s business).
+//! A store is named by a URL and opened by [`connect`], so that one program locks in its unit tests
+//! (`memory:`), on one machine (`local`) and on servers, without a change. Programs that do not want
+//! URLs find the engines' own types in modules of the features' names; engines of other crates are added
+//! to a [`Registry`].
 //!
 //! Each engine is a feature of this crate: `local` (Linux only) and `redis` are on by default, `etcd`
 //! and `zookeeper` are not.
+//!
+//! Code here may list engines; it may not read a URL or lock (that is `tenure-core`'s business) nor
+//! speak to a store (that is each engine's).
+//!
+//! # Store URLs
+//!
+#![doc = include_str!("urls.md")]
 
-mod directory;
 #[cfg(doctest)]
 mod documents;
-mod duration;
-mod engine;
-#[cfg(feature = "etcd")]
-mod etcd;
-#[cfg(all(feature = "local", target_os = "linux"))]
-mod local;
-mod open;
-mod percent;
-#[cfg(feature = "redis")]
-mod redis;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-mod servers;
-mod url;
-#[cfg(feature = "zookeeper")]
-mod zookeeper;
+mod registry;
 
-pub use duration::parse_duration;
-pub use open::{connect, connect_to, open};
+pub use registry::Registry;
+pub use tenure_core::store::StoreUrl;
+pub use tenure_core::{Cell, CellValue, Counter, Updated};
 pub use tenure_core::{
     Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
     FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
-    Mode, Mutex, Options, OwnerId, ReadGuard, Result, RwLock, Semaphore, Severity, Token, Validity,
-    Wait, Waiter, Watch, WatchEvent, WriteGuard, store,
+    Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId, ReadGuard, ReentrantGuard,
+    ReentrantMutex, Result, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
+    WatchEvent, WriteGuard, parse_duration, store,
 };
-pub use url::StoreUrl;
+
+/// Connects to the store behind a URL, and makes a client of it. Call it inside a tokio runtime.
+///
+/// # Errors
+/// [`Invalid`](ErrorKind::Invalid) for a URL that makes no sense,
+/// [`Unsupported`](ErrorKind::Unsupported) for an engine that is not part of this build, and whatever
+/// keeps the store from being opened.
+pub async fn connect(url: &str) -> Result<Client> {
+    Registry::default().connect(url).await
+}
+
+/// The embedded store: the processes of one Linux machine, without a server.
+#[cfg(all(feature = "local", target_os = "linux"))]
+pub mod local {
+    pub use tenure_local::{LocalFactory as Factory, LocalOptions as Config, LocalStore as Store};
+}
+
+/// Redis: one server, Sentinels, a Cluster, or a quorum of servers (Redlock).
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use tenure_redis::{
+        ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL, Credentials,
+        CredentialsProvider, Password, RedisConfig as Config, RedisFactory as Factory,
+        RedisStore as Store, RedlockConfig, RedlockFactory, RedlockStore, Tls, Topology,
+    };
+}
+
+/// etcd.
+#[cfg(feature = "etcd")]
+pub mod etcd {
+    pub use tenure_etcd::{
+        EtcdConfig as Config, EtcdFactory as Factory, EtcdStore as Store, Password, Srv, Tls,
+        etcdctl,
+    };
+}
+
+/// ZooKeeper.
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper {
+    pub use tenure_zookeeper::{
+        Access, Neighbours, Password, Tls, ZooKeeperConfig as Config, ZooKeeperFactory as Factory,
+        ZooKeeperStore as Store,
+    };
+}

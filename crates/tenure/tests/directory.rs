@@ -4,14 +4,14 @@
 
 use std::process::Command;
 
-use tenure::StoreUrl;
+use tenure::Registry;
 
 const ALONE: &str = "TENURE_TEST_WITHOUT_ENVIRONMENT";
 
 #[test]
 fn without_home_the_user_database_says_where_the_default_directory_is() {
     if std::env::var_os(ALONE).is_some() {
-        let url = "local".parse::<StoreUrl>().unwrap().resolved().unwrap();
+        let url = Registry::default().parse("local").unwrap().resolved().unwrap();
         println!("resolved {url}");
         return;
     }

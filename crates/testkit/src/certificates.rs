@@ -1,4 +1,4 @@
-//! Certificates made on the spot.
+//! TLS certificates for tests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use tempfile::TempDir;
 
 use crate::temp_dir;
 
-/// A certificate authority of one's own, a server's certificate for `localhost` and 127.0.0.1, and
-/// a client's, as PEM files that vanish with it.
+/// A new certificate authority, a server certificate for `localhost` and 127.0.0.1, and a client certificate,
+/// as PEM files that are removed when it is dropped.
 #[derive(Debug)]
 pub struct Certificates {
     folder: TempDir,
 }
 
 impl Certificates {
-    /// Makes them.
+    /// Creates them.
     ///
     /// # Errors
-    /// If they cannot be made or written.
+    /// If they cannot be created or written.
     pub fn make() -> io::Result<Self> {
         let folder = temp_dir();
         make(folder.path()).map_err(io::Error::other)?;
@@ -32,8 +32,8 @@ impl Certificates {
     }
 
     /// The certificate and key of `server` or `client`.
-    pub fn of(&self, whom: &str) -> (PathBuf, PathBuf) {
-        let file = |end: &str| self.folder.path().join(format!("{whom}{end}"));
+    pub fn of(&self, role: &str) -> (PathBuf, PathBuf) {
+        let file = |end: &str| self.folder.path().join(format!("{role}{end}"));
         (file(".pem"), file(".key"))
     }
 }

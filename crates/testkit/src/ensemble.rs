@@ -1,12 +1,12 @@
-//! Servers that belong together.
+//! Clusters of servers.
 
 use std::io;
 use std::ops::DerefMut;
 
-use crate::Servant;
+use crate::ChildProcess;
 
-/// One of the servers that a store consists of.
-pub trait Member: DerefMut<Target = Servant> {
+/// One server of a cluster.
+pub trait Member: DerefMut<Target = ChildProcess> {
     /// Its port for clients on 127.0.0.1.
     fn port(&self) -> u16;
 
@@ -22,20 +22,20 @@ pub trait Member: DerefMut<Target = Servant> {
     /// If it has ended, or does not serve in time.
     fn until_it_serves(&mut self) -> io::Result<()>;
 
-    /// Whether it leads the others, as far as it knows.
+    /// Whether it believes to be the leader.
     fn leads(&self) -> bool;
 
-    /// How many requests of clients have reached it since it was started, signs of life among them.
+    /// How many client requests have reached it since it was started, including heartbeats.
     ///
     /// # Errors
     /// If it does not answer.
     fn requests(&self) -> io::Result<u64>;
 
-    /// What it says of itself and its clients, for whoever has to find out what went wrong.
+    /// A description of its state and its clients, for the analysis of a failed test.
     fn account(&self) -> String;
 }
 
-/// Makes a member of a server that can do all this by itself.
+/// Implements [`Member`] for a server type that has all these methods.
 macro_rules! is_a_member {
     ($type:ty) => {
         impl crate::Member for $type {
@@ -68,14 +68,14 @@ macro_rules! is_a_member {
 
 pub(crate) use is_a_member;
 
-/// All servers of a store, each killed by its pid when it is dropped.
+/// All servers of a cluster. Each is killed by its pid when it is dropped.
 #[derive(Debug)]
 pub struct Ensemble<M> {
     members: Vec<M>,
 }
 
 impl<M: Member> Ensemble<M> {
-    /// Of these, when every one of them serves.
+    /// Makes a cluster of these members, and waits until each of them serves.
     ///
     /// # Errors
     /// If one does not in time.
@@ -85,8 +85,8 @@ impl<M: Member> Ensemble<M> {
         Ok(ensemble)
     }
 
-    /// Of those that this starts. Another may take a port between our look and a server's: then they
-    /// are started anew.
+    /// Makes a cluster of the members that `start` starts. It tries again if another process took one of
+    /// their ports first.
     pub(crate) fn start_with(start: impl Fn() -> io::Result<Vec<M>>) -> io::Result<Self> {
         let mut last = io::Error::other("no port was free");
         for _ in 0..3 {
@@ -118,7 +118,7 @@ impl<M: Member> Ensemble<M> {
         named.join(",")
     }
 
-    /// Which member leads, by its place.
+    /// The index of the leader.
     pub fn leader(&self) -> Option<usize> {
         self.members.iter().position(M::leads)
     }

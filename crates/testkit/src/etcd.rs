@@ -1,4 +1,4 @@
-//! etcd servers of one's own, on free ports of the loopback address.
+//! etcd servers for tests, on free ports of the loopback address.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis::free_port;
-use crate::{Ensemble, GENEROUS, Servant, temp_dir};
+use crate::{ChildProcess, Ensemble, GENEROUS, temp_dir};
 
-/// One member of an etcd cluster, alone or not, killed by its pid when it is dropped, its files with
-/// it.
+/// A member of an etcd cluster, which may be the only one. Dropping it kills its process by its pid and removes
+/// its files.
 #[derive(Debug)]
 pub struct EtcdServer {
-    servant: Servant,
+    child: ChildProcess,
     port: u16,
     arguments: Vec<String>,
     folder: TempDir,
 }
 
 impl EtcdServer {
-    /// Starts a cluster of one member, with these arguments besides, and waits until it serves.
+    /// Starts a cluster of one member, with these additional arguments, and waits until it serves.
     ///
     /// # Errors
     /// If it cannot be started, or does not serve in time.
     pub fn start(arguments: &[&str]) -> io::Result<Self> {
         let mut last = io::Error::other("no port was free");
-        // Another may take a port between our look and the server's: then look again.
+        // Another process may take a port before the server does: then try others.
         for _ in 0..5 {
             let (port, peer) = (free_port()?, free_port()?);
             let cluster = format!("m0=http://127.0.0.1:{peer}");
@@ -69,8 +69,8 @@ impl EtcdServer {
         .map(|(option, value)| format!("--{option}={value}"))
         .into();
         all.extend(arguments.iter().map(ToString::to_string));
-        let servant = run(folder.path(), &all)?;
-        Ok(Self { servant, port, arguments: all, folder })
+        let child = run(folder.path(), &all)?;
+        Ok(Self { child, port, arguments: all, folder })
     }
 
     fn once_it_serves(mut self) -> io::Result<Self> {
@@ -78,14 +78,14 @@ impl EtcdServer {
         Ok(self)
     }
 
-    /// Waits until it calls itself healthy: then there is a leader.
+    /// Waits until it reports to be healthy, which means that there is a leader.
     fn until_it_serves(&mut self) -> io::Result<()> {
         let start = Instant::now();
         while start.elapsed() < GENEROUS {
-            if let Some(status) = self.servant.status()? {
+            if let Some(status) = self.child.status()? {
                 return Err(io::Error::other(format!("etcd ended at once: {status}")));
             }
-            // One that wants TLS cannot be asked here: that it listens must do.
+            // A server with TLS cannot be asked here, so it is enough that it listens.
             let closed = self.arguments.iter().any(|argument| argument.starts_with("--cert-file"));
             let serves = match closed {
                 true => TcpStream::connect(("127.0.0.1", self.port)).is_ok(),
@@ -104,18 +104,18 @@ impl EtcdServer {
         self.port
     }
 
-    /// Starts it again with what it has on disk. A member of several may have to wait for others:
-    /// so this does not.
+    /// Restarts it with the data it has on disk. Does not wait until it serves, because it may need other
+    /// members for that.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill9()?;
-        self.servant = run(self.folder.path(), &self.arguments)?;
+        self.child = run(self.folder.path(), &self.arguments)?;
         Ok(())
     }
 
-    /// Whether it leads, as it sees it.
+    /// Whether it believes to be the leader.
     fn leads(&self) -> bool {
         // id, version, size, whether it leads, …
         let status = self.control(&["endpoint", "status", "--write-out=simple"]);
@@ -126,7 +126,7 @@ impl EtcdServer {
         self.metric("grpc_server_msg_received_total", "")
     }
 
-    /// Its state, its keys and its leases, as it sees them alone.
+    /// Its own view of its state, keys and leases.
     fn account(&self) -> String {
         let keys = ["get", "", "--prefix", "--consistency=s", "--write-out=json"];
         let said = [&["endpoint", "status"][..], &keys, &["lease", "list"]]
@@ -134,7 +134,7 @@ impl EtcdServer {
         said.join("\n")
     }
 
-    /// What it answers over HTTP: its health, its metrics.
+    /// Its reply to an HTTP request, for its health and metrics.
     ///
     /// # Errors
     /// If it does not answer.
@@ -163,10 +163,10 @@ impl EtcdServer {
         sum.map(|sum| sum as u64).ok_or_else(|| io::Error::other(format!("no metric {name}")))
     }
 
-    /// What `etcdctl` with these words prints: enough for a test to look or meddle.
+    /// Runs `etcdctl` with these arguments and returns what it prints.
     ///
     /// # Errors
-    /// If it fails, with what it says.
+    /// If it fails, with its message.
     pub fn control(&self, words: &[&str]) -> io::Result<String> {
         let output = self.controller(words).stdin(Stdio::null()).output()?;
         match output.status.success() {
@@ -175,7 +175,7 @@ impl EtcdServer {
         }
     }
 
-    /// An `etcdctl` for this member, to be started by the caller.
+    /// An `etcdctl` command for this member.
     pub fn controller(&self, words: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(words);
@@ -185,21 +185,21 @@ impl EtcdServer {
     }
 }
 
-crate::servant::is_a_servant!(EtcdServer);
+crate::child_process::deref_to_child!(EtcdServer);
 crate::ensemble::is_a_member!(EtcdServer);
 
-fn run(folder: &Path, arguments: &[String]) -> io::Result<Servant> {
+fn run(folder: &Path, arguments: &[String]) -> io::Result<ChildProcess> {
     let mut command = Command::new("etcd");
     command.arg("--data-dir").arg(folder.join("data")).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Servant::spawn(command)
+    ChildProcess::spawn(command)
 }
 
 /// Three members of one cluster.
 pub type EtcdCluster = Ensemble<EtcdServer>;
 
 impl EtcdCluster {
-    /// Starts one, and waits until every member serves.
+    /// Starts a cluster, and waits until every member serves.
     ///
     /// # Errors
     /// If it cannot be started, or does not serve in time.

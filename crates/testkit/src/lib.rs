@@ -1,14 +1,16 @@
-//! What tenure's tests stand on: child processes that can be stopped and killed, waiting that is
-//! always bounded, and directories that vanish.
+//! Helpers for tests: servers on free ports, child processes that can be stopped and killed, proxies that
+//! lose or delay traffic, bounded waits, and temporary directories.
 //!
-//! Code here may start processes and must end them, each by its own id, whatever the test does.
-//! It may not know anything about locks.
+//! Code here may start processes. It must end them, each by its own id, even if the test fails. It does not
+//! know about locks.
 
 mod certificates;
-mod clock;
+mod child_process;
 mod ensemble;
 mod etcd;
-mod neighbour;
+mod external_client;
+mod fake_clock;
+mod fake_sync;
 mod postgres;
 mod process;
 mod proxy;
@@ -17,17 +19,17 @@ mod redis_cluster;
 mod redis_sentinel;
 mod redis_stub;
 mod redis_wire;
-mod servant;
 mod signals;
-mod sync;
 mod waiting;
 mod zookeeper;
 
 pub use certificates::Certificates;
-pub use clock::FalseClock;
+pub use child_process::ChildProcess;
 pub use ensemble::{Ensemble, Member};
 pub use etcd::{EtcdCluster, EtcdServer};
-pub use neighbour::Neighbour;
+pub use external_client::ExternalClient;
+pub use fake_clock::FakeClock;
+pub use fake_sync::FakeSync;
 pub use postgres::PostgresServer;
 pub use process::Process;
 pub use proxy::{Proxy, Way};
@@ -35,15 +37,13 @@ pub use redis::{REDIS_6_2, RedisServer, VALKEY_9};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_stub::RedisStub;
-pub use servant::Servant;
 pub use signals::with_default_signals;
-pub use sync::FalseSync;
 pub use tempfile::TempDir;
 pub use waiting::{GENEROUS, eventually};
 pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};
 
-/// Whether a program of this name is on the search path, or a file is at this absolute path. Of
-/// `redis-server`, that is the one that `TENURE_TEST_REDIS` names, if it does.
+/// Whether a program of this name is on the search path, or a file is at this absolute path. For
+/// `redis-server`, `TENURE_TEST_REDIS` can name another program.
 pub fn is_installed(program: &str) -> bool {
     let chosen = (program == "redis-server").then(redis::program);
     let program = chosen.unwrap_or_else(|| program.into());
@@ -51,7 +51,7 @@ pub fn is_installed(program: &str) -> bool {
     std::env::split_paths(&paths).any(|folder| folder.join(&program).is_file())
 }
 
-/// Whether a test cannot run for want of a program, or of a file. Says so, if it cannot.
+/// Whether a program or file that a test needs is missing. If so, reports the test as skipped.
 pub fn lacks(program: &str, test: &str) -> bool {
     let missing = !is_installed(program);
     if missing {
@@ -60,16 +60,17 @@ pub fn lacks(program: &str, test: &str) -> bool {
     missing
 }
 
-/// Says that a test is not run, past the capture of its output, so that it can be counted.
+/// Reports a test as skipped on standard output, past the test harness's capture, so that `cargo xtask test`
+/// counts it.
 pub fn skip(test: &str, why: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "skipped: {test}: {why}");
 }
 
-/// A directory of one's own, removed with everything in it when it is dropped.
+/// Creates a temporary directory, which is removed with its content when it is dropped.
 ///
 /// # Panics
-/// If the machine has no room for one.
+/// If it cannot be created.
 pub fn temp_dir() -> TempDir {
     tempfile::Builder::new()
         .prefix("tenure-test-")

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of one's own, on a free port of the loopback address.
+//! A PostgreSQL server for tests, on a free port of the loopback address.
 
 use std::io;
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis::free_port;
-use crate::{GENEROUS, Servant, temp_dir};
+use crate::{ChildProcess, GENEROUS, temp_dir};
 
 /// The user that the server runs as where the tests run as root: it refuses to be root.
 const NOBODY: u32 = 65534;
@@ -21,7 +21,7 @@ const NOBODY: u32 = 65534;
 #[derive(Debug)]
 pub struct PostgresServer {
     /// Killed before its folder is removed.
-    _servant: Servant,
+    _servant: ChildProcess,
     port: u16,
     _folder: TempDir,
 }
@@ -54,13 +54,13 @@ impl PostgresServer {
         let port = free_port()?;
         let mut postgres = program("postgres")?;
         postgres.args(["-D", "data", "-h", "127.0.0.1", "-k", "", "-F", "-p"]);
-        let mut servant = Servant::spawn({
+        let mut child = ChildProcess::spawn({
             postgres.arg(port.to_string());
             postgres
         })?;
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if let Some(status) = servant.status()? {
+            if let Some(status) = child.status()? {
                 return Err(io::Error::other(format!("postgres ended at once: {status}")));
             }
             if start.elapsed() > GENEROUS {
@@ -68,7 +68,7 @@ impl PostgresServer {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(Self { _servant: servant, port, _folder: folder })
+        Ok(Self { _servant: child, port, _folder: folder })
     }
 
     /// Whether the server's programs are on this machine.

@@ -1,4 +1,4 @@
-//! A child process that is talked to by lines, and can be stopped and killed.
+//! A child process with line-based input and output, which can be stopped and killed.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::servant::Servant;
+use crate::child_process::ChildProcess;
 use crate::{eventually, with_default_signals};
 
 /// A child process with piped standard input and output, read line by line.
 #[derive(Debug)]
 pub struct Process {
-    servant: Servant,
+    child: ChildProcess,
     input: Option<ChildStdin>,
     lines: mpsc::UnboundedReceiver<String>,
 }
 
 impl Process {
-    /// Starts `program`. Its errors go to the test's own standard error.
+    /// Starts `program`. Its standard error is the test's.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -30,8 +30,7 @@ impl Process {
         Self::spawn(command)
     }
 
-    /// Starts a command that was prepared by the caller, with both pipes attached to it and every
-    /// signal at its default.
+    /// Starts a command with both pipes, and with the default action for all signals.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -41,19 +40,19 @@ impl Process {
         let input = child.stdin.take();
         let (sender, lines) = mpsc::unbounded_channel();
         if let Some(output) = child.stdout.take() {
-            // Ends with the pipe: when the child, and whoever inherited its output, is gone.
+            // Ends with the pipe: when the child, and every process that inherited its output, has ended.
             std::thread::spawn(move || {
                 let mut read = BufReader::new(output).lines().map_while(Result::ok);
                 read.try_for_each(|line| sender.send(line).map_err(drop))
             });
         }
-        Ok(Self { servant: Servant::from(child), input, lines })
+        Ok(Self { child: ChildProcess::from(child), input, lines })
     }
 
     /// Writes one line to its standard input.
     ///
     /// # Errors
-    /// If the process does not read any more.
+    /// If the process no longer reads.
     pub fn send(&mut self, line: &str) -> io::Result<()> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(input, "{line}")?;
@@ -65,8 +64,8 @@ impl Process {
         self.input = None;
     }
 
-    /// The next line of its standard output; `None` if none comes within `limit` or the output
-    /// has ended.
+    /// The next line of its standard output. `None` if none comes within `limit`, or if the output has
+    /// ended.
     ///
     /// # Cancel safety
     /// A dropped call loses no line.
@@ -74,12 +73,12 @@ impl Process {
         tokio::time::timeout(limit, self.lines.recv()).await.ok().flatten()
     }
 
-    /// Its exit status, once it ends by itself; `None` if it does not within `limit`.
+    /// Waits until it ends, and returns its exit status. `None` if it does not end within `limit`.
     pub async fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let mut status = None;
-        let servant = &mut self.servant;
+        let child = &mut self.child;
         let _ended = eventually(limit, || {
-            status = servant.status().ok().flatten();
+            status = child.status().ok().flatten();
             std::future::ready(status.is_some())
         })
         .await;
@@ -87,7 +86,7 @@ impl Process {
     }
 }
 
-crate::servant::is_a_servant!(Process);
+crate::child_process::deref_to_child!(Process);
 
 #[cfg(test)]
 mod tests {

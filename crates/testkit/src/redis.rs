@@ -1,4 +1,4 @@
-//! Redis servers of one's own, on free ports of the loopback address.
+//! Redis servers for tests, on free ports of the loopback address.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis_wire::command;
-use crate::{FalseClock, GENEROUS, Neighbour, Servant, temp_dir};
+use crate::{ChildProcess, ExternalClient, FakeClock, GENEROUS, temp_dir};
 
-/// A Redis server, killed by its pid when it is dropped, its files with it.
+/// A Redis server. Dropping it kills its process by its pid and removes its files.
 #[derive(Debug)]
 pub struct RedisServer {
-    servant: Servant,
+    child: ChildProcess,
     port: u16,
     arguments: Vec<String>,
-    /// A library to load before all others, and its settings.
+    /// Environment variables that preload a library, and its settings.
     environment: Vec<(String, String)>,
-    /// A shell script that starts another server than the one that is installed.
+    /// A launch script of another server than the installed one.
     launcher: Option<PathBuf>,
     folder: TempDir,
 }
 
-/// The oldest Redis that tenure is made for.
-pub const REDIS_6_2: Neighbour = Neighbour { name: "redis-server-6.2", needs: &[] };
-/// The Redis of other people, which has commands that Redis lacks.
-pub const VALKEY_9: Neighbour = Neighbour { name: "valkey-server-9", needs: &[] };
+/// The oldest Redis that tenure supports.
+pub const REDIS_6_2: ExternalClient = ExternalClient { name: "redis-server-6.2", needs: &[] };
+/// Valkey, a fork of Redis with commands of its own.
+pub const VALKEY_9: ExternalClient = ExternalClient { name: "valkey-server-9", needs: &[] };
 
 impl RedisServer {
-    /// Starts one without persistence, with these arguments besides, and waits until it answers. It is
-    /// the `redis-server` on the search path, or what `TENURE_TEST_REDIS` names.
+    /// Starts a server without persistence, with these additional arguments, and waits until it answers. It
+    /// is the `redis-server` on the search path, or the program that `TENURE_TEST_REDIS` names.
     ///
     /// # Errors
     /// If it cannot be started, or does not answer in time.
@@ -44,8 +44,8 @@ impl RedisServer {
     /// As [`start`](Self::start), but of another version: [`REDIS_6_2`] or [`VALKEY_9`].
     ///
     /// # Errors
-    /// As [`start`](Self::start), and if it is not there.
-    pub fn start_other(version: &Neighbour, arguments: &[&str]) -> io::Result<Self> {
+    /// As [`start`](Self::start), and if it is not installed.
+    pub fn start_other(version: &ExternalClient, arguments: &[&str]) -> io::Result<Self> {
         let launcher = version.launcher().ok_or(io::ErrorKind::NotFound)?;
         Self::start_in(arguments, Vec::new(), Some(launcher))
     }
@@ -54,7 +54,7 @@ impl RedisServer {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_on_clock(arguments: &[&str], clock: &FalseClock) -> io::Result<Self> {
+    pub fn start_on_clock(arguments: &[&str], clock: &FakeClock) -> io::Result<Self> {
         Self::start_in(arguments, clock.environment(), None)
     }
 
@@ -65,7 +65,7 @@ impl RedisServer {
     ) -> io::Result<Self> {
         let folder = temp_dir();
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        // Another may take the port between our look and the server's: then look again.
+        // Another process may take the port before the server does: then try another one.
         let mut last = io::Error::other("no port was free");
         for _ in 0..5 {
             let port = free_port()?;
@@ -75,10 +75,10 @@ impl RedisServer {
                 launcher: launcher.as_deref(),
                 folder: folder.path(),
             };
-            let mut servant = plan.spawn(port)?;
-            match answers(port, &mut servant) {
+            let mut child = plan.spawn(port)?;
+            match answers(port, &mut child) {
                 Ok(()) => {
-                    return Ok(Self { servant, port, arguments, environment, launcher, folder });
+                    return Ok(Self { child, port, arguments, environment, launcher, folder });
                 }
                 Err(error) => last = error,
             }
@@ -91,12 +91,12 @@ impl RedisServer {
         self.port
     }
 
-    /// Where its files are.
+    /// The directory of its files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Starts it again on the same port, with what it kept on disk, if anything.
+    /// Restarts it on the same port, with the data it has on disk, if any.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -108,12 +108,12 @@ impl RedisServer {
             launcher: self.launcher.as_deref(),
             folder: self.folder.path(),
         };
-        self.servant = plan.spawn(self.port)?;
+        self.child = plan.spawn(self.port)?;
         self.until_it_serves()
     }
 
     fn until_it_serves(&mut self) -> io::Result<()> {
-        answers(self.port, &mut self.servant)
+        answers(self.port, &mut self.child)
     }
 
     fn leads(&self) -> bool {
@@ -133,8 +133,8 @@ impl RedisServer {
         said.join("\n")
     }
 
-    /// Sends one command on a connection of its own, and returns the reply's text: enough for a
-    /// test to look or meddle.
+    /// Sends one command on a connection of its own, and returns the reply's text, so
+    /// that a test can inspect and change the server's data.
     ///
     /// # Errors
     /// If the server does not answer.
@@ -143,7 +143,7 @@ impl RedisServer {
     }
 }
 
-crate::servant::is_a_servant!(RedisServer);
+crate::child_process::deref_to_child!(RedisServer);
 crate::ensemble::is_a_member!(RedisServer);
 
 /// How a server is started.
@@ -155,7 +155,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn spawn(&self, port: u16) -> io::Result<Servant> {
+    fn spawn(&self, port: u16) -> io::Result<ChildProcess> {
         let mut command = match self.launcher {
             Some(launcher) => {
                 let mut shell = Command::new("sh");
@@ -172,17 +172,17 @@ impl Plan<'_> {
         command.arg("--dir").arg(self.folder).args(self.arguments);
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Servant::spawn(command)
+        ChildProcess::spawn(command)
     }
 }
 
-fn answers(port: u16, servant: &mut Servant) -> io::Result<()> {
+fn answers(port: u16, child: &mut ChildProcess) -> io::Result<()> {
     let start = Instant::now();
     while start.elapsed() < GENEROUS {
-        if let Some(status) = servant.status()? {
+        if let Some(status) = child.status()? {
             return Err(io::Error::other(format!("redis-server ended at once: {status}")));
         }
-        // Whoever asks for a password answers, too.
+        // A server that asks for a password has answered, too.
         if let Ok(reply) = command(port, &["PING"])
             && (reply.contains("PONG") || reply.contains("NOAUTH"))
         {
@@ -193,16 +193,16 @@ fn answers(port: u16, servant: &mut Servant) -> io::Result<()> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// The variable that names the server to test with, of any version.
+/// The environment variable that names the server to test with.
 const CHOICE: &str = "TENURE_TEST_REDIS";
 
-/// The server that all tests start: the one on the search path, unless another is named.
+/// The server program that tests start.
 pub(crate) fn program() -> OsString {
     std::env::var_os(CHOICE).unwrap_or_else(|| "redis-server".into())
 }
 
-/// Whether the server has to be told that `DEBUG` is wanted: since 7.0. Older ones do not start with an
-/// option that they do not know.
+/// Whether the server has the option that enables `DEBUG` (since 7.0). Older servers do not start with an
+/// unknown option.
 fn has_guarded_debug() -> bool {
     static GUARDED: LazyLock<bool> = LazyLock::new(|| {
         let said = Command::new(program()).arg("--version").output();
@@ -217,7 +217,7 @@ fn has_guarded_debug() -> bool {
     *GUARDED
 }
 
-/// A port of the loopback address that nobody has at the moment.
+/// A port of the loopback address that is free at the moment.
 pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -1,12 +1,12 @@
-//! A Redis Cluster of one's own.
+//! A Redis Cluster for tests.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::redis::free_port;
-use crate::{GENEROUS, Neighbour, RedisServer};
+use crate::{ExternalClient, GENEROUS, RedisServer};
 
-/// Three masters and a replica of each, killed by their pids when it is dropped.
+/// Three masters with a replica each. Dropping it kills all of them by their pids.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
@@ -26,7 +26,7 @@ impl RedisCluster {
         Self::start_with(&[])
     }
 
-    /// Starts one whose nodes have these arguments besides.
+    /// Starts one whose nodes have these additional arguments.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -35,7 +35,7 @@ impl RedisCluster {
         Self::start_each(|| arguments.clone())
     }
 
-    /// Starts one whose nodes have arguments besides, made for each.
+    /// Starts one with additional arguments, made for each node.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -47,7 +47,7 @@ impl RedisCluster {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_other(version: &Neighbour) -> io::Result<Self> {
+    pub fn start_other(version: &ExternalClient) -> io::Result<Self> {
         let nodes = (0..2 * MASTERS).map(|_| other_node(version));
         Self::join(nodes.collect::<io::Result<Vec<_>>>()?)
     }
@@ -60,7 +60,7 @@ impl RedisCluster {
             let state = node.command(&["CLUSTER", "INFO"])?;
             let replication = node.command(&["INFO", "replication"])?;
             let follows = replication.contains("role:slave");
-            // Who need not serve every slot is "ok" before it has heard of all.
+            // A node that need not cover every slot reports "ok" before it knows all nodes.
             Ok(state.contains("cluster_state:ok")
                 && state.contains(&format!("cluster_slots_ok:{SLOTS}"))
                 && (!follows || replication.contains("master_link_status:up"))
@@ -69,7 +69,7 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// Starts a server that could be a node of a Cluster, and belongs to none.
+    /// Starts a server in cluster mode that belongs to no Cluster.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -89,8 +89,8 @@ impl RedisCluster {
         named.join(",")
     }
 
-    /// Which node, by its place in [`nodes`](Self::nodes), serves the slot of `key` as its master,
-    /// as one that still runs sees it; `None` while nobody does.
+    /// The index in [`nodes`](Self::nodes) of the master that serves the slot of `key`, in the view of a running
+    /// node. `None` while no node serves it.
     pub fn master_of(&self, key: &str) -> Option<usize> {
         let asked = self.nodes.iter().find_map(|node| {
             let slot = node.command(&["CLUSTER", "KEYSLOT", key]).ok()?;
@@ -161,10 +161,10 @@ impl RedisCluster {
     }
 }
 
-/// What a node's bus is above its port, unless it is told otherwise.
+/// The default distance of a node's bus port from its port.
 const BUS: u16 = 10_000;
 
-fn other_node(version: &Neighbour) -> io::Result<RedisServer> {
+fn other_node(version: &ExternalClient) -> io::Result<RedisServer> {
     let cluster = ["--cluster-enabled", "yes", "--cluster-node-timeout", "5000"];
     // The bus must have a port, and a free one.
     for _ in 0..50 {
@@ -192,7 +192,7 @@ fn node(arguments: &[String]) -> io::Result<RedisServer> {
     Err(last)
 }
 
-/// Whether a line of `CLUSTER NODES` is of a living master that has this slot.
+/// Whether a line of `CLUSTER NODES` describes a live master that has this slot.
 fn serves(line: &str, slot: u32) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
     let flags: Vec<&str> = words.get(2).map_or_else(Vec::new, |flags| flags.split(',').collect());

@@ -1,4 +1,4 @@
-//! Redis under Sentinels of one's own.
+//! Redis servers with Sentinels, for tests.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use crate::redis::{free_port, program};
 use crate::redis_wire::command;
-use crate::{GENEROUS, RedisServer, Servant, temp_dir};
+use crate::{ChildProcess, GENEROUS, RedisServer, temp_dir};
 
-/// A master, two replicas and three Sentinels that know it as `main`, all killed by their pids when
-/// it is dropped.
+/// A master, two replicas and three Sentinels that know the service as `main`. Dropping it kills all of them by
+/// their pids.
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: Vec<RedisServer>,
@@ -20,7 +20,7 @@ pub struct RedisSentinel {
 
 #[derive(Debug)]
 struct Sentinel {
-    _servant: Servant,
+    _servant: ChildProcess,
     port: u16,
     _folder: TempDir,
 }
@@ -59,7 +59,7 @@ impl RedisSentinel {
         named.join(",")
     }
 
-    /// Which server, by its place, the Sentinels call the master now.
+    /// The index of the server that the Sentinels call the master now.
     pub fn master(&self) -> Option<usize> {
         let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"];
         let named = self.sentinels.iter().find_map(|one| command(one.port, &ask).ok())?;
@@ -116,11 +116,11 @@ impl Sentinel {
         let mut program = Command::new(program());
         program.arg(&file).arg("--sentinel");
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { _servant: Servant::spawn(program)?, port, _folder: folder })
+        Ok(Self { _servant: ChildProcess::spawn(program)?, port, _folder: folder })
     }
 }
 
-/// Whether a reply of names and values in turn has this value under this name.
+/// Whether a reply of alternating names and values has this value under this name.
 fn has(reply: &str, name: &str, value: &str) -> bool {
     let lines: Vec<&str> = reply.lines().collect();
     lines.windows(2).any(|pair| pair[0] == name && pair[1] == value)

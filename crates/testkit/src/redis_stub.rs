@@ -1,4 +1,4 @@
-//! A server that speaks Redis's protocol and says what a test wants it to say.
+//! A server that speaks Redis's protocol and gives the replies that a test chooses.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Enough of Redis's wire protocol for a test to look and meddle.
+//! A minimal client for Redis's wire protocol.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// A bound for what should happen soon: long enough for a busy machine, short enough for a test.
+/// A limit for what should happen soon: long enough for a busy machine, short enough for a test.
 pub const GENEROUS: Duration = Duration::from_secs(20);
 
-/// Asks until `condition` is true, with growing pauses of at most 50 ms, for at most `limit`.
-/// Says whether it came true.
+/// Polls until `condition` is true, for at most `limit`, with growing pauses of at most 50 ms. Returns
+/// whether it came true.
 ///
-/// The condition is asked at least once, and once more when the time is up.
+/// The condition is evaluated at least once, and once more when the time is up.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_condition_that_never_comes_true_ends_the_wait() {
+    async fn the_wait_ends_if_the_condition_never_comes_true() {
         let start = Instant::now();
         assert!(!eventually(Duration::from_millis(30), || async { false }).await);
         assert!(start.elapsed() >= Duration::from_millis(30));

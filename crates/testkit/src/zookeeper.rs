@@ -1,4 +1,4 @@
-//! ZooKeeper servers of one's own, on free ports of the loopback address.
+//! ZooKeeper servers for tests, on free ports of the loopback address.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::redis::free_port;
-use crate::{Certificates, Ensemble, GENEROUS, Servant, lacks, temp_dir};
+use crate::{Certificates, ChildProcess, Ensemble, GENEROUS, lacks, temp_dir};
 
 /// Where Debian has the server. Its manifest names what else it needs,
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -18,8 +18,7 @@ const JAR: &str = "/usr/share/java/zookeeper.jar";
 const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
     /usr/share/java/netty-resolver.jar";
 
-/// A small machine for a small server: what it holds for a test is a few nodes, and it should be
-/// there soon.
+/// Options for a small Java virtual machine that starts quickly.
 const MACHINE: &[&str] = &[
     "-Xms16m",
     "-Xmx96m",
@@ -29,8 +28,8 @@ const MACHINE: &[&str] = &[
     "-Djava.net.preferIPv4Stack=true",
 ];
 
-/// What holds for every server unless a test says otherwise. Sessions end soon after their time, and
-/// may be long. The disk is not waited for: what was written survives a kill all the same.
+/// The default settings. Sessions expire soon after their timeout, and may be long. Writes are not synced: they
+/// survive a kill all the same.
 const SETTINGS: &[&str] = &[
     "tickTime=200",
     "maxSessionTimeout=600000",
@@ -40,15 +39,15 @@ const SETTINGS: &[&str] = &[
     "4lw.commands.whitelist=*",
     "admin.enableServer=false",
     "forceSync=no",
-    // Files of 64 MB would be written for each server.
+    // Otherwise each server writes files of 64 MB.
     "preAllocSize=64",
 ];
 
-/// One member of a ZooKeeper ensemble, alone or not, killed by its pid when it is dropped, its files
-/// with it.
+/// A member of a ZooKeeper ensemble, which may be the only one. Dropping it kills its process by its pid and
+/// removes its files.
 #[derive(Debug)]
 pub struct ZooKeeperServer {
-    servant: Servant,
+    child: ChildProcess,
     port: u16,
     tls_port: Option<u16>,
     options: Vec<String>,
@@ -60,12 +59,12 @@ impl ZooKeeperServer {
     pub const SUPERUSER: &str =
         "DigestAuthenticationProvider.superDigest=super:lK75jTNcA+U9vtVEw5vB51mj/w4=";
 
-    /// Whether a test cannot run because there is no ZooKeeper. Says so, if there is none.
+    /// Whether ZooKeeper is not installed. If so, reports the test as skipped.
     pub fn is_missing(test: &str) -> bool {
         lacks("java", test) || lacks(JAR, test)
     }
 
-    /// Starts one that is alone, and waits until it serves. Settings are lines of its configuration
+    /// Starts a standalone server, and waits until it serves. Settings are lines of its configuration
     /// (`tickTime=500`), or begin with `-` and are options of its virtual machine.
     ///
     /// # Errors
@@ -74,8 +73,8 @@ impl ZooKeeperServer {
         Self::start_alone(settings, None)
     }
 
-    /// As [`start`](Self::start), with a port besides that speaks TLS, and asks clients for a
-    /// certificate of the same authority.
+    /// As [`start`](Self::start), with an additional TLS port, which asks clients for a certificate of the
+    /// same authority.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -85,7 +84,7 @@ impl ZooKeeperServer {
 
     fn start_alone(settings: &[&str], certificates: Option<&Certificates>) -> io::Result<Self> {
         let mut last = io::Error::other("no port was free");
-        // Another may take a port between our look and the server's: then look again.
+        // Another process may take a port before the server does: then try others.
         for _ in 0..5 {
             match Self::spawn(None, settings, certificates).and_then(Self::once_it_serves) {
                 Ok(server) => return Ok(server),
@@ -95,7 +94,7 @@ impl ZooKeeperServer {
         Err(last)
     }
 
-    /// Starts a member by its number among the others, or one that is alone.
+    /// Starts a member of an ensemble by its number, or a standalone server.
     fn spawn(
         number: Option<usize>,
         settings: &[&str],
@@ -120,11 +119,11 @@ impl ZooKeeperServer {
         }
         let (options, settings): (Vec<_>, Vec<_>) =
             settings.iter().map(ToString::to_string).partition(|setting| setting.starts_with('-'));
-        // Of two lines about one thing, the later counts.
+        // Later lines override earlier ones.
         lines.extend(settings);
         std::fs::write(folder.path().join("zoo.cfg"), lines.join("\n"))?;
-        let servant = run(folder.path(), &options)?;
-        Ok(Self { servant, port, tls_port, options, folder })
+        let child = run(folder.path(), &options)?;
+        Ok(Self { child, port, tls_port, options, folder })
     }
 
     fn once_it_serves(mut self) -> io::Result<Self> {
@@ -132,20 +131,20 @@ impl ZooKeeperServer {
         Ok(self)
     }
 
-    /// Waits until it serves: then there is a leader.
+    /// Waits until it serves, which means that there is a leader.
     ///
     /// # Errors
     /// If it has ended, or does not serve in time.
     pub fn until_it_serves(&mut self) -> io::Result<()> {
         let start = Instant::now();
         while start.elapsed() < GENEROUS {
-            if let Some(status) = self.servant.status()? {
+            if let Some(status) = self.child.status()? {
                 return Err(io::Error::other(format!("zookeeper ended at once: {status}")));
             }
-            // One that is not allowed to say how it is at least listens.
+            // A server without permission for this command at least listens.
             let word = self.word("srvr").unwrap_or_default();
             let serves = word.contains("Mode: ") || word.contains("not in the whitelist");
-            // The port with TLS comes after the other.
+            // The TLS port opens after the other one.
             let listens = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
             if serves && self.tls_port.is_none_or(listens) {
                 return Ok(());
@@ -160,23 +159,23 @@ impl ZooKeeperServer {
         self.port
     }
 
-    /// Its port for clients that speak TLS, if it was started with one.
+    /// Its TLS port, if it was started with one.
     pub fn tls_port(&self) -> Option<u16> {
         self.tls_port
     }
 
-    /// Starts it again with what it has on disk. A member of several may have to wait for others:
-    /// so this does not.
+    /// Restarts it with the data it has on disk. Does not wait until it serves, because it may need other
+    /// members for that.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill9()?;
-        self.servant = run(self.folder.path(), &self.options)?;
+        self.child = run(self.folder.path(), &self.options)?;
         Ok(())
     }
 
-    /// Whether it leads, as it sees it.
+    /// Whether it believes to be the leader.
     fn leads(&self) -> bool {
         self.word("srvr").is_ok_and(|state| state.contains("Mode: leader"))
     }
@@ -185,7 +184,7 @@ impl ZooKeeperServer {
         self.figure("zk_packets_received")
     }
 
-    /// One of the figures that the word `mntr` lists. To ask counts as a connection and a packet.
+    /// One of the figures that the command `mntr` lists. The request itself counts as a connection and a packet.
     ///
     /// # Errors
     /// If it does not answer, or has no such figure.
@@ -198,20 +197,20 @@ impl ZooKeeperServer {
         figure.ok_or_else(|| io::Error::other(format!("no figure {name} in: {figures}")))
     }
 
-    /// Its state, the sessions it knows with their nodes, and who is connected.
+    /// Its state, the sessions it knows with their nodes, and its connections.
     fn account(&self) -> String {
         let said = ["srvr", "dump", "cons"]
             .map(|word| self.word(word).unwrap_or_else(|error| error.to_string()));
         said.join("\n")
     }
 
-    /// What it answers to a four-letter word: its state, its figures, who is connected.
+    /// Its reply to a four-letter command: its state, its figures, its connections.
     ///
     /// # Errors
     /// If it does not answer.
     pub fn word(&self, word: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        // One that is stopped still accepts.
+        // A stopped server still accepts connections.
         stream.set_read_timeout(Some(GENEROUS / 4))?;
         stream.write_all(word.as_bytes())?;
         let mut answer = String::new();
@@ -220,10 +219,10 @@ impl ZooKeeperServer {
     }
 }
 
-crate::servant::is_a_servant!(ZooKeeperServer);
+crate::child_process::deref_to_child!(ZooKeeperServer);
 crate::ensemble::is_a_member!(ZooKeeperServer);
 
-/// The settings for a port with TLS. The server wants certificate and key in one file.
+/// The settings for a TLS port. The server expects certificate and key in one file.
 fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
     let (certificate, key) = certificates.of("server");
     let both = folder.join("server.pem");
@@ -232,25 +231,25 @@ fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
         "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".into(),
         format!("ssl.keyStore.type=PEM\nssl.keyStore.location={}", both.display()),
         format!("ssl.trustStore.type=PEM\nssl.trustStore.location={}", certificates.ca().display()),
-        // Clients come from no host that a certificate could name.
+        // Clients have no host name that a certificate could be for.
         "ssl.hostnameVerification=false".into(),
     ])
 }
 
-fn run(folder: &Path, options: &[String]) -> io::Result<Servant> {
+fn run(folder: &Path, options: &[String]) -> io::Result<ChildProcess> {
     let mut command = Command::new("java");
     command.args(MACHINE).args(options).args(["-cp", JARS]);
     command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(folder.join("zoo.cfg"));
     command.current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Servant::spawn(command)
+    ChildProcess::spawn(command)
 }
 
 /// Three members of one ensemble.
 pub type ZooKeeperEnsemble = Ensemble<ZooKeeperServer>;
 
 impl ZooKeeperEnsemble {
-    /// Starts one, each member with these settings, and waits until every member serves.
+    /// Starts an ensemble, each member with these settings, and waits until every member serves.
     ///
     /// # Errors
     /// If it cannot be started, or does not serve in time.
@@ -258,7 +257,7 @@ impl ZooKeeperEnsemble {
         Self::start_any(settings, None)
     }
 
-    /// As [`start`](Self::start), each member with a port besides that speaks TLS.
+    /// As [`start`](Self::start), each member with an additional TLS port.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -285,7 +284,7 @@ impl ZooKeeperEnsemble {
 mod tests {
     use super::*;
 
-    /// Opens a session, which is written down before it is answered.
+    /// Opens a session, which the server logs before it answers.
     fn open_session(server: &ZooKeeperServer) {
         let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
         let mut hello = Vec::new();
@@ -356,8 +355,8 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_tls_is_there_besides() {
-        if ZooKeeperServer::is_missing("a_port_with_tls_is_there_besides") {
+    fn a_tls_port_exists_beside_the_plain_one() {
+        if ZooKeeperServer::is_missing("a_tls_port_exists_beside_the_plain_one") {
             return;
         }
         let certificates = Certificates::make().unwrap();
@@ -366,7 +365,7 @@ mod tests {
         assert_ne!(port, server.port());
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(GENEROUS)).unwrap();
-        // Who does not speak TLS is sent away.
+        // A client without TLS is refused.
         stream.write_all(b"srvr").unwrap();
         stream.write_all(&[0; 64]).unwrap();
         let mut answer = Vec::new();

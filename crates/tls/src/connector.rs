@@ -1,4 +1,4 @@
-//! From a socket to an encrypted connection.
+//! The TLS handshake.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::TlsStream;
 
-/// Opens encrypted connections, as a [`Tls`](crate::Tls) has it.
+/// Opens TLS connections with the settings of a [`Tls`](crate::Tls).
 #[derive(Clone)]
 pub struct TlsConnector {
     connector: tokio_rustls::TlsConnector,
@@ -31,8 +31,8 @@ impl fmt::Debug for TlsConnector {
     }
 }
 
-/// Speaks TLS with the host at the other end. Its certificate must be for this host, or for
-/// [`Tls::server_name`](crate::Tls::server_name).
+/// Performs the TLS handshake. The server's certificate must be for this host, or for
+/// [`Tls::server_name`](crate::Tls::server_name) if that is set.
 ///
 /// # Errors
 /// If the connection breaks, or one side does not trust the other ([`distrust`](crate::distrust)).

@@ -1,7 +1,7 @@
-//! Sockets and encrypted connections, as all stores set them up: always verified, from PEM files.
+//! Sockets and TLS connections for all engines. Certificates are always verified; trust and identity come from
+//! PEM files.
 
 mod connector;
-mod password;
 mod stream;
 
 use std::error::Error as StdError;
@@ -10,23 +10,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use connector::{TlsConnector, secure};
-pub use password::Password;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 pub use stream::Stream;
+pub use tenure_core::store::Password;
+use tenure_core::store::{StoreUrl, UrlOption};
 use tenure_core::{Error, ErrorKind, Result};
 pub use tokio_rustls::client::TlsStream;
 
 const SET_UP: &str = "set up TLS";
 
-/// How to trust a server, and how to be trusted by it.
+/// Which servers to trust, and which certificate to present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// A file with the authorities to trust (PEM). Without it, those that the system trusts
-    /// (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others); the public ones where it has none.
+    /// A PEM file with the certificate authorities to trust. Without it, those of the system are trusted
+    /// (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others), or the public ones if the system has none.
     pub ca: Option<PathBuf>,
-    /// Files with a certificate and a key of our own (PEM).
+    /// PEM files with the client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name that the server's certificate must be for, and that the server is asked for (SNI),
     /// instead of the host that is connected to: for a server behind a tunnel or a proxy.
@@ -34,17 +35,54 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// What opens connections. It always verifies. The provider is named, so that other users of TLS
-    /// in the same program cannot make the choice ambiguous.
+    /// `ca=` of a URL.
+    pub const CA: UrlOption = UrlOption::new(
+        "ca",
+        "FILE",
+        "the authorities to trust (PEM), instead of the system's; SSL_CERT_FILE and SSL_CERT_DIR name \
+         others for all programs",
+    )
+    .file()
+    .only_with_tls();
+    /// `cert=` of a URL.
+    pub const CERT: UrlOption =
+        UrlOption::new("cert", "FILE", "a certificate of our own (PEM)").file().only_with_tls();
+    /// `key=` of a URL.
+    pub const KEY: UrlOption =
+        UrlOption::new("key", "FILE", "the key of that certificate (PEM)").file().only_with_tls();
+    /// `server-name=` of a URL.
+    pub const SERVER_NAME: UrlOption = UrlOption::new(
+        "server-name",
+        "NAME",
+        "the name that the server's certificate must be for, instead of the host",
+    )
+    .only_with_tls();
+
+    /// The TLS settings of a URL. `None` if its scheme has no TLS.
     ///
     /// # Errors
-    /// If a file cannot be read, or holds something else than it should; if the server's name is none.
+    /// [`ErrorKind::Invalid`] for a certificate without its key, or the other way round.
+    pub fn of(url: &StoreUrl) -> Result<Option<Self>> {
+        let file = |option: UrlOption| url.option(option.name()).map(PathBuf::from);
+        let identity = match (file(Self::CERT), file(Self::KEY)) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(url.invalid("cert= and key= go together")),
+        };
+        let server_name = url.option(Self::SERVER_NAME.name()).map(str::to_owned);
+        Ok(url.tls().then(|| Self { ca: file(Self::CA), identity, server_name }))
+    }
+
+    /// Makes a connector, which always verifies the server's certificate. It names its cryptography provider, so
+    /// that other users of rustls in the same program cannot make the choice ambiguous.
+    ///
+    /// # Errors
+    /// If a file cannot be read or has the wrong content, or if the server's name is not valid.
     pub fn connector(&self) -> Result<TlsConnector> {
         self.connector_for(&[])
     }
 
-    /// As [`connector`](Self::connector), for a connection that is to carry one of these protocols
-    /// (ALPN).
+    /// As [`connector`](Self::connector), for a connection that negotiates one of these protocols (ALPN).
     ///
     /// # Errors
     /// Likewise.
@@ -52,12 +90,12 @@ impl Tls {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| useless(&error))?
+            .map_err(|error| unusable(&error))?
             .with_root_certificates(self.authorities()?);
         let mut config = match &self.identity {
             Some((certificate, key)) => {
                 let (chain, key) = (certificates(certificate)?, private_key(key)?);
-                builder.with_client_auth_cert(chain, key).map_err(|error| useless(&error))?
+                builder.with_client_auth_cert(chain, key).map_err(|error| unusable(&error))?
             }
             None => builder.with_no_client_auth(),
         };
@@ -72,16 +110,16 @@ impl Tls {
         };
         let mut roots = RootCertStore::empty();
         for certificate in certificates(path)? {
-            roots.add(certificate).map_err(|error| useless(&error))?;
+            roots.add(certificate).map_err(|error| unusable(&error))?;
         }
         Ok(roots)
     }
 }
 
-/// The authorities of a system. A container may have none: then the public ones.
+/// The system's certificate authorities, or the public ones if it has none, as in many containers.
 fn trusted_by(system: Vec<CertificateDer<'static>>) -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    // Systems keep some that are too old to be understood.
+    // Some system certificates are too old to be parsed.
     let (added, _) = roots.add_parsable_certificates(system);
     if added == 0 {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -89,24 +127,24 @@ fn trusted_by(system: Vec<CertificateDer<'static>>) -> RootCertStore {
     roots
 }
 
-/// What one side did not like about the other, if that is what the error tells of.
+/// The reason why one side did not trust the other, if this is such an error.
 pub fn distrust(error: &(dyn StdError + 'static)) -> Option<String> {
-    // It is wrapped in an IO error, which does not name it as its source.
+    // The TLS error is wrapped in an I/O error, which does not return it as its source.
     let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let inner = wrapped.and_then(|inner| inner.downcast_ref::<rustls::Error>());
     inner.or_else(|| error.downcast_ref()).map(ToString::to_string)
 }
 
-/// The text of a PEM file. What stands between its parts is for people, and may be in any encoding.
+/// The text of a PEM file. Comments between its parts may be in any encoding.
 ///
 /// # Errors
-/// If it cannot be read, or is none.
+/// If it cannot be read, or is not a PEM file.
 pub fn pem(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match text.contains("-----BEGIN ") {
         true => Ok(text),
-        false => Err(unreadable(path, &"nothing in it begins with -----BEGIN")),
+        false => Err(unreadable(path, &"it has no line that begins with -----BEGIN")),
     }
 }
 
@@ -126,12 +164,12 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
 
 fn server_name(name: &str) -> Result<ServerName<'static>> {
     ServerName::try_from(name.to_owned()).map_err(|_| {
-        let why = format!("{name:?} is no server name: write a host name or an IP address");
+        let why = format!("{name:?} is not a valid server name: use a host name or an IP address");
         Error::new(ErrorKind::Invalid, SET_UP, why)
     })
 }
 
-fn useless(error: &rustls::Error) -> Error {
+fn unusable(error: &rustls::Error) -> Error {
     Error::new(ErrorKind::Invalid, SET_UP, format!("{error}: check ca, cert and key"))
 }
 
@@ -145,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_in_another_encoding_do_no_harm() {
+    fn comments_in_another_encoding_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca");
         let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -159,18 +197,18 @@ mod tests {
         assert_eq!(trusted_by(Vec::new()).len(), public);
         assert_eq!(trusted_by(vec![b"no certificate".to_vec().into()]).len(), public);
         let files = tenure_testkit::Certificates::make().unwrap();
-        assert_eq!(trusted_by(certificates(&files.ca()).unwrap()).len(), 1, "its own suffice");
+        assert_eq!(trusted_by(certificates(&files.ca()).unwrap()).len(), 1, "its own are enough");
     }
 
     #[test]
-    fn a_server_name_that_is_none_is_refused() {
+    fn an_invalid_server_name_is_refused() {
         let named = |name: &str| Tls { server_name: Some(name.into()), ..Tls::default() };
         assert_eq!(named("a b").connector().err().unwrap().kind(), ErrorKind::Invalid);
         assert!(named("cache.example").connector().is_ok() && named("::1").connector().is_ok());
     }
 
     #[test]
-    fn files_that_will_not_do_are_named() {
+    fn an_error_names_the_unusable_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -188,6 +226,9 @@ mod tests {
         }
         let nonsense = Tls { ca: None, identity: Some((key.clone(), key)), ..Tls::default() };
         assert_eq!(nonsense.connector().err().unwrap().kind(), ErrorKind::Invalid);
-        assert!(Tls::default().connector().is_ok(), "the public authorities will do");
+        assert!(
+            Tls::default().connector().is_ok(),
+            "without files, the default authorities are used"
+        );
     }
 }

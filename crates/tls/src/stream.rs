@@ -23,19 +23,18 @@ use tokio::task::JoinSet;
 
 use crate::{TlsConnector, TlsStream, secure};
 
-/// After so long without traffic, the server's machine is asked whether it is there.
+/// After this time without traffic, TCP keepalive probes the server.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// One address of a host is tried for so long before the next one is tried, too (RFC 8305).
+/// How long one address of a host is tried before the next one is tried as well (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// A socket to a server, with or without TLS.
 ///
-/// One task reads. On a plain socket, callers may write past that task
-/// ([`shortcut`](Self::shortcut)).
+/// One task reads. On a plain socket, other tasks may write directly ([`shortcut`](Self::shortcut)).
 #[derive(Debug)]
 pub enum Stream {
-    /// A plain socket. Its writing half is shared with the callers.
+    /// A plain socket. Its write half is shared with the callers.
     Plain(OwnedReadHalf, Arc<OwnedWriteHalf>),
     /// A socket with TLS.
     Tls(Box<TlsStream<TcpStream>>),
@@ -64,13 +63,11 @@ impl Stream {
 
     /// Connects to a server.
     ///
-    /// A host with several addresses is tried at all of them, one a quarter of a second after the
-    /// other, and the first that answers is used: an address that leads nowhere, often of IPv6, does
-    /// not take the time that another needs.
+    /// All addresses of a host are tried, each a quarter of a second after the one before, and the first
+    /// connection is used. So an unreachable address, often of IPv6, does not use up the time of the others.
     ///
-    /// On Linux, what the server's machine does not acknowledge within `limit` is thrown away, and
-    /// the stream ends: it must not arrive when nobody expects it any more. Other systems cannot be
-    /// told so.
+    /// On Linux, the connection ends if the server does not acknowledge data within `limit`, and unsent data is
+    /// discarded: a request must not arrive after its caller has given up. Other systems have no such option.
     ///
     /// # Errors
     /// If the server cannot be reached.
@@ -84,7 +81,7 @@ impl Stream {
         set_tcp_user_timeout(&socket, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
         #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "fuchsia")))]
         let _ = limit;
-        // A connection that only listens notices that it is cut.
+        // So that a connection that only receives notices a broken network.
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, KEEPALIVE)?;
         set_tcp_keepintvl(&socket, KEEPALIVE)?;
@@ -109,7 +106,7 @@ impl Stream {
         }
     }
 
-    /// A stream over a socket that is connected to this host, with TLS if there is a connector.
+    /// Makes a stream of a connected socket, with TLS if there is a connector.
     ///
     /// # Errors
     /// If the connection breaks, or one side does not trust the other
@@ -129,7 +126,7 @@ impl Stream {
         Ok(Self::Tls(Box::new(secure(tls, host, socket).await?)))
     }
 
-    /// Where a caller may write by itself, without the task that serves the connection.
+    /// The write half of a plain socket, for callers that write without the connection's task.
     pub fn shortcut(&self) -> Option<Arc<OwnedWriteHalf>> {
         match self {
             Self::Plain(_, writer) => Some(Arc::clone(writer)),
@@ -139,9 +136,8 @@ impl Stream {
         }
     }
 
-    /// Makes the kernel throw away what is still to be sent when the stream is dropped, and reset
-    /// the connection. For a server that is given up: a request that waits in the socket's buffer
-    /// must not reach it later.
+    /// Makes the kernel discard unsent data and reset the connection when the stream is dropped. For a server
+    /// that is given up: a request in the socket's buffer must not reach it later.
     pub fn discard_unsent(&self) {
         let socket = match self {
             Self::Plain(reader, _) => reader.as_ref(),
@@ -150,11 +146,11 @@ impl Stream {
             #[cfg(unix)]
             Self::Unix(_) => return,
         };
-        // It fails only for what is no socket.
+        // It fails only on something that is not a socket.
         let _ = set_socket_linger(socket, Some(Duration::ZERO));
     }
 
-    /// Reads what has arrived.
+    /// Reads data that has arrived.
     ///
     /// # Errors
     /// Those of the socket and of TLS.
@@ -171,7 +167,7 @@ impl Stream {
         }
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket accepts.
     ///
     /// # Errors
     /// Those of the socket and of TLS.
@@ -194,7 +190,7 @@ impl Stream {
         }
     }
 
-    /// Hands what was written to the socket.
+    /// Flushes written data to the socket.
     ///
     /// # Errors
     /// Those of the socket and of TLS.
@@ -208,9 +204,9 @@ impl Stream {
     }
 }
 
-/// Connects to the first address that answers. Each has a head start before the next.
+/// Connects to the first address that answers. Each gets a head start before the next.
 async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let mut waiting = VecDeque::from(in_turns(addresses));
+    let mut waiting = VecDeque::from(alternate_families(addresses));
     let mut trying = JoinSet::new();
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     loop {
@@ -226,14 +222,14 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             Ok(Some(Ok(Err(error)))) => last = error,
             Ok(Some(Err(ended))) => last = io::Error::other(ended),
             Ok(None) if waiting.is_empty() => return Err(last),
-            // The next one's turn.
+            // Start the next one.
             Ok(None) | Err(_) => {}
         }
     }
 }
 
-/// The addresses in the system's order, but of both families in turns.
-fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+/// The addresses in the system's order, but alternating between IPv6 and IPv4.
+fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let Some(first) = addresses.first().map(SocketAddr::is_ipv6) else { return addresses };
     let (same, other): (Vec<_>, Vec<_>) =
         addresses.into_iter().partition(|address| address.is_ipv6() == first);
@@ -253,22 +249,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns() {
+    fn address_families_alternate() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let given = ["[::1]:1", "[::2]:1", "127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1"];
-        let turns = in_turns(given.map(address).to_vec());
+        let turns = alternate_families(given.map(address).to_vec());
         let wanted = ["[::1]:1", "127.0.0.1:1", "[::2]:1", "127.0.0.2:1", "127.0.0.3:1"];
         assert_eq!(turns, wanted.map(address));
     }
 
     #[tokio::test]
-    async fn an_address_that_refuses_or_leads_nowhere_does_not_keep_us_from_the_next() {
+    async fn a_refusing_or_unreachable_address_does_not_prevent_the_next() {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let there = listener.local_addr().unwrap();
         let gone = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let refuses = gone.local_addr().unwrap();
         drop(gone);
-        // A socket that is full: the system answers no more, as behind a firewall.
+        // A listener with a full backlog: the system drops new connections, as a firewall does.
         let full = full_listener();
         let hole = full.0.local_addr().unwrap();
         for addresses in [vec![refuses, there], vec![hole, there], vec![hole, refuses, there]] {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use tenure_core::store::CALL_TIMEOUT;
 use tenure_tls::{Password, Tls};
 
 use crate::wire::CreateMode;
@@ -69,7 +70,7 @@ impl ZooKeeperConfig {
             access: Access::World,
             tls: None,
             neighbours: Neighbours::default(),
-            timeout: Duration::from_secs(2),
+            timeout: CALL_TIMEOUT,
         }
     }
 }

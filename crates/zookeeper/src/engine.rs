@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
-use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store, now};
+use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store, now};
 use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Result, Token};
 use tenure_ordered::{
     Change, Details, Engine, Entered, Entry, Listing, Session, Watching, with_loss,
@@ -327,6 +327,10 @@ impl Engine for ZooKeeperEngine {
         Some(Fence::Exists { path: self.path(name, entry) })
     }
 
+    fn cells(&self) -> Result<&dyn Cells> {
+        Ok(self)
+    }
+
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>> {
         diagnose(store, self).await
     }
@@ -363,7 +367,7 @@ impl ZooKeeperEngine {
 
     /// Makes a call that may be made twice on any session. If its connection turns out to have ended,
     /// it is made once more on the next one: after a pause of the process, all of them have.
-    async fn with_any_session<T, F: Future<Output = Result<T, Fault>>>(
+    pub(crate) async fn with_any_session<T, F: Future<Output = Result<T, Fault>>>(
         &self,
         operation: &'static str,
         call: impl Fn(Arc<ZooKeeperSession>) -> F,
@@ -499,7 +503,7 @@ fn token(stat: &Stat) -> Option<Token> {
     u64::try_from(stat.czxid).ok().map(Token::new)
 }
 
-fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
+pub(crate) fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match read {
         Err(Fault::Refused(Code::NoNode)) => Ok(None),
         read => read.map(Some),
@@ -519,7 +523,7 @@ async fn children(
 }
 
 /// Fails if a server that knows the transaction `zxid` is behind one that knew `seen`.
-const fn up_to_date(zxid: i64, seen: i64) -> Result<(), Fault> {
+pub(crate) const fn up_to_date(zxid: i64, seen: i64) -> Result<(), Fault> {
     if zxid < seen { Err(Fault::Behind) } else { Ok(()) }
 }
 
@@ -570,7 +574,7 @@ async fn watch(session: &ZooKeeperSession, path: &str) -> Result<Option<Watch>, 
 }
 
 /// Resolves with what happens to a watched node. The session is kept as long.
-fn changed(
+pub(crate) fn changed(
     operation: &'static str,
     session: Arc<ZooKeeperSession>,
     watch: Watch,

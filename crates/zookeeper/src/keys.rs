@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use tenure_core::store::CellKey;
 use tenure_core::{Error, ErrorKind, LockName, Result};
 
 use crate::config::{Access, ZooKeeperConfig};
@@ -44,6 +45,12 @@ impl Layout {
     /// The record of evictions from a lock. No lock has a name that is encoded like this.
     pub(crate) fn audit(&self, name: &LockName) -> String {
         format!("{}/{}%audit/{}", self.folder, self.stem, encode("", name.as_str()))
+    }
+
+    /// The node of a cell. No lock has a name that is encoded like this.
+    pub(crate) fn cell(&self, key: &CellKey) -> String {
+        let (space, name) = (key.space.as_str(), encode("", key.name.as_str()));
+        format!("{}/{}%{space}/{name}", self.folder, self.stem)
     }
 
     /// The node that says what a session has lost by force.

@@ -62,10 +62,12 @@
 //! not from what a single server says, which may have lost the others. A holder that is evicted is
 //! told at once.
 
+mod cells;
 mod config;
 mod diagnose;
 mod engine;
 mod enter;
+mod factory;
 mod fault;
 mod four_letter_words;
 mod keys;
@@ -81,6 +83,7 @@ mod wire;
 
 pub use config::{Access, Neighbours, ZooKeeperConfig};
 pub use engine::ZooKeeperEngine;
+pub use factory::ZooKeeperFactory;
 pub use tenure_tls::{Password, Tls};
 
 /// Locks on ZooKeeper.

@@ -242,6 +242,23 @@ impl ZooKeeperSession {
         }
     }
 
+    /// The leader's wall clock, since the Unix epoch, at some moment after this was called: the time
+    /// that it dates a write with.
+    pub(crate) async fn server_time(&self) -> Result<Duration, Fault> {
+        self.wire.ready().await?;
+        let mut number = self.fence().await?;
+        let write = |number| {
+            self.wire.send(SetData { path: self.path(number), data: Vec::new(), version: None })
+        };
+        let mut written = write(number).await;
+        if matches!(written, Err(Fault::Refused(Code::NoNode))) {
+            self.replace_fence(number).await?;
+            number = self.fence().await?;
+            written = write(number).await;
+        }
+        Ok(Duration::from_millis(u64::try_from(written?.mtime).unwrap_or_default()))
+    }
+
     /// Makes a node that others are to be children of, and those above it.
     pub(crate) async fn make_folder(&self, path: &str) -> Result<(), Fault> {
         let create = |path| self.wire.send(self.layout.create(path, b"", CreateMode::Persistent));

@@ -31,7 +31,7 @@ use tenure::{Guard, OwnerId, StoreUrl};
 use super::{GROUP_POLL_INTERVAL, system};
 use crate::connection::Connection;
 use crate::exit::Failure;
-use crate::output::complain;
+use crate::output::report;
 use crate::process;
 
 /// The hidden first argument.
@@ -157,7 +157,7 @@ fn kill_group(group: Pid, pending: Option<&PendingRelease>, limit: Instant) -> b
             let lock = pending.map_or_else(|| "its lock".into(), PendingRelease::describe);
             let group = process::describe_group(group);
             let why = refused.map_or_else(|| "it does not exit".into(), |error| error.to_string());
-            complain(&format!(
+            report(&format!(
                 "tenure died, and its guardian could not kill {group}: {why}; it may still run \
                  without {lock}: end it manually"
             ));
@@ -206,7 +206,7 @@ impl PendingRelease {
         let retrying = async { tokio::time::timeout_at(limit.into(), self.retry()).await.is_ok() };
         let released = runtime.block_on(retrying);
         if !released {
-            complain(&format!(
+            report(&format!(
                 "could not release {} after tenure died; it becomes free when its TTL has passed",
                 self.describe()
             ));

@@ -64,7 +64,7 @@ async fn with_few_descriptors_hold_fails_at_once_or_keeps_the_lock() {
     let (mut refused, mut held) = (0, 0);
     for files in 5..40 {
         let mut hold =
-            with_descriptor_limit(&store, files, &["hold", "--ttl", "500ms", "--stdin", "a"]);
+            with_descriptor_limit(&store, files, &["hold", "--ttl", "2s", "--stdin", "a"]);
         hold.stderr(Stdio::null());
         let mut holder = Process::spawn(hold).unwrap();
         let Some(_announcement) = holder.line(GENEROUS).await else {
@@ -72,8 +72,8 @@ async fn with_few_descriptors_hold_fails_at_once_or_keeps_the_lock() {
             continue;
         };
         held += 1;
-        // After three TTLs the lock is still held, so it is renewed.
-        store.run(&["run", "-w", "1500ms", "a", "--", "true"]).failed(75);
+        // After more than two TTLs the lock is still held, so it is renewed.
+        store.run(&["run", "-w", "5s", "a", "--", "true"]).failed(75);
         if held == 3 {
             break;
         }

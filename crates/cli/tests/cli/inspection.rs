@@ -107,7 +107,7 @@ async fn watch_continues_after_an_outage_of_the_store() {
     assert!(line(&mut watch).await.contains(" a released "));
     server.kill9().unwrap();
     let reported = |text: &str| std::fs::read_to_string(&stderr).unwrap().contains(text);
-    let warned = || async { reported("watching on") };
+    let warned = || async { reported("still watching") };
     assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, warned).await);
     server.restart().unwrap();
     let again = || async { reported("answers again") };

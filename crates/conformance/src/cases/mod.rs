@@ -2,6 +2,8 @@
 
 pub mod cancel;
 pub mod capabilities;
+pub mod cells;
+pub mod counters;
 pub mod eviction;
 pub mod exclusion;
 pub mod handover;

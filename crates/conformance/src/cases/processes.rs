@@ -8,7 +8,7 @@ use tenure_testkit::{GENEROUS, temp_dir};
 
 use crate::Fixture;
 use crate::fixture::{LONG, claim, client, long, name, raw, release_guard};
-use crate::holder::HolderProcess;
+use crate::holder_process::HolderProcess;
 use crate::raw::Raw;
 
 /// The URL for the holder process. A store without one must not declare `cross_process`.

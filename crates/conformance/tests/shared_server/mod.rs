@@ -41,7 +41,8 @@ impl<T: Send + Sync + 'static> SharedServer<T> {
 #[async_trait]
 impl<T: Send + Sync + 'static> Fixture for SharedServer<T> {
     async fn store(&self) -> Arc<dyn Store> {
-        tenure::open(&self.url.parse().unwrap()).await.unwrap()
+        let registry = tenure::Registry::default();
+        registry.open(&registry.parse(&self.url).unwrap()).await.unwrap()
     }
 
     fn url(&self) -> Option<String> {

@@ -23,6 +23,27 @@
 //!   [`Order::Raise`] is the same.
 //! - *release*: if the claim holds the node, free it.
 //!
+//! # Rounds
+//!
+//! A round asks all eligible nodes at once. It is decided at a majority, or as soon as a majority is out
+//! of reach. A lost round releases every node that it asked, also those that refused or were silent,
+//! each behind its own answer: a release that overtakes its claim would leave an orphan.
+//!
+//! The token is chosen among the first majority of votes. Waiting for more votes would let the slowest
+//! node set the pace. A later vote counts if it equals the token, is raised to it if it is below, and
+//! does not count if it is above, because the token was chosen without it.
+//!
+//! Counters have a clock as their floor, so that a node that lost its data does not repeat a token.
+//! Clocks differ, and so would the votes. So a claim carries a floor just above all clocks
+//! ([`Forecast`]): all nodes vote the same, and one round trip is enough. A wrong forecast costs a
+//! second one.
+//!
+//! A node that restarted gets no vote until the longest TTL has passed ([`Quarantine`]). By then its
+//! clock is past its lost counter, unless the nodes' clocks differ by more than that.
+//!
+//! A renewal needs a majority that still has the claim, and raises counters that are behind. Nodes that
+//! lost the claim are claimed anew after the renewal has succeeded, and count from the next one on.
+//!
 //! # Tokens
 //!
 //! The round's token `t` is the largest counter among the votes it used. A node is *acknowledged*

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tenure_core::store::{
-    Background, Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released,
-    Renewal, Store, WaitPolicy, now,
+    Background, Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket,
+    Released, Renewal, Store, WaitPolicy, now,
 };
 use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Result, Token};
 use tenure_proto::quorum::{self, Forecast};
@@ -185,15 +185,12 @@ fn granted(token: Token) -> ClaimOutcome {
 #[async_trait]
 impl Store for RedlockStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::full(Fencing::Until {
+        let fencing = Fencing::Until {
             fault: "a server restarts without its data while the servers' clocks differ by more \
                     than the longest TTL, or most of them lose their data at once while their \
                     clocks are behind",
-        });
-        capabilities.fifo = false;
-        capabilities.permits = false;
-        (capabilities.detects_death, capabilities.tells_losses) = (false, false);
-        capabilities
+        };
+        Capabilities::none().fencing(fencing).push().shared().cross_process().ages()
     }
 
     fn longest_ttl(&self) -> Option<Duration> {
@@ -260,6 +257,13 @@ impl Store for RedlockStore {
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
         let released = self.0.evict_everywhere(&evict, self.0.background_timeout()).await;
         released.map_err(|error| error.about(&eviction.name))
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        let why = "a quorum of independent servers agrees on which claim holds a lock, not on a value: \
+                   a write that reached a minority may be read later, or lost (use Redis, Sentinel, \
+                   Cluster, etcd or ZooKeeper for values)";
+        Err(Error::new(ErrorKind::Unsupported, "keep values", why))
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -8,14 +8,14 @@ mod mixed;
 mod scene;
 mod theirs;
 
-use tenure_testkit::Neighbour;
+use tenure_testkit::ExternalClient;
 
 /// A module a client, a test a case. Each case is run with fencing tokens and without.
 macro_rules! clients {
     ($($module:ident: $name:literal on $tool:literal;)*) => {
         $(mod $module {
-            const CLIENT: super::Neighbour =
-                super::Neighbour { name: $name, needs: &["redis-server", $tool] };
+            const CLIENT: super::ExternalClient =
+                super::ExternalClient { name: $name, needs: &["redis-server", $tool] };
             super::clients! { @tests
                 cases::their_hold_keeps_ours_out,
                 cases::our_hold_keeps_theirs_out,

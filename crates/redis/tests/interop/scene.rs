@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::{Client, Guard, LockState};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, Neighbour, RedisServer, eventually};
+use tenure_testkit::{ExternalClient, GENEROUS, RedisServer, eventually};
 
 use crate::theirs::Theirs;
 
@@ -13,13 +13,13 @@ pub(crate) const NAME: &str = "orders";
 const KEY: &str = "tenure:orders";
 
 pub(crate) struct Scene {
-    foreign: &'static Neighbour,
+    foreign: &'static ExternalClient,
     server: RedisServer,
     pub(crate) ours: Client,
 }
 
 impl Scene {
-    pub(crate) async fn set(foreign: &'static Neighbour, fencing: bool) -> Self {
+    pub(crate) async fn set(foreign: &'static ExternalClient, fencing: bool) -> Self {
         let server = RedisServer::start(&[]).unwrap();
         let address = ("127.0.0.1".into(), server.port());
         let mut config = RedisConfig::new(Topology::Single { server: address });

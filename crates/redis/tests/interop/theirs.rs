@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_testkit::{Neighbour, Process};
+use tenure_testkit::{ExternalClient, Process};
 
 /// Longer than any test: a hold that ends only by its release.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -16,7 +16,7 @@ pub(crate) struct Theirs(Process);
 impl Theirs {
     /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
     /// says is not `busy` for want of a connection.
-    pub(crate) async fn start(client: &Neighbour, port: u16, key: &str) -> Self {
+    pub(crate) async fn start(client: &ExternalClient, port: u16, key: &str) -> Self {
         let mut theirs = Self(client.start(&[&port.to_string(), key]).unwrap());
         assert!(theirs.try_hold(LONG).await, "the lock is free");
         theirs.release().await;

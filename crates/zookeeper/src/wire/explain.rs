@@ -31,7 +31,11 @@ pub(super) fn explain(target: &Target, failures: &[Failure]) -> Error {
     } else {
         (ErrorKind::Unreachable, "no server can be reached", "check that they run")
     };
-    Error::new(kind, CONNECT, format!("{why}: {told}; {remedy}"))
+    let error = Error::new(kind, CONNECT, format!("{why}: {told}; {remedy}"));
+    match failures.last() {
+        Some(failure) => error.caused_by(failure.to_string()),
+        None => error,
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod strangers;
 mod theirs;
 
 use scene::{Scene, Setting};
-use tenure_testkit::{Neighbour, ZooKeeperServer};
+use tenure_testkit::{ExternalClient, ZooKeeperServer};
 use tenure_zookeeper::Neighbours;
 
 const NOBODY: Neighbours = Neighbours { curator_rw: false, kazoo: false };
@@ -19,9 +19,9 @@ const CURATOR_RW: Neighbours = Neighbours { curator_rw: true, kazoo: false };
 const KAZOO: Neighbours = Neighbours { curator_rw: false, kazoo: true };
 const ALL: Neighbours = Neighbours { curator_rw: true, kazoo: true };
 
-const CURATOR_DEBIAN: Neighbour = Neighbour { name: "curator-debian", needs: &["java"] };
-const CURATOR_MAVEN: Neighbour = Neighbour { name: "curator-maven", needs: &["java"] };
-const KAZOO_CLIENT: Neighbour = Neighbour { name: "kazoo", needs: &["python3"] };
+const CURATOR_DEBIAN: ExternalClient = ExternalClient { name: "curator-debian", needs: &["java"] };
+const CURATOR_MAVEN: ExternalClient = ExternalClient { name: "curator-maven", needs: &["java"] };
+const KAZOO_CLIENT: ExternalClient = ExternalClient { name: "kazoo", needs: &["python3"] };
 
 /// A module a client and a kind of lock, with what our store is told about it, and how many servers
 /// there are; a test a case.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Client, Guard, LockState, Mutex};
-use tenure_testkit::{GENEROUS, Neighbour, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_testkit::{ExternalClient, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_zookeeper::{Neighbours, ZooKeeperConfig, ZooKeeperStore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ const SHORT: Duration = Duration::from_secs(4);
 
 /// A client of theirs, the kind of lock it uses, and what we are told about it.
 pub(crate) struct Setting {
-    pub(crate) client: Neighbour,
+    pub(crate) client: ExternalClient,
     pub(crate) kind: &'static str,
     pub(crate) beside: Neighbours,
     /// How many servers there are. Of several, ours is connected to another than theirs.
@@ -73,7 +73,7 @@ impl Scene {
     }
 
     /// One of yet another project.
-    pub(crate) async fn others(&self, client: &Neighbour, kind: &str) -> Theirs {
+    pub(crate) async fn others(&self, client: &ExternalClient, kind: &str) -> Theirs {
         Theirs::start(client, self.ports[1], PATH, kind, LONG).await
     }
 

@@ -1,7 +1,7 @@
 //! Who does not see whom, and must be told apart from who does.
 
 use tenure_core::ErrorKind;
-use tenure_testkit::Neighbour;
+use tenure_testkit::ExternalClient;
 
 use crate::scene::{NAME, Scene};
 
@@ -32,7 +32,7 @@ pub(crate) async fn their_semaphore_and_ours_do_not_meet(scene: &Scene) {
 }
 
 /// Curator and kazoo do not see each other. Each sees us, and we see both.
-pub(crate) async fn ours_is_between_two_who_do_not_meet(scene: &Scene, other: &Neighbour) {
+pub(crate) async fn ours_is_between_two_who_do_not_meet(scene: &Scene, other: &ExternalClient) {
     let mut curator = scene.theirs().await;
     let mut kazoo = scene.others(other, "exclusive").await;
     let guard = scene.mutex().acquire().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_testkit::{Neighbour, Process};
+use tenure_testkit::{ExternalClient, Process};
 
 /// A bound for an answer: a client may stand behind many rounds of others.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -14,7 +14,7 @@ impl Theirs {
     /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
     /// says is not `busy` for want of a connection.
     pub(crate) async fn start(
-        client: &Neighbour,
+        client: &ExternalClient,
         port: u16,
         path: &str,
         kind: &str,

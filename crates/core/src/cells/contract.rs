@@ -1,0 +1,280 @@
+//! The contract between tenure and an engine that keeps values.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{Error, ErrorKind, LockName, OwnerId, Result};
+
+/// Small values with versions: read, compare and swap, wait for a change.
+///
+/// A [`Store`](crate::store::Store) that keeps values hands this out by
+/// [`Store::cells`](crate::store::Store::cells). Implementers promise:
+/// - All calls on one cell are linearizable, as long as the engine keeps its data.
+/// - No two swaps of one cell yield the same [`Version`], also if the cell has expired in between.
+/// - A cell never expires before its time; it may be seen for a little longer. A cell that has expired
+///   is absent.
+/// - No call but [`changed`](Cells::changed) waits, and none retries. A fault is reported at once, with
+///   its effect.
+/// - Every future may be dropped at any await: then the effect of a swap is unknown.
+#[async_trait]
+pub trait Cells: fmt::Debug + Send + Sync {
+    /// The longest value that the engine keeps, in bytes. A longer one is refused as
+    /// [`Invalid`](ErrorKind::Invalid), and nothing is changed.
+    fn max_value_bytes(&self) -> usize;
+
+    /// The clock that [`time`](Cells::time) reads.
+    fn clock(&self) -> CellClock;
+
+    /// The present time since the Unix epoch, by [`clock`](Cells::clock).
+    ///
+    /// # Errors
+    /// Faults of the engine.
+    async fn time(&self) -> Result<Duration>;
+
+    /// The cell's value and version. `None`: there is no such cell, or it has expired.
+    ///
+    /// # Errors
+    /// Faults of the engine.
+    async fn read(&self, key: &CellKey) -> Result<Option<Stored>>;
+
+    /// Replaces the cell's value if its version is still the expected one.
+    ///
+    /// # Errors
+    /// Faults of the engine; [`Invalid`](ErrorKind::Invalid) for a value over the limit
+    /// ([`CellKey::check_size`]). Another version is the answer [`Swapped::Conflict`].
+    async fn swap(&self, key: &CellKey, swap: &Swap) -> Result<Swapped>;
+
+    /// Resolves when the cell may have another version than `seen` (`None`: when it may exist).
+    ///
+    /// It may resolve for no reason: the caller reads the cell to find out. The caller bounds the wait;
+    /// a change that happened before the call is not missed. The expiry of a cell need not be noticed.
+    ///
+    /// # Errors
+    /// Faults of the engine.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: the next call compares with the version that it is given.
+    async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()>;
+
+    /// Adds to a counter in one call to the engine. `None`: the engine cannot, and the counter is
+    /// changed by swaps.
+    ///
+    /// The cell is the same as that of swaps: an envelope around the decimal digits (`lua/cells/add.lua` of the Redis engine reads and
+    /// writes one). A repeated
+    /// call with an id that the envelope remembers adds nothing.
+    ///
+    /// # Errors
+    /// Faults of the engine.
+    async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
+        let _ = (key, add);
+        Ok(None)
+    }
+}
+
+/// The clock of [`Cells::time`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CellClock {
+    /// All clients read the same clock: the server's, or that of the machine they all run on.
+    Shared,
+    /// The wall clock of the machine that the client runs on. Clients on several machines disagree by
+    /// as much as their clocks do.
+    PerClient,
+}
+
+/// The name of a cell: what it is for, and a name that a user chose.
+///
+/// Cells of one name in different spaces have nothing to do with each other, nor with a lock of that
+/// name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct CellKey {
+    /// What the cell is for.
+    pub space: CellSpace,
+    /// The user's name for it.
+    pub name: LockName,
+}
+
+impl CellKey {
+    /// The cell with this name in this space.
+    pub const fn new(space: CellSpace, name: LockName) -> Self {
+        Self { space, name }
+    }
+
+    /// Refuses a value that is longer than an engine's limit.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) with both sizes.
+    pub fn check_size(&self, bytes: usize, limit: usize) -> Result<()> {
+        if bytes <= limit {
+            return Ok(());
+        }
+        let why = format!(
+            "the value has {bytes} bytes, and this store keeps at most {limit}: store a reference \
+             to it instead"
+        );
+        Err(Error::new(ErrorKind::Invalid, self.space.write(), why).about(&self.name))
+    }
+}
+
+/// What a cell is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum CellSpace {
+    /// A value of the user's.
+    Cell,
+    /// A number that is added to.
+    Counter,
+}
+
+impl CellSpace {
+    /// All spaces.
+    pub const ALL: &'static [Self] = &[Self::Cell, Self::Counter];
+
+    /// The word for it in the names of keys, nodes and files: lower-case letters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cell => "cell",
+            Self::Counter => "counter",
+        }
+    }
+
+    /// Completes "could not …" for a swap.
+    pub(crate) const fn write(self) -> &'static str {
+        match self {
+            Self::Cell => "write the cell",
+            Self::Counter => "change the counter",
+        }
+    }
+
+    /// Completes "could not …" for a read.
+    pub(crate) const fn read(self) -> &'static str {
+        match self {
+            Self::Cell => "read the cell",
+            Self::Counter => "read the counter",
+        }
+    }
+}
+
+/// A cell's value, as it is stored, and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stored {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The version that the swap of this value yielded.
+    pub version: Version,
+}
+
+impl Stored {
+    /// A value with its version.
+    pub const fn new(value: Vec<u8>, version: Version) -> Self {
+        Self { value, version }
+    }
+}
+
+/// A number that an engine gives to one state of a cell. Only equality means anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// The version with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A request to replace the value of a cell.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Swap {
+    /// The random id of this swap. An engine without version numbers of its own makes it the version
+    /// of what it writes.
+    pub id: SwapId,
+    /// The version that the cell must have. `None`: there must be no such cell.
+    pub expected: Option<Version>,
+    /// The new value.
+    pub value: Vec<u8>,
+    /// When the cell expires.
+    pub expiry: Expiry,
+}
+
+impl Swap {
+    /// A swap with a new id.
+    pub fn new(expected: Option<Version>, value: Vec<u8>, expiry: Expiry) -> Self {
+        Self { id: SwapId::random(), expected, value, expiry }
+    }
+}
+
+/// The random id of one swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SwapId(u64);
+
+impl SwapId {
+    /// A new id.
+    pub fn random() -> Self {
+        Self((u128::from_be_bytes(*OwnerId::random().as_bytes()) >> 64) as u64)
+    }
+
+    /// The id with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// When a cell expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Expiry {
+    /// Never.
+    Never,
+    /// When it would have expired without this swap; never, if it was absent.
+    Keep,
+    /// This long after the swap, at the least.
+    After(Duration),
+}
+
+/// A request to add to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Add {
+    /// The random id of this request.
+    pub id: SwapId,
+    /// What to add; negative to subtract.
+    pub delta: i64,
+    /// The lowest and the highest value that the result may have, both at most
+    /// [`Counter::MAX`](crate::Counter::MAX) from zero.
+    pub range: (i64, i64),
+    /// After what time the counter expires, if this creates it.
+    pub ttl: Option<Duration>,
+}
+
+/// The answer to a request to add to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// The counter has this value now.
+    Done(i64),
+    /// The result would be out of range. The counter still has this value.
+    OutOfRange(i64),
+}
+
+/// The answer to a swap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// The cell has the new value, and this version.
+    Done(Version),
+    /// The cell has another version, or is absent: this is what it has. Nothing was changed.
+    Conflict(Option<Stored>),
+}

@@ -1,0 +1,189 @@
+//! A number that many processes add to.
+
+use std::fmt;
+use std::time::Duration;
+
+use tenure_proto::Backoff;
+
+use super::contract::{Add, Added, CellSpace, Expiry, SwapId};
+use super::slot::{Outage, Outcome, Seen, Slot};
+use crate::{Client, Effect, Error, ErrorKind, LockName, Result, now};
+
+/// A number in the store that many processes add to and subtract from. It is zero until it is first
+/// changed.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tenure_core::{Client, ErrorKind, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+/// let stock = client.counter("stock/teapot")?;
+/// assert_eq!(stock.add(10).await?, 10);
+/// assert_eq!(stock.subtract(8, 0).await?, 2);
+/// let refused = stock.subtract(5, 0).await.unwrap_err(); // not below the floor of 0
+/// assert_eq!(refused.kind(), ErrorKind::OutOfRange);
+/// assert_eq!(stock.get().await?, 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// On Redis a change is one round trip, however many change the counter at once; elsewhere it is an
+/// optimistic update, as a [`Cell`](crate::Cell)'s. A call whose reply is lost is sent again, and still
+/// counts once.
+#[derive(Clone)]
+pub struct Counter {
+    slot: Slot,
+    ttl: Option<Duration>,
+}
+
+/// How often a change is made anew after others came first.
+const MAX_CONFLICTS: u32 = 10_000;
+
+impl Counter {
+    /// The highest value that a counter can have, and, negated, the lowest: 2^53 - 1, which every engine
+    /// counts to exactly.
+    pub const MAX: i64 = (1 << 53) - 1;
+
+    pub(crate) fn new(client: &Client, name: &str) -> Result<Self> {
+        Ok(Self { slot: Slot::new(client, CellSpace::Counter, name)?, ttl: None })
+    }
+
+    /// The same counter; it expires this long after the change that created it, and is zero again. The
+    /// first change and the expiry are one step.
+    ///
+    /// It does not expire early, and goes a little later: etcd counts whole seconds, two at the least.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The counter's name.
+    pub fn name(&self) -> &LockName {
+        &self.slot.key.name
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// Faults of the store that last for five call timeouts ([`Client::with_call_timeout`]).
+    ///
+    /// # Cancel safety
+    /// It only reads.
+    pub async fn get(&self) -> Result<i64> {
+        self.count(&self.slot.read().await?)
+    }
+
+    /// Adds to the counter, and returns its new value.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](ErrorKind::OutOfRange) if the result would be beyond [`MAX`](Self::MAX);
+    /// [`Busy`](ErrorKind::Busy) if other changes came first 10,000 times; faults of the store that last
+    /// for five call timeouts. The counter is as it was, unless the error has
+    /// [`Effect::Unknown`].
+    ///
+    /// # Cancel safety
+    /// Dropped halfway, the change may have taken place, or may yet.
+    pub async fn add(&self, amount: i64) -> Result<i64> {
+        self.change(amount, -Self::MAX).await
+    }
+
+    /// Subtracts from the counter, unless the result would be below `floor`; returns its new value.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](ErrorKind::OutOfRange) if the result would be below the floor: nothing was
+    /// changed. [`Invalid`](ErrorKind::Invalid) for a negative amount: that would be to add. Otherwise as
+    /// [`add`](Self::add).
+    ///
+    /// # Cancel safety
+    /// As [`add`](Self::add).
+    pub async fn subtract(&self, amount: i64, floor: i64) -> Result<i64> {
+        if amount < 0 {
+            let why = format!("to subtract {amount} is to add: use `add`");
+            return Err(self.error(ErrorKind::Invalid, why));
+        }
+        self.change(-amount, floor.clamp(-Self::MAX, Self::MAX)).await
+    }
+
+    async fn change(&self, delta: i64, floor: i64) -> Result<i64> {
+        let range = (floor, Self::MAX);
+        let add = Add { id: SwapId::random(), delta, range, ttl: self.ttl };
+        let added = match self.add_at_once(&add).await? {
+            Some(added) => added,
+            None => self.add_by_swaps(&add).await?,
+        };
+        match added {
+            Added::Done(value) => Ok(value),
+            Added::OutOfRange(value) => {
+                let why = format!("it is {value}, and {delta:+} would make it less than {floor}");
+                let above = format!("it is {value}, and no counter goes beyond {}", Self::MAX);
+                let below = value.saturating_add(delta) < floor;
+                Err(self.error(ErrorKind::OutOfRange, if below { why } else { above }))
+            }
+        }
+    }
+
+    /// One call to an engine that can add. It is sent again, with the same id, until it is answered.
+    async fn add_at_once(&self, add: &Add) -> Result<Option<Added>> {
+        let mut outage = Outage::new(self.slot.inner.call_timeout);
+        let mut in_doubt = false;
+        loop {
+            let sent = now();
+            let call = self.slot.cells()?.add(&self.slot.key, add);
+            match self.slot.inner.call(self.slot.key.space.write(), call).await {
+                Ok(added) => return Ok(added),
+                Err(error) => {
+                    in_doubt |= error.effect() == Effect::Unknown;
+                    let error = error.about(self.name());
+                    let error = if in_doubt { error.with_unknown_effect() } else { error };
+                    outage.pause(error, sent).await?;
+                }
+            }
+        }
+    }
+
+    async fn add_by_swaps(&self, add: &Add) -> Result<Added> {
+        let Add { delta, range: (lowest, highest), ttl, .. } = *add;
+        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
+        let mut seen = self.slot.read().await?;
+        for conflicts in 0..MAX_CONFLICTS {
+            if conflicts > 1 {
+                tokio::time::sleep(backoff.next(SwapId::random().get())).await;
+                seen = self.slot.read().await?;
+            }
+            let value = self.count(&seen)?;
+            let new = value.saturating_add(delta);
+            if !(lowest..=highest).contains(&new) {
+                return Ok(Added::OutOfRange(value));
+            }
+            let expiry = match (seen.version, ttl) {
+                (None, Some(ttl)) => Expiry::After(ttl),
+                _ => Expiry::Keep,
+            };
+            let bytes = new.to_string().into_bytes();
+            match self.slot.swap(&seen, Some(bytes), expiry).await? {
+                Outcome::Done(_) => return Ok(Added::Done(new)),
+                Outcome::Conflict(current) => seen = current,
+            }
+        }
+        let why = format!("others changed it first, {MAX_CONFLICTS} times in a row: try later");
+        Err(self.error(ErrorKind::Busy, why))
+    }
+
+    fn count(&self, seen: &Seen) -> Result<i64> {
+        let Some(digits) = seen.value() else { return Ok(0) };
+        let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+        number.ok_or_else(|| self.slot.damaged("the number that is stored there"))
+    }
+
+    fn error(&self, kind: ErrorKind, why: String) -> Error {
+        Error::new(kind, self.slot.key.space.write(), why).about(self.name())
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counter").field("name", self.name()).field("ttl", &self.ttl).finish()
+    }
+}

@@ -1,0 +1,199 @@
+//! One cell of a client: reads and swaps that outlast faults, and tell whether a swap took place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_proto::Backoff;
+
+use super::contract::{CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version};
+use super::envelope::{Envelope, OVERHEAD};
+use crate::client::Inner;
+use crate::{Client, Effect, Error, ErrorKind, LockName, Moment, Result, now};
+
+/// For how many call timeouts a read or a swap goes on while the store fails.
+const CALLS: u32 = 5;
+
+/// How long a removed cell stays, so that the history of its swaps does: a swap whose reply was lost
+/// is sent again for a shorter time.
+pub(crate) const REMOVED_FOR: Duration = Duration::from_secs(60 * 60);
+
+/// A cell, and the client that reaches it.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) key: CellKey,
+}
+
+/// What a cell was seen to have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// `None`: there was no such cell.
+    pub(crate) version: Option<Version>,
+    envelope: Envelope,
+}
+
+/// What came of a swap.
+pub(crate) enum Outcome {
+    /// The cell has the new value.
+    Done(Seen),
+    /// It has another one, and the swap did not and will not take place.
+    Conflict(Seen),
+}
+
+impl Seen {
+    /// The value, unless the cell is absent or was removed.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        self.envelope.payload.as_deref()
+    }
+}
+
+impl Slot {
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) if the store keeps no values, and bad names.
+    pub(crate) fn new(client: &Client, space: CellSpace, name: &str) -> Result<Self> {
+        let name = LockName::new(name)?;
+        client.inner.store.cells().map_err(|error| error.about(&name))?;
+        Ok(Self { inner: Arc::clone(&client.inner), key: CellKey::new(space, name) })
+    }
+
+    pub(crate) fn cells(&self) -> Result<&dyn Cells> {
+        self.inner.store.cells()
+    }
+
+    /// Reads the cell, through an outage of a few call timeouts.
+    pub(crate) async fn read(&self) -> Result<Seen> {
+        let mut outage = Outage::new(self.inner.call_timeout);
+        loop {
+            let sent = now();
+            let cells = self.cells()?;
+            match self.inner.call(self.key.space.read(), cells.read(&self.key)).await {
+                Ok(stored) => return self.open(stored),
+                Err(error) => {
+                    let error = error.without_effect().about(&self.key.name);
+                    outage.pause(error, sent).await?;
+                }
+            }
+        }
+    }
+
+    /// Replaces what was seen. A call whose reply was lost is sent again with the same id, and counts
+    /// once.
+    ///
+    /// # Errors
+    /// With an unknown effect only if the store stayed silent, or if more swaps came after the one that
+    /// was not answered than a cell remembers.
+    pub(crate) async fn swap(
+        &self,
+        seen: &Seen,
+        payload: Option<Vec<u8>>,
+        expiry: Expiry,
+    ) -> Result<Outcome> {
+        let id = SwapId::random();
+        self.swap_by(id, seen, payload, expiry).await
+    }
+
+    /// As [`swap`](Self::swap), with this id.
+    pub(crate) async fn swap_by(
+        &self,
+        id: SwapId,
+        seen: &Seen,
+        payload: Option<Vec<u8>>,
+        expiry: Expiry,
+    ) -> Result<Outcome> {
+        let cells = self.cells()?;
+        let size = payload.as_ref().map_or(0, Vec::len);
+        self.key.check_size(size, cells.max_value_bytes().saturating_sub(OVERHEAD))?;
+        let envelope = Envelope::after(&seen.envelope, id, payload);
+        let swap = Swap { id, expected: seen.version, value: envelope.seal(), expiry };
+        let mut outage = Outage::new(self.inner.call_timeout);
+        let mut in_doubt = false;
+        loop {
+            let sent = now();
+            match self.inner.call(self.key.space.write(), cells.swap(&self.key, &swap)).await {
+                Ok(Swapped::Done(version)) => {
+                    return Ok(Outcome::Done(Seen { version: Some(version), envelope }));
+                }
+                Ok(Swapped::Conflict(current)) => {
+                    let current = self.open(current).map_err(|error| doubtful(error, in_doubt))?;
+                    return self.judge(id, seen, current, in_doubt);
+                }
+                Err(error) => {
+                    in_doubt |= error.effect() == Effect::Unknown;
+                    let error = doubtful(error.about(&self.key.name), in_doubt);
+                    outage.pause(error, sent).await?;
+                }
+            }
+        }
+    }
+
+    /// The cell has changed since it was seen: no request with the version of then takes effect any
+    /// more. So if one had an unknown effect, the ids tell what it was.
+    fn judge(&self, id: SwapId, seen: &Seen, current: Seen, in_doubt: bool) -> Result<Outcome> {
+        if in_doubt && current.envelope.wrote(id) {
+            return Ok(Outcome::Done(current));
+        }
+        if !in_doubt || current.envelope.covers(&seen.envelope) {
+            return Ok(Outcome::Conflict(current));
+        }
+        let why = "no reply came, and the cell has been changed too often since to tell: read it";
+        let error = Error::new(ErrorKind::Unreachable, self.key.space.write(), why);
+        Err(error.with_unknown_effect().about(&self.key.name))
+    }
+
+    pub(crate) fn open(&self, stored: Option<Stored>) -> Result<Seen> {
+        let Some(Stored { value, version }) = stored else { return Ok(Seen::default()) };
+        let envelope =
+            Envelope::open(&value).ok_or_else(|| self.damaged("what is stored there"))?;
+        Ok(Seen { version: Some(version), envelope })
+    }
+
+    /// The stored value cannot be read.
+    pub(crate) fn damaged(&self, what: &str) -> Error {
+        let why = format!("{what} is not what tenure writes there: delete it, or use another name");
+        Error::new(ErrorKind::Damaged, self.key.space.read(), why).about(&self.key.name)
+    }
+
+    /// Waits until the cell may differ from what was seen, and at the most for `limit`.
+    pub(crate) async fn changed(&self, seen: &Seen, limit: Duration) {
+        let Ok(cells) = self.cells() else { return };
+        let begun = now();
+        let changed = cells.changed(&self.key, seen.version);
+        if let Ok(Err(error)) = tokio::time::timeout(limit, changed).await {
+            // The next read says what is wrong, if it still is.
+            tracing::debug!(cell = %self.key.name, %error, "could not wait for a change");
+            tokio::time::sleep(limit.saturating_sub(now().since(begun))).await;
+        }
+    }
+}
+
+fn doubtful(error: Error, in_doubt: bool) -> Error {
+    if in_doubt { error.with_unknown_effect() } else { error }
+}
+
+/// Pauses between the tries of one call, until it has been tried for long enough.
+pub(crate) struct Outage {
+    limit: Duration,
+    began: Option<Moment>,
+    backoff: Backoff,
+}
+
+impl Outage {
+    pub(crate) fn new(call_timeout: Duration) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        Self { limit: call_timeout * CALLS, began: None, backoff }
+    }
+
+    /// Sleeps before the next try of a call that was sent at `sent`.
+    ///
+    /// # Errors
+    /// `error`, if it is not transient or has lasted for too long.
+    pub(crate) async fn pause(&mut self, error: Error, sent: Moment) -> Result<()> {
+        let outage = now().since(*self.began.get_or_insert(sent));
+        if !error.is_transient() || outage >= self.limit {
+            return Err(error);
+        }
+        tracing::debug!(%error, "trying again");
+        tokio::time::sleep(self.backoff.next(SwapId::random().get())).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,256 @@
+//! Several locks as one.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+use tokio::time::Instant;
+
+use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Wait};
+
+/// Several locks that are held together or not at all. Use it for work that touches several things, such
+/// as a transfer between two accounts.
+///
+/// A wait cannot deadlock: all `MultiLock`s wait for their locks one after the other in the order of their
+/// names, and hold no later one meanwhile. Locks that are all free are taken at once, in one round trip on
+/// most stores. The locks may be on different stores ([`MultiLock::of`]).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tenure_core::{Client, MemoryStore, Result};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+/// let transfer = client.multi_lock(["account/7", "account/3"])?;
+/// let guard = transfer.acquire().await?;
+/// guard
+///     .run(async {
+///         // Dropped as soon as one of the locks is lost. Each lock has a token of its own.
+///     })
+///     .await?;
+/// guard.release().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiLock {
+    /// In the order of their names.
+    locks: Vec<Mutex>,
+}
+
+/// The hold of a [`MultiLock`]: a [`Guard`] for each lock. Dropping it releases all of them in the
+/// background.
+#[must_use = "the locks are released as soon as the guard is dropped"]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+}
+
+impl MultiLock {
+    /// Joins locks that may be on different stores, each with its own options.
+    ///
+    /// Locks of one name on different stores are waited for in the order in which they are given: give
+    /// them in the same order everywhere.
+    ///
+    /// # Errors
+    /// [`Invalid`](ErrorKind::Invalid) if there is no lock, or one is named twice on one client.
+    pub fn of(locks: impl IntoIterator<Item = Mutex>) -> Result<Self> {
+        let invalid = |why| Error::new(ErrorKind::Invalid, "join locks", why);
+        let mut locks: Vec<Mutex> = locks.into_iter().collect();
+        if locks.is_empty() {
+            return Err(invalid("there are none: name at least one"));
+        }
+        locks.sort_by(|one, other| one.name().cmp(other.name()));
+        let same_name = |one: &Mutex, other: &Mutex| one.name() == other.name();
+        for group in locks.chunk_by(same_name) {
+            for (index, lock) in group.iter().enumerate() {
+                if group[..index].iter().any(|earlier| earlier.shares_store_with(lock)) {
+                    let why = "it is named twice, and would wait for itself: name it once";
+                    return Err(invalid(why).about(lock.name()));
+                }
+            }
+        }
+        Ok(Self { locks })
+    }
+
+    /// The locks' names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.locks.iter().map(Mutex::name)
+    }
+
+    /// The same locks, all held with these options.
+    #[must_use]
+    pub fn with(self, options: Options) -> Self {
+        let with = |lock: Mutex| lock.with(options.clone());
+        Self { locks: self.locks.into_iter().map(with).collect() }
+    }
+
+    /// Waits until all locks are held, as long as it takes. Locks that are held already are renewed
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire`], about the lock that failed; [`Lost`](ErrorKind::Lost) if one was lost while
+    /// another was waited for. All locks are given back in every case.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up all claims.
+    pub async fn acquire(&self) -> Result<MultiGuard> {
+        self.acquire_with(Wait::Forever).await
+    }
+
+    /// Takes all locks if all are free.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_acquire`], about the first lock that failed; the others are given back.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<MultiGuard> {
+        self.acquire_with(Wait::NoWait).await
+    }
+
+    /// Waits until all locks are held, at most for `limit` in all.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire_within`] and [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_within(&self, limit: Duration) -> Result<MultiGuard> {
+        self.acquire_with(Wait::AtMost(limit)).await
+    }
+
+    /// Waits until all locks are held, as long as `wait` says.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) and
+    /// [`acquire_within`](Self::acquire_within), as `wait` says.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_with(&self, wait: Wait) -> Result<MultiGuard> {
+        let started = Instant::now();
+        let mut taken = self.take_free().await;
+        let first_missing = taken.iter().position(Result::is_err);
+        let Some(first_missing) = first_missing else {
+            return Self::held(taken.into_iter().flatten().collect()).await;
+        };
+        // To wait for one lock while a later one is held could deadlock with another process.
+        let later = taken.split_off(first_missing + 1);
+        give_back(later.into_iter().flatten().collect()).await;
+        let missed = taken.pop().and_then(Result::err);
+        let mut guards: Vec<Guard> = taken.into_iter().flatten().collect();
+        if let Some(error) = missed
+            && (wait == Wait::NoWait || error.kind() != ErrorKind::Busy && !error.is_transient())
+        {
+            give_back(guards).await;
+            return Err(error);
+        }
+        for lock in &self.locks[first_missing..] {
+            let wait = match wait {
+                Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(started.elapsed())),
+                other => other,
+            };
+            match lock.acquire_with(wait).await {
+                Ok(guard) => guards.push(guard),
+                Err(error) => {
+                    give_back(guards).await;
+                    return Err(error);
+                }
+            }
+        }
+        Self::held(guards).await
+    }
+
+    /// Tries all locks at once.
+    async fn take_free(&self) -> Vec<Result<Guard>> {
+        join_all(self.locks.iter().map(Mutex::try_acquire)).await
+    }
+
+    /// Checks that none of them was lost while the others were waited for.
+    async fn held(guards: Vec<Guard>) -> Result<MultiGuard> {
+        let lost = guards.iter().find_map(|guard| Some((guard.loss()?, guard.name().clone())));
+        let Some((reason, name)) = lost else {
+            return Ok(MultiGuard { guards });
+        };
+        give_back(guards).await;
+        let why = "it was lost while another lock was waited for: try again";
+        Err(Error::lost(reason, "hold", why).about(&name))
+    }
+}
+
+impl MultiGuard {
+    /// The guards of the locks, in the order of their names: for their names, tokens and fences.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// Whether all locks are still held, by the clock.
+    pub fn is_valid(&self) -> bool {
+        self.guards.iter().all(Guard::is_valid)
+    }
+
+    /// How long all locks are still good if no renewal comes. Zero when one of them is lost.
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// Resolves when one of the locks is lost, and says which and why.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn lost(&self) -> (LockName, LossReason) {
+        let losses = self.guards.iter().map(|guard| Box::pin(guard.lost()));
+        let (reason, index, _) = select_all(losses).await;
+        (self.guards[index].name().clone(), reason)
+    }
+
+    /// Runs `work` while all locks are held, and drops it as soon as one of them is lost, as
+    /// [`Guard::run`] does.
+    ///
+    /// # Errors
+    /// As [`Guard::run`], about the lock that was lost.
+    ///
+    /// # Cancel safety
+    /// As [`Guard::run`].
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let interruption =
+            |finished| self.guards.iter().find_map(|guard| guard.interruption(finished));
+        let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
+        poll_fn(|context| {
+            // Polled for its wake-up; the clock is read in any case.
+            let _ = lost.as_mut().poll(context);
+            if let Some(error) = interruption(false) {
+                return Poll::Ready(Err(error));
+            }
+            let output = ready!(work.as_mut().poll(context));
+            Poll::Ready(interruption(true).map_or(Ok(output), Err))
+        })
+        .await
+    }
+
+    /// Gives all locks back. `Ok` means that all of them were held until now.
+    ///
+    /// # Errors
+    /// As [`Guard::release`], about the first lock whose release failed. The others are released all the
+    /// same.
+    ///
+    /// # Cancel safety
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<()> {
+        let released = join_all(self.guards.into_iter().map(Guard::release)).await;
+        released.into_iter().collect()
+    }
+}
+
+/// Releases locks of which not all were to be had. Failures are left to the background.
+async fn give_back(guards: Vec<Guard>) {
+    let _ = join_all(guards.into_iter().map(Guard::release)).await;
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}
