@@ -1,4 +1,4 @@
-//! From a claim to a guard: the project's only retry loop.
+//! Turns a claim into a guard: asks the store, waits, and asks again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::{
 /// For how many call timeouts an attempt goes on while the store fails and has not queued the claim.
 const UNQUEUED_CALLS: u32 = 5;
 
-/// How long a place in line may last without a sign of life. A waiter that dies is in the way for no
-/// longer than a holder that dies, or half a minute where the TTL is shorter. Hence a waiter asks four
-/// times as often, whatever its poll cap.
-fn longest_place(ttl: Duration) -> Duration {
+/// The longest lease of a queue entry. A waiter that dies is in the way for no longer than a holder that
+/// dies, or half a minute where the TTL is shorter. A waiter renews its entry four times in that time,
+/// whatever its poll cap.
+fn longest_queue_lease(ttl: Duration) -> Duration {
     ttl.max(Duration::from_secs(30))
 }
 
-/// How often a grant of whose term too little is left is asked for again.
-const DATED_ANEW: u32 = 2;
+/// How often a claim is repeated whose grant has too little of its term left.
+const RETRIES_OF_SHORT_TERMS: u32 = 2;
 
-/// Makes one attempt on a lock. Whichever way out it takes, a grant or a place that did not become
-/// a guard is given back: at once where it can, else by the janitor.
+/// Makes one attempt to hold a lock. If it does not end with a guard, the grant or the queue entry is given
+/// back: at once if the store answers, else by the janitor.
 pub(crate) async fn acquire(
     inner: &Arc<Inner>,
     name: &LockName,
@@ -60,19 +60,18 @@ struct Attempt<'a> {
     options: &'a Options,
     wait: Wait,
     started: Moment,
-    /// How often the claim is asked for while nothing is heard.
+    /// How often the claim is repeated while the store does not wake it.
     poll: Duration,
     undo: Undo<'a>,
-    /// What the store's last answer was.
-    said: Said,
+    last_answer: LastAnswer,
 }
 
-/// What to tell of the store when the time is up.
-enum Said {
-    Nothing,
-    ClaimOutcome,
-    /// It failed, and has not answered since.
-    Trouble(Error),
+/// The store's last answer, for the error of a wait that has timed out.
+enum LastAnswer {
+    None,
+    Queued,
+    /// The last call failed.
+    Error(Error),
 }
 
 /// Gives a claim back when dropped, unless it became a guard or never left.
@@ -92,9 +91,9 @@ impl Drop for Undo<'_> {
 
 impl<'a> Attempt<'a> {
     fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, wait: Wait) -> Self {
-        let poll = options.poll_cap.min(longest_place(claim.ttl) / 4);
+        let poll = options.poll_cap.min(longest_queue_lease(claim.ttl) / 4);
         let undo = Undo { inner, claim, armed: false };
-        Self { inner, options, wait, started: now(), poll, undo, said: Said::Nothing }
+        Self { inner, options, wait, started: now(), poll, undo, last_answer: LastAnswer::None }
     }
 
     async fn finish(mut self) -> Result<Guard> {
@@ -114,7 +113,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Asks, waits for news, asks again, until the claim is granted.
+    /// Asks, waits to be woken, and asks again, until the claim is granted.
     async fn granted(&mut self) -> Result<(Grant, Moment)> {
         let mut faults = FaultBudget::new(match self.wait {
             Wait::NoWait => Duration::ZERO,
@@ -125,27 +124,27 @@ impl<'a> Attempt<'a> {
         let mut too_short = 0;
         loop {
             let mut sent = self.inner.clock.now();
-            let news = match self.ask().await {
+            let outcome = match self.ask().await {
                 Ok(ClaimOutcome::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
                     match self.check_term(since) {
                         Ok(()) => return Ok((grant, since)),
-                        // Asked for again, it is dated anew, and that may be quicker than it was to get.
-                        Err(_) if too_short < DATED_ANEW => {
+                        // A repeated claim starts the term anew, and its reply may be quicker.
+                        Err(_) if too_short < RETRIES_OF_SHORT_TERMS => {
                             too_short += 1;
                             continue;
                         }
                         Err(error) => return Err(error),
                     }
                 }
-                Ok(ClaimOutcome::Queued(place)) => {
+                Ok(ClaimOutcome::Queued(ticket)) => {
                     faults.queued();
-                    self.said = Said::ClaimOutcome;
+                    self.last_answer = LastAnswer::Queued;
                     waiting.get_or_insert_with(metric::Waiting::start);
-                    let Some(news) = self.await_news(&place).await else { continue };
+                    let Some(outcome) = self.wait(&ticket).await else { continue };
                     // The claim was answered. If the wait failed, the outage begins here.
                     sent = self.inner.clock.now();
-                    let fruitless = match &news {
+                    let fruitless = match &outcome {
                         Ok(ClaimOutcome::Queued(_)) => true,
                         Err(error) => error.is_transient(),
                         _ => false,
@@ -153,12 +152,12 @@ impl<'a> Attempt<'a> {
                     if fruitless {
                         wakes.pause(&self.undo.claim).await;
                     }
-                    news
+                    outcome
                 }
                 answer => answer,
             };
-            match news {
-                // Without a date, or with an old one, the grant is asked for again: that dates it.
+            match outcome {
+                // If the start of its term is unknown or long ago, the claim is repeated: that starts it anew.
                 Ok(ClaimOutcome::Granted(grant)) => match grant.since {
                     Some(since) if self.check_term(since).is_ok() => {
                         return Ok((grant, since));
@@ -172,7 +171,7 @@ impl<'a> Attempt<'a> {
                     return Err(Error::new(ErrorKind::Busy, "acquire", why));
                 }
                 Err(error) => {
-                    self.said = Said::Trouble(error.clone());
+                    self.last_answer = LastAnswer::Error(error.clone());
                     let failed = self.inner.clock.now();
                     faults.pause(error, sent, failed, &self.undo.claim).await?;
                 }
@@ -184,8 +183,8 @@ impl<'a> Attempt<'a> {
         let policy = match self.wait {
             Wait::NoWait => WaitPolicy::NoWait,
             Wait::AtMost(_) | Wait::Forever => {
-                let longest = longest_place(self.undo.claim.ttl);
-                // The place survives two lost polls and a slow reply.
+                let longest = longest_queue_lease(self.undo.claim.ttl);
+                // The queue entry survives two lost polls and a slow reply.
                 let lease = (self.poll * 3 + self.inner.call_timeout).min(longest);
                 WaitPolicy::Queue { lease, poll: self.poll }
             }
@@ -202,26 +201,26 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Waits for news of the claim. `None`: there was none by the time of the next poll.
-    async fn await_news(&self, place: &QueueTicket) -> Option<Result<ClaimOutcome>> {
+    /// Waits until the store wakes the claim. `None`: the time for the next poll has come.
+    async fn wait(&self, ticket: &QueueTicket) -> Option<Result<ClaimOutcome>> {
         let claim = &self.undo.claim;
         // Waiters that came together need not ask together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
         let poll = self.poll.mul_f64(1.0 - spread);
-        let limit = match place.ask_again_in {
-            // The store looks after the place. Ask now and then all the same, in case it fails to.
-            _ if place.tended => (poll * 64).min(Duration::from_secs(60)).max(poll),
-            Some(obstacle) => obstacle.min(poll),
+        let limit = match ticket.ask_again_in {
+            // The store keeps the claim queued. Ask now and then all the same, in case it fails to.
+            _ if ticket.tended => (poll * 64).min(Duration::from_secs(60)).max(poll),
+            Some(time) => time.min(poll),
             None => poll,
         };
-        let news = tokio::time::timeout(limit, self.inner.store.wait(claim, place)).await.ok();
+        let outcome = tokio::time::timeout(limit, self.inner.store.wait(claim, ticket)).await.ok();
         // Terms are longer than this: a store that names shorter times again and again is limited
         // like one that wakes its waiters for nothing.
         let too_soon = limit < poll && limit < Options::MIN_TTL;
-        news.or_else(|| too_soon.then_some(Ok(ClaimOutcome::Queued(*place))))
+        outcome.or_else(|| too_soon.then_some(Ok(ClaimOutcome::Queued(*ticket))))
     }
 
-    /// Refuses a grant of whose term too little is left to work and renew in.
+    /// Refuses a grant with too little of its term left to work and renew in.
     fn check_term(&self, since: Moment) -> Result<()> {
         let term = self.undo.claim.ttl;
         let left = deadline(since, term).since(self.inner.clock.now());
@@ -252,8 +251,8 @@ impl<'a> Attempt<'a> {
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }
 
-    /// Leaves the line, or gives back a grant that came too late, before the caller hears of it.
-    /// If the store takes its time, the caller is not kept waiting: the janitor goes on.
+    /// Leaves the queue, or gives back a grant that came too late, before the error is returned. If the
+    /// store is slow, the janitor goes on instead.
     async fn give_back(&mut self) {
         const COURTESY: Duration = Duration::from_millis(100);
         if self.undo.armed {
@@ -264,10 +263,10 @@ impl<'a> Attempt<'a> {
     }
 
     fn timed_out(&self, limit: Duration) -> Error {
-        let why = match &self.said {
-            Said::Trouble(error) => return error.clone(),
-            Said::Nothing => format!("the store did not answer within {limit:?}: wait longer"),
-            Said::ClaimOutcome => {
+        let why = match &self.last_answer {
+            LastAnswer::Error(error) => return error.clone(),
+            LastAnswer::None => format!("the store did not answer within {limit:?}: wait longer"),
+            LastAnswer::Queued => {
                 format!("it was not free within {limit:?}: try later, or wait longer")
             }
         };

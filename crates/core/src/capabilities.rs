@@ -19,7 +19,7 @@ pub struct Capabilities {
     pub permits: bool,
     /// The death of a holder's process frees its locks at once, not only when the lease ends.
     pub detects_death: bool,
-    /// A holder hears at once that its lock was taken by force; without it, at its next renewal.
+    /// A holder is told at once that its lock was taken by force; without it, at its next renewal.
     pub tells_losses: bool,
     /// Other processes can use the same store.
     pub cross_process: bool,

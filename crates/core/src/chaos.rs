@@ -26,10 +26,10 @@ use crate::{
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tenure_core::{Chaos, Client, ErrorKind, Faults, MemoryStore};
+/// use tenure::{Chaos, Client, ErrorKind, Faults, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(7)));
 /// let client = Client::new(chaos.clone())?;
 /// let mutex = client.mutex("orders")?;
@@ -37,7 +37,7 @@ use crate::{
 /// let work = mutex.run(async |_| {
 ///     tokio::time::sleep(Duration::from_secs(60)).await; // the work under test …
 ///     chaos.lose("orders").await?; // … loses its lock after a minute
-///     std::future::pending::<Result<(), tenure_core::Error>>().await
+///     std::future::pending::<Result<(), tenure::Error>>().await
 /// });
 /// assert_eq!(work.await.unwrap_err().kind(), ErrorKind::Lost);
 /// # Ok(())

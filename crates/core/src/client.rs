@@ -1,4 +1,4 @@
-//! Where a user starts.
+//! The client: a handle on a store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ const DIAGNOSE_CALLS: u32 = 10;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tenure_core::{Client, MemoryStore};
+/// use tenure::{Client, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let guard = client.mutex("orders/42")?.acquire().await?;
 /// // … the work, with guard.token() sent along to whatever it writes to …
@@ -126,8 +126,8 @@ impl Client {
         Ok(RwLock::new(self.lock(name)?))
     }
 
-    /// The semaphore with this name and so many permits. All who use it should name the same
-    /// number; where they differ, each is admitted by its own.
+    /// The semaphore with this name and number of permits. All its users should name the same number; where
+    /// they differ, each claim is admitted by its own.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the name is not a [`LockName`].

@@ -1,4 +1,4 @@
-//! What a store finds when it looks at itself.
+//! The results of a store's diagnosis.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct Finding {
 pub enum Severity {
     /// It was looked at, and is as it should be.
     Fine,
-    /// Locks are kept, but something makes trouble likelier, or could not be looked at.
+    /// Locks work, but something makes faults more likely, or could not be checked.
     Advice,
     /// Locks can be lost, or given to two, in ordinary operation: do not lock on this store.
     Unsafe,

@@ -1,4 +1,4 @@
-//! What a user holds.
+//! Guards: locks that are held.
 
 use std::fmt;
 use std::ops::Deref;
@@ -22,8 +22,8 @@ use crate::{
 /// step that matters; and sends the [`token`](Guard::token) along to whatever it writes to, which
 /// is the only full protection.
 ///
-/// Dropping a guard releases the lock in the background. [`release`](Guard::release) tells how it
-/// went.
+/// Dropping a guard releases the lock in the background. [`release`](Guard::release) returns
+/// whether that worked.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     inner: Arc<Inner>,
@@ -71,7 +71,7 @@ impl Guard {
         self.inner.store.fence(self.name(), hold)
     }
 
-    /// The id of this hold. Whoever knows it can release the lock: keep it out of logs.
+    /// The id of this hold. A program that knows it can release the lock: keep it out of logs.
     pub fn owner(&self) -> OwnerId {
         self.lease.claim.owner
     }

@@ -2,10 +2,12 @@
 //!
 //! Code here may wait, retry, keep a lease alive and clean up; it is the only place in the project
 //! that does. It may not speak a protocol (that is a store's business) and may not decide when a
-//! lease is lost or who is next (that is `tenure-proto`'s).
+//! lease is lost or which claim is next (that is `tenure-proto`'s).
 //!
-//! Users start at [`Client`]; those who write a store start at [`Store`]. Most users depend on the
+//! Users start at [`Client`]; authors of an engine start at [`store`]. Most users depend on the
 //! `tenure` crate, which re-exports this one and opens stores by URL.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempt;
 mod background;

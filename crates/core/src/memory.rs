@@ -1,11 +1,11 @@
-//! Locks of one process: the reference for other stores, and what unit tests run on.
+//! A store inside one process: for unit tests, and the reference for other stores.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tenure_proto::{Entry, Line, Standing};
+use tenure_proto::{ClaimState, Entry, LockQueue};
 use tokio::sync::Notify;
 
 use crate::cells::memory::MemoryCells;
@@ -16,11 +16,11 @@ use crate::{
     Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
 };
 
-/// A store inside one process, gone with it. Clones share their locks.
+/// A store inside one process, which ends with it. Use it in tests of code that takes locks, with
+/// [`Chaos`](crate::Chaos) around it to test what that code does when locks are lost or calls fail.
 ///
-/// It does everything the others do: queues, hands over, expires, counts tokens. Use it in tests
-/// of code that takes locks, and [`Chaos`](crate::Chaos) around it to test how that code takes
-/// trouble.
+/// It does what other stores do: it queues claims, hands locks over, lets terms expire and counts tokens.
+/// Clones share their locks.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     locks: Arc<Mutex<Locks>>,
@@ -34,7 +34,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// The evictions there have been, oldest first.
+    /// All evictions so far, oldest first.
     pub fn evictions(&self) -> Vec<Eviction> {
         self.locks.lock().evictions.clone()
     }
@@ -72,17 +72,17 @@ struct Locks {
 
 #[derive(Debug, Default)]
 struct Lock {
-    line: Line<OwnerId>,
-    members: HashMap<OwnerId, Member>,
+    queue: LockQueue<OwnerId>,
+    details: HashMap<OwnerId, Details>,
 }
 
-/// What the line does not need to know about a holder or waiter.
+/// What the queue does not need to know about a claim.
 #[derive(Debug)]
-struct Member {
+struct Details {
     claim: Claim,
     arrived: Moment,
     hold: Option<Term>,
-    news: Arc<Notify>,
+    woken: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,19 +96,19 @@ struct Term {
 impl Locks {
     fn claim(&mut self, claim: &Claim, policy: WaitPolicy, now: Moment) -> ClaimOutcome {
         let lock = self.by_name.entry(claim.name.clone()).or_default();
-        if lock.line.handle_renew(&claim.owner, now) {
+        if lock.queue.handle_renew(&claim.owner, now) {
             lock.restart_term(&claim.owner, now);
         } else {
-            let queued = matches!(lock.line.standing(&claim.owner, now), Standing::Waits(_));
+            let queued = matches!(lock.queue.state(&claim.owner, now), ClaimState::Waits(_));
             let lease = match policy {
                 WaitPolicy::Queue { lease, .. } => lease,
-                // Just long enough to be admitted in this very call.
+                // Long enough to be admitted in this call.
                 WaitPolicy::NoWait => claim.ttl,
             };
             let entry = Entry { key: claim.owner, mode: claim.mode, ttl: claim.ttl };
-            lock.line.handle_join(entry, now, lease);
+            lock.queue.handle_join(entry, now, lease);
             if !queued {
-                lock.members.insert(claim.owner, Member::new(claim, now));
+                lock.details.insert(claim.owner, Details::new(claim, now));
             }
         }
         lock.admit(&mut self.tokens, now);
@@ -122,19 +122,19 @@ impl Locks {
 
     /// The token that an owner holds a lock with.
     fn token(&self, name: &LockName, owner: &OwnerId) -> Option<Token> {
-        let member = self.by_name.get(name)?.members.get(owner)?;
-        member.hold.map(|hold| hold.token)
+        let details = self.by_name.get(name)?.details.get(owner)?;
+        details.hold.map(|hold| hold.token)
     }
 
     fn remove(&mut self, name: &LockName, owner: &OwnerId, now: Moment) -> Released {
         let Some(lock) = self.by_name.get_mut(name) else {
             return Released::NotHeld;
         };
-        let held = matches!(lock.line.standing(owner, now), Standing::Holds(_));
-        lock.line.handle_leave(owner);
-        lock.members.remove(owner);
+        let held = matches!(lock.queue.state(owner, now), ClaimState::Holds(_));
+        lock.queue.handle_leave(owner);
+        lock.details.remove(owner);
         lock.admit(&mut self.tokens, now);
-        if lock.line.is_empty() {
+        if lock.queue.is_empty() {
             self.by_name.remove(name);
         }
         if held { Released::Released } else { Released::NotHeld }
@@ -142,48 +142,48 @@ impl Locks {
 }
 
 impl Lock {
-    /// Hands the lock to whoever is next, and wakes each one who got it.
+    /// Admits the next claims of the queue as far as there is room, and wakes each of them.
     fn admit(&mut self, tokens: &mut u64, now: Moment) {
-        while let Some(entry) = self.line.poll_admitted(now) {
+        while let Some(entry) = self.queue.poll_admitted(now) {
             *tokens += 1;
-            if let Some(member) = self.members.get_mut(&entry.key) {
+            if let Some(details) = self.details.get_mut(&entry.key) {
                 let token = Token::new(*tokens);
-                member.hold = Some(Term { token, granted: now, since: now });
-                member.news.notify_one();
+                details.hold = Some(Term { token, granted: now, since: now });
+                details.woken.notify_one();
             }
         }
-        // Members that ended left the line on their own.
-        if self.members.len() > 2 * self.line.len() + 16 || self.line.is_empty() {
-            let line = &self.line;
-            self.members.retain(|owner, _| line.contains(owner));
+        // Claims that had ended were removed from the queue without their details.
+        if self.details.len() > 2 * self.queue.len() + 16 || self.queue.is_empty() {
+            let queue = &self.queue;
+            self.details.retain(|owner, _| queue.contains(owner));
         }
     }
 
     fn restart_term(&mut self, owner: &OwnerId, now: Moment) {
-        if let Some(Member { hold: Some(hold), .. }) = self.members.get_mut(owner) {
+        if let Some(Details { hold: Some(hold), .. }) = self.details.get_mut(owner) {
             hold.since = now;
         }
     }
 
     fn answer(&self, owner: &OwnerId, now: Moment) -> ClaimOutcome {
-        match self.line.standing(owner, now) {
-            Standing::Holds(_) => {
-                let hold = self.members.get(owner).and_then(|member| member.hold);
+        match self.queue.state(owner, now) {
+            ClaimState::Holds(_) => {
+                let hold = self.details.get(owner).and_then(|details| details.hold);
                 let (token, since) = hold.map(|hold| (hold.token, hold.since)).unzip();
                 ClaimOutcome::Granted(Grant { token, since })
             }
-            Standing::Waits(obstacle) => ClaimOutcome::Queued(QueueTicket {
-                ask_again_in: obstacle.map(|end| end.since(now)),
+            ClaimState::Waits(first_end) => ClaimOutcome::Queued(QueueTicket {
+                ask_again_in: first_end.map(|end| end.since(now)),
                 ..QueueTicket::default()
             }),
-            Standing::Absent => ClaimOutcome::Queued(QueueTicket::default()),
+            ClaimState::Absent => ClaimOutcome::Queued(QueueTicket::default()),
         }
     }
 
     fn state(&self, name: &LockName, now: Moment) -> LockState {
-        let member = |entry: &Entry<OwnerId>| self.members.get(&entry.key);
-        let holders = self.line.holders(now).filter_map(|(entry, ends)| {
-            let Member { claim, hold: Some(hold), .. } = member(entry)? else { return None };
+        let details = |entry: &Entry<OwnerId>| self.details.get(&entry.key);
+        let holders = self.queue.holders(now).filter_map(|(entry, ends)| {
+            let Details { claim, hold: Some(hold), .. } = details(entry)? else { return None };
             Some(Holder {
                 owner: claim.owner.to_string(),
                 mode: claim.mode,
@@ -195,8 +195,8 @@ impl Lock {
                 expires_in: Some(ends.since(now)),
             })
         });
-        let waiters = self.line.waiters(now).filter_map(|(entry, _)| {
-            let Member { claim, arrived, .. } = member(entry)?;
+        let waiters = self.queue.waiters(now).filter_map(|(entry, _)| {
+            let Details { claim, arrived, .. } = details(entry)?;
             Some(Waiter {
                 owner: claim.owner.to_string(),
                 mode: claim.mode,
@@ -210,10 +210,10 @@ impl Lock {
     }
 }
 
-impl Member {
+impl Details {
     fn new(claim: &Claim, now: Moment) -> Self {
-        let news = Arc::new(Notify::new());
-        Self { claim: claim.clone(), arrived: now, hold: None, news }
+        let woken = Arc::new(Notify::new());
+        Self { claim: claim.clone(), arrived: now, hold: None, woken }
     }
 }
 
@@ -237,15 +237,15 @@ impl Store for MemoryStore {
     }
 
     async fn wait(&self, claim: &Claim, _: &QueueTicket) -> Result<ClaimOutcome> {
-        let news = self.locks.lock().by_name.get(&claim.name).and_then(|lock| {
-            let member = lock.members.get(&claim.owner)?;
-            Some(Arc::clone(&member.news))
+        let woken = self.locks.lock().by_name.get(&claim.name).and_then(|lock| {
+            let details = lock.details.get(&claim.owner)?;
+            Some(Arc::clone(&details.woken))
         });
-        let Some(news) = news else {
+        let Some(woken) = woken else {
             return Ok(ClaimOutcome::Queued(QueueTicket::default()));
         };
-        // A permit is kept by the notifier, so news that came before this line is not missed.
-        news.notified().await;
+        // A notification that came before is kept, so no wake-up is missed.
+        woken.notified().await;
         let locks = self.locks.lock();
         let lock = locks.by_name.get(&claim.name);
         Ok(lock.map_or(ClaimOutcome::Queued(QueueTicket::default()), |lock| {
@@ -259,7 +259,7 @@ impl Store for MemoryStore {
         let Some(lock) = locks.by_name.get_mut(&claim.name) else {
             return Ok(Renewal::Lost);
         };
-        if !lock.line.handle_renew(&claim.owner, now) {
+        if !lock.queue.handle_renew(&claim.owner, now) {
             return Ok(Renewal::Lost);
         }
         lock.restart_term(&claim.owner, now);
@@ -284,7 +284,7 @@ impl Store for MemoryStore {
         let now = now();
         let locks = self.locks.lock();
         let live = |lock: &Lock| {
-            lock.line.holders(now).next().is_some() || lock.line.waiters(now).next().is_some()
+            lock.queue.holders(now).next().is_some() || lock.queue.waiters(now).next().is_some()
         };
         let named = locks.by_name.iter().filter(|(name, _)| name.as_str().starts_with(prefix));
         Ok(named.filter(|(_, lock)| live(lock)).map(|(name, _)| name.clone()).collect())

@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Resul
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, MemoryStore, Result};
+/// # use tenure::{Client, MemoryStore, Result};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<()> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;

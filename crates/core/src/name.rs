@@ -12,12 +12,12 @@ use crate::{Error, ErrorKind};
 /// Braces are refused because Redis Cluster reads them as a hash tag. Cloning is cheap.
 ///
 /// ```
-/// use tenure_core::LockName;
+/// use tenure::LockName;
 ///
 /// let name: LockName = "orders/42".parse()?;
 /// assert_eq!(name.as_str(), "orders/42");
 /// assert!("a{b}".parse::<LockName>().is_err());
-/// # Ok::<(), tenure_core::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);

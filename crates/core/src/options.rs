@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_core::Options;
+/// use tenure::Options;
 ///
 /// let options = Options::new().ttl(Duration::from_secs(10)).label("nightly report");
 /// ```
@@ -42,7 +42,7 @@ impl Options {
     /// The guard renews it at a third. Between 100 ms and 24 h.
     ///
     /// The default is 30 s, or the longest term that the store allows if that is shorter
-    /// ([`Guard::ttl`](crate::Guard::ttl) tells). A TTL that is set here is never changed: a store
+    /// ([`Guard::ttl`](crate::Guard::ttl) returns it). A TTL that is set here is never changed: a store
     /// that does not allow it refuses the claim.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -65,10 +65,10 @@ impl Options {
         self
     }
 
-    /// The most a lost wake-up can cost: a waiter asks again after this time although it heard
-    /// nothing. Between 1 ms and 1 h; the default is a second.
+    /// The most a lost wake-up can cost: a waiter asks again after this time even if it was
+    /// not woken. Between 1 ms and 1 h; the default is a second.
     ///
-    /// A waiter that dies keeps its place in line for a little more than three times as long, but no
+    /// A waiter that dies keeps its position in the queue for a little more than three times as long, but no
     /// longer than its TTL, or 30 s if the TTL is shorter. So where the poll cap is above a quarter
     /// of that, the waiter asks after that quarter instead.
     pub fn poll_cap(mut self, cap: Duration) -> Self {

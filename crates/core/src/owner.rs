@@ -1,4 +1,4 @@
-//! Owner ids: who a claim belongs to.
+//! Owner ids: the identities of claims.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Moment};
 
 /// 128 random bits that name one claim, minted before the first byte of it leaves.
 ///
-/// Whoever knows the id can release the claim, so it is shown in full only where a user asked for
+/// A program that knows the id can release the claim, so it is shown in full only where a user asked for
 /// it ([`Display`](fmt::Display)); [`Debug`](fmt::Debug) and logs show its first four bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId([u8; 16]);
@@ -28,7 +28,7 @@ impl OwnerId {
     /// A number that differs from claim to claim and from moment to moment, to spread what would
     /// otherwise happen all at once.
     pub(crate) fn chance(&self, now: Moment) -> u64 {
-        let low: [u8; 8] = std::array::from_fn(|place| self.0[place]);
+        let low: [u8; 8] = std::array::from_fn(|index| self.0[index]);
         (u64::from_be_bytes(low) ^ now.as_nanos()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 

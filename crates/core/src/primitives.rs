@@ -16,9 +16,9 @@ use crate::{Client, Error, ErrorKind, Guard, LockName, LossReason, Mode, Options
 /// ```
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use tenure_core::{Client, ErrorKind, MemoryStore, Options};
+/// # use tenure::{Client, ErrorKind, MemoryStore, Options};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let mutex = client.mutex("payouts")?.with(Options::new().ttl(Duration::from_secs(10)));
 /// let guard = mutex.acquire().await?;
@@ -51,9 +51,9 @@ pub struct RwLock(Lock);
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, ErrorKind, MemoryStore};
+/// # use tenure::{Client, ErrorKind, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let encoders = client.semaphore("encoders", 3)?;
 /// let two = encoders.acquire_many(2).await?;
@@ -93,9 +93,9 @@ impl Mutex {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tenure_core::{Client, MemoryStore, Token};
+    /// # use tenure::{Client, MemoryStore, Token};
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure_core::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
     /// let payouts = client.mutex("payouts")?.fenced()?;
     /// let guard = payouts.acquire().await?;
@@ -178,9 +178,9 @@ impl Mutex {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tenure_core::{Client, MemoryStore};
+    /// # use tenure::{Client, MemoryStore};
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure_core::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
     /// let paid = client
     ///     .mutex("payouts")?

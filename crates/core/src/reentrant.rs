@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Resul
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, MemoryStore, ReentrantMutex, Result};
+/// # use tenure::{Client, MemoryStore, ReentrantMutex, Result};
 /// async fn pay_all(account: &ReentrantMutex) -> Result<()> {
 ///     let _guard = account.acquire().await?;
 ///     pay_one(account).await // enters the hold of its caller

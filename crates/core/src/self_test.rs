@@ -1,4 +1,4 @@
-//! A lock that nobody else uses is taken, handed over, renewed and released.
+//! Takes, hands over, renews and releases a lock of its own, to see whether a store works.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::{
     Store, WaitPolicy,
 };
 
-/// How long a claim of the trial lasts, should it be left behind.
+/// How long a claim of the test lasts if it is left behind.
 const TTL: Duration = Duration::from_secs(10);
 
-/// Takes a lock that nobody else uses, hands it over, renews and releases it, and says what came of
-/// it: a part of what [`Store::diagnose`] tells. News of the hand-over may take as long as `timeout`;
-/// `remedy` is what to do where none come.
+/// Takes a lock with a name of its own, hands it over, renews and releases it, and reports how that went:
+/// one finding of [`Store::diagnose`]. The wake-up of the second claim may take as long as `timeout`;
+/// `remedy` is what to do if it does not come.
 pub async fn self_test(store: &dyn Store, timeout: Duration, remedy: &'static str) -> Finding {
     let owners = [OwnerId::random(), OwnerId::random()];
     let claims = LockName::new(&format!("tenure-doctor-{}", owners[0])).map(|name| {
@@ -33,10 +33,10 @@ pub async fn self_test(store: &dyn Store, timeout: Duration, remedy: &'static st
         Ok(Verdict::HandedOver) => {
             Finding::fine("a trial lock was taken, handed over, renewed and released")
         }
-        Ok(Verdict::Unheard) => {
+        Ok(Verdict::NotWoken) => {
             let what = format!(
-                "a trial lock was handed over, but news of it did not come within {timeout:?}: \
-                 waiters ask now and then instead"
+                "a trial lock was handed over, but its waiter was not woken within {timeout:?}: \
+                 waiters poll instead"
             );
             Finding::advice(what, remedy)
         }
@@ -47,8 +47,8 @@ pub async fn self_test(store: &dyn Store, timeout: Duration, remedy: &'static st
 
 enum Verdict {
     HandedOver,
-    /// It was, and no news of it came.
-    Unheard,
+    /// It was, but the waiter was not woken.
+    NotWoken,
     Failed(&'static str),
 }
 
@@ -59,35 +59,35 @@ async fn hand_over(
     timeout: Duration,
 ) -> Result<Verdict> {
     let ClaimOutcome::Granted(_) = store.claim(first, WaitPolicy::NoWait).await? else {
-        return Ok(Verdict::Failed("a lock that nobody holds was not granted"));
+        return Ok(Verdict::Failed("a lock that is free was not granted"));
     };
-    let ClaimOutcome::Queued(place) = store.claim(second, WaitPolicy::queue(TTL)).await? else {
+    let ClaimOutcome::Queued(ticket) = store.claim(second, WaitPolicy::queue(TTL)).await? else {
         return Ok(Verdict::Failed("a lock that is held was granted to another"));
     };
     if store.release(first).await? != Released::Released {
         return Ok(Verdict::Failed("a lock was gone before it was released"));
     }
-    let heard = hears(store, second, &place, timeout).await?;
-    // Where the lock is not handed over, who hears of it asks.
+    let woken = is_woken(store, second, &ticket, timeout).await?;
+    // On a store that does not hand locks over, a waiter that is woken asks again.
     if !store.capabilities().fifo {
         store.claim(second, WaitPolicy::queue(TTL)).await?;
     }
     if store.renew(second).await? != Renewal::Renewed {
-        return Ok(Verdict::Failed("a lock was not handed to the one who waited for it"));
+        return Ok(Verdict::Failed("a lock was not handed to its waiter"));
     }
     store.inspect(&second.name).await?;
     store.release(second).await?;
-    Ok(if heard { Verdict::HandedOver } else { Verdict::Unheard })
+    Ok(if woken { Verdict::HandedOver } else { Verdict::NotWoken })
 }
 
-async fn hears(
+async fn is_woken(
     store: &dyn Store,
     claim: &Claim,
-    place: &QueueTicket,
+    ticket: &QueueTicket,
     limit: Duration,
 ) -> Result<bool> {
-    match tokio::time::timeout(limit, store.wait(claim, place)).await {
-        // A hint to ask again is news, too.
+    match tokio::time::timeout(limit, store.wait(claim, ticket)).await {
+        // A hint to ask again is a wake-up, too.
         Ok(answer) => answer.map(|_| true),
         Err(_) => Ok(false),
     }

@@ -65,7 +65,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How often a waiter asks in `length`, and how long it sleeps in all, if each wait for news takes
+    /// How often a waiter asks in `length`, and how long it sleeps in all, if each wait takes
     /// `wait` and brings nothing.
     fn simulate(wait: Duration, poll: Duration, length: Duration) -> (u32, Duration) {
         let start = Moment::default() + SECOND;

@@ -1,4 +1,4 @@
-//! For engine authors: the contract between tenure and a place where locks are kept.
+//! For engine authors: the contract between tenure and a store of locks.
 //!
 //! A program that only takes locks needs nothing of this module.
 
@@ -30,13 +30,13 @@ pub use tenure_proto::{Moment, admitted};
 /// How long one call to a store may take, unless a URL (`timeout=`) or a configuration says otherwise.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A place where locks are kept: a server, a quorum of servers, a directory.
+/// Keeps locks: on a server, a quorum of servers, in a directory.
 ///
 /// Implementers promise:
 /// - Every call is idempotent on its [`Claim`]: repeating it, also after a lost reply, changes
 ///   nothing more.
-/// - No call but [`wait`](Store::wait) waits for the lock; none retries. Nothing is kept alive
-///   beyond a call: that is the caller's part. A fault is reported at once, with its effect.
+/// - No call but [`wait`](Store::wait) waits for the lock, and none retries. Renewing a hold is the
+///   caller's part. A fault is returned at once, with its effect.
 /// - Every future may be dropped at any await. What a dropped call did in the store is undone by
 ///   the caller with [`release`](Store::release), sent after it in the same order.
 /// - Faults are errors; busy, queued, lost and not held are answers.
@@ -59,15 +59,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks for the lock.
     ///
     /// A claim that holds already is granted again: the same token, and its term starts anew.
-    /// A claim that is queued already keeps its place, and its place's lease starts anew. A claim
-    /// whose place or grant has expired is a new one. A claim that may be admitted must not
+    /// A claim that is queued already keeps its position, and the lease of its queue entry starts anew. A
+    /// claim whose entry or grant has expired is a new one. A claim that may be admitted must not
     /// overtake one that waits.
     ///
     /// # Errors
     /// Faults of the store; [`Unsupported`](crate::ErrorKind::Unsupported) for a mode it lacks.
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome>;
 
-    /// Waits until there is news for a queued claim, or the hint of some.
+    /// Waits until a queued claim is granted, or may have been.
     ///
     /// [`ClaimOutcome::Queued`] means: ask [`claim`](Store::claim) again. The caller bounds the wait; a
     /// store without push may sleep here for ever.
@@ -76,9 +76,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults of the store.
     ///
     /// # Cancel safety
-    /// The place lives in the store: a dropped wait loses nothing, and a grant that arrives in
+    /// The queue entry lives in the store: a dropped wait loses nothing, and a grant that arrives in
     /// between is found by the next `claim` or `wait`.
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome>;
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome>;
 
     /// Starts a held claim's term anew, from now.
     ///
@@ -87,7 +87,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn renew(&self, claim: &Claim) -> Result<Renewal>;
 
     /// Gives up a claim, whether it holds, waits, or never arrived. Compares the owner. Of the
-    /// claim only the name and the owner matter. Hands the lock to the next in line.
+    /// claim only the name and the owner matter. Hands the lock to the next waiter.
     ///
     /// # Errors
     /// Faults of the store.
@@ -122,20 +122,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults of the store.
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>>;
 
-    /// Takes a lock from its holder, or a place from a waiter, by force: only if `owner` still has
-    /// it; advances the fencing token past the evicted one's; leaves an audit record in the store.
+    /// Takes a lock from its holder, or a waiter out of the queue, by force: only if the claim of `owner` is
+    /// still there. Advances the fencing token past that of the evicted claim, and leaves an audit record in
+    /// the store.
     ///
     /// # Errors
     /// Faults of the store.
     async fn evict(&self, eviction: &Eviction) -> Result<Released>;
 
-    /// Looks at the store and its surroundings, and says what is unsafe to lock on, what could be
-    /// better, and what is as it should be. Leaves everybody's locks alone; it may take and
-    /// release one of its own, with a name that nobody uses.
+    /// Checks the store and its surroundings: what is unsafe, what could be better, and what is as it should
+    /// be. It may take and release a lock with a name of its own; other locks are left alone.
     ///
     /// # Errors
-    /// Faults that keep it from looking at all. What it is not allowed to look at, it says in a
-    /// finding.
+    /// Faults that keep the store from being checked at all. A check that is not allowed is a finding.
     async fn diagnose(&self) -> Result<Vec<Finding>>;
 
     /// The store's small values beside its locks.
@@ -147,9 +146,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(Error::new(ErrorKind::Unsupported, "keep values", why))
     }
 
-    /// Gives back what it keeps in the engine for claims, and no claim needs now: sessions, leases.
-    /// What cannot be given back ends by itself, later. Calls that come after it, or meanwhile, are
-    /// served as ever.
+    /// Closes sessions and leases in the engine that no claim needs now. Those that cannot be closed end by
+    /// themselves, later. Calls that come meanwhile or afterwards are served as usual.
     async fn close_idle(&self) {}
 }
 
@@ -162,14 +160,14 @@ pub enum WaitPolicy {
     Queue {
         /// Forget it if it does not ask again within this time.
         lease: Duration,
-        /// How often it asks, at the least. A store that tends the place looks for lost news as
-        /// often.
+        /// How often it asks, at the least. A store whose tickets are [`tended`](QueueTicket::tended) looks
+        /// for lost wake-ups as often.
         poll: Duration,
     },
 }
 
 impl WaitPolicy {
-    /// To stay in line for so long without asking again, and to ask three times in that time.
+    /// Queues the claim for `lease` after each request, of which there are three in that time.
     pub const fn queue(lease: Duration) -> Self {
         Self::Queue { lease, poll: Duration::from_nanos(lease.as_nanos() as u64 / 3) }
     }
@@ -180,7 +178,7 @@ impl WaitPolicy {
 pub enum ClaimOutcome {
     /// The claim holds the lock.
     Granted(Grant),
-    /// The claim waits in line.
+    /// The claim waits in the queue.
     Queued(QueueTicket),
     /// The lock is held, and the claim did not want to wait. Nothing of it is left in the store.
     Busy,

@@ -17,9 +17,9 @@ use crate::{LockName, LossReason, Result, Token};
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, MemoryStore};
+/// # use tenure::{Client, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let guard = client.mutex("import")?.acquire().await?;
 ///

@@ -17,11 +17,11 @@ use crate::{Client, Holder, LockName, LockState, Result, Token, Waiter, require_
 ///
 /// ```
 /// # use std::sync::Arc;
-/// use tenure_core::{ChangeKind, WatchEvent};
-/// # use tenure_core::{Client, MemoryStore};
+/// use tenure::{ChangeKind, WatchEvent};
+/// # use tenure::{Client, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let mut watch = client.watch("orders/").every(std::time::Duration::from_millis(100));
 /// let WatchEvent::Snapshot(locks) = watch.next().await? else { unreachable!("it comes first") };

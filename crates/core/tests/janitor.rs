@@ -74,8 +74,8 @@ impl Store for HalfDead {
         self.alive.claim(claim, policy).await
     }
 
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.alive.wait(claim, place).await
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        self.alive.wait(claim, ticket).await
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {

@@ -154,8 +154,8 @@ impl Store for Frozen {
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         self.0.claim(claim, policy).await
     }
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.wait(claim, place).await
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        self.0.wait(claim, ticket).await
     }
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         std::thread::sleep(TTL * 2);

@@ -19,6 +19,8 @@
 //! Tokens of one lock are compared with each other, never with those of another lock. So a resource that
 //! several locks protect needs one gate for each.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod file;
 #[cfg(feature = "http")]
 pub mod http;

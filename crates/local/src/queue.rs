@@ -1,5 +1,5 @@
 //! A lock's holders and waiters in the table, first come, first served. The rules are those of
-//! `tenure_proto::Line`, over linked records.
+//! `tenure_proto::LockQueue`, over linked records.
 //!
 //! Holders and waiters are two doubly linked lists in order of arrival. So any claim is removed in constant
 //! time, and a hand-off costs the same with 10,000 waiters as with one.

@@ -1,9 +1,9 @@
-//! Who may hold a lock together: one rule for mutex, read-write lock and semaphore.
+//! Which claims may hold a lock together: one rule for mutex, read-write lock and semaphore.
 
 /// How a claim wants to hold a lock.
 ///
 /// A mutex asks [`Exclusive`](Mode::Exclusive), a reader [`Shared`](Mode::Shared), a semaphore
-/// [`Permits`](Mode::Permits). All three wait in one line and are admitted by one rule.
+/// [`Permits`](Mode::Permits). All three wait in one queue and are admitted by one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -89,7 +89,7 @@ impl Occupancy {
         }
     }
 
-    /// Whether nobody holds.
+    /// Whether there is no holder.
     pub const fn is_empty(&self) -> bool {
         self.exclusive == 0 && self.shared == 0 && self.permits == 0
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::{Mode, Occupancy};
 
-/// An entry's place in its queue: lower comes first, and later entries have higher orders, also when
+/// An entry's position in its queue: lower comes first, and later entries have higher orders, also when
 /// the queue was deleted and made anew in between. Wide enough for an engine that must put the
 /// identity of the queue in front of its own numbers.
 pub type Order = i128;
@@ -201,7 +201,7 @@ impl OrderedQueue {
         }
     }
 
-    /// Something happened that the view does not show: an entry was written to, or news may have
+    /// Something happened that the view does not show: an entry was written to, or an event may have
     /// been lost.
     pub fn handle_stale(&mut self) {
         self.stale = true;

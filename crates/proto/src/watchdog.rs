@@ -247,7 +247,7 @@ mod tests {
     }
 
     /// Every event sequence up to six steps of a third, a half and a whole term, with replies that
-    /// come, fail or hang: the holder always hears of the loss no later than the deadline, after a
+    /// come, fail or hang: the holder is always told of the loss no later than the deadline, after a
     /// warning, and never while it is renewed in time.
     #[test]
     fn every_short_history_warns_before_it_loses_and_loses_on_time() {

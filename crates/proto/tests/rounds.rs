@@ -8,7 +8,7 @@ use tenure_proto::{Moment, Token};
 
 const NOW: Moment = Moment::from_nanos(0);
 
-/// A client that sends what it is told to, and nodes that answer as chance has it.
+/// A client that sends what the round orders, and nodes that answer at random.
 struct Play {
     round: Round,
     /// Requests under way: the node, and whether it is a raise.
@@ -88,7 +88,7 @@ impl Play {
             (0..self.asked.len()).filter(|&node| self.round.is_acknowledged(node)).collect();
         assert!(counted.len() >= majority(self.asked.len()));
         for node in counted {
-            let vote = self.counters[node].expect("who did not grant is not counted");
+            let vote = self.counters[node].expect("a node that did not grant is not counted");
             assert!(vote == token || (vote < token && self.raised[node]));
         }
         assert!(self.counters.contains(&Some(token)));
@@ -123,7 +123,7 @@ proptest! {
             Verdict::Pending => prop_assert!(false, "all is answered, and nothing decided"),
             Verdict::Won(token) => {
                 play.check_win(token);
-                prop_assert!(!play.released.contains(&true), "who won keeps what it holds");
+                prop_assert!(!play.released.contains(&true), "a winner keeps the nodes that it holds");
             }
             Verdict::Lost(why) => {
                 prop_assert_eq!(&play.asked, &play.released);

@@ -35,6 +35,7 @@
 //! # Store URLs
 //!
 #![doc = include_str!("urls.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(doctest)]
 mod documents;

@@ -231,6 +231,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_store_is_not_opened_outside_a_tokio_runtime() {
+        let registry = Registry::default();
+        let opening = std::pin::pin!(registry.connect("memory:"));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(Err(error)) = opening.poll(&mut context) else {
+            panic!("it was opened");
+        };
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+
     #[tokio::test]
     async fn an_engine_that_is_added_counts_before_those_that_were_there() {
         #[derive(Debug)]

@@ -44,10 +44,6 @@ impl Fixture for Sqlite {
     fn ttl(&self) -> Duration {
         Duration::from_secs(1)
     }
-
-    fn faithful(&self) -> bool {
-        true
-    }
 }
 
 tenure_conformance::suite!(sqlite);

@@ -84,7 +84,7 @@ impl World {
     fn advance(&mut self, number: usize) {
         let step = self.processes[number].view.step();
         for &order in &step.admitted {
-            // One that was deleted by hand may hear of that after it was admitted, as a holder does.
+            // An entry that was deleted by hand may be told so after it was admitted, as a holder is.
             let deleted = !self.queue.contains_key(&order);
             assert!(deleted || self.held().contains(&order), "{order} of {:?}", self.queue);
             let process = &mut self.processes[number];
@@ -207,7 +207,7 @@ fn play(modes: &[Mode], steps: impl IntoIterator<Item = usize>) {
                     world.remove(order, false);
                 }
             }
-            // Somebody deletes an entry from the middle by hand.
+            // An operator deletes an entry from the middle.
             5 => {
                 let middle = world.queue.keys().nth(world.queue.len() / 2).copied();
                 if let Some(order) = middle {

@@ -6,7 +6,7 @@
 //! be a quorum, [`Quarantine`] keeps a node out that may have forgotten its locks, and
 //! [`Forecast`] makes the usual claim a single round trip.
 //!
-//! Whoever brings the messages promises:
+//! The code that sends the messages must guarantee:
 //! - All requests of a claim to one node go down one connection, in the order they were given.
 //! - A request that is not answered in its time is reported ([`Vote::Unknown`] and the like). Its
 //!   reply, should it come after all, is reported too.
@@ -16,7 +16,7 @@
 //! # What a node does
 //!
 //! Every node has a counter that never decreases. Each of these is one step:
-//! - *claim*: if nobody is in the way, set the owner and the term, and advance the counter:
+//! - *claim*: if no other claim is in the way, set the owner and the term, and advance the counter:
 //!   `c = max(last + 1, clock, floor)`, see [`Token::after`] and [`Forecast`]. The vote is `c`. A
 //!   [`Repair`] is a claim whose floor is the holder's token.
 //! - *renew*: if the claim holds the node, start its term anew, and `c = max(c, token)`. An
@@ -57,7 +57,7 @@
 //! time limit is part of the argument; only a counter that goes back can end it.
 //!
 //! A claim that is sent again is a new round, which may use other votes and get another token. That
-//! is as safe, but who promises the same token must remember it.
+//! is as safe, but a store that promises the same token must remember it.
 //!
 //! Two shared holders do not exclude each other: while they overlap, their tokens may be equal or
 //! in any order. Each is above every earlier writer's token and below every later one's.
@@ -107,7 +107,7 @@ pub fn node_timeout(ttl: Duration) -> Duration {
 
 /// Pauses between the rounds of one claimant, when a round takes about `round`.
 ///
-/// Rivals whose rounds overlap can split the votes so that nobody wins. The pauses are random and
+/// Rivals whose rounds overlap can split the votes so that none of them wins. The pauses are random and
 /// grow until the rivals' rounds no longer overlap; they are bounded, so that a free lock is found
 /// soon. A wake-up from a node should be followed by such a pause, too: it reaches all rivals.
 pub fn pauses(round: Duration) -> Backoff {

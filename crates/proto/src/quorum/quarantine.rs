@@ -20,7 +20,7 @@ pub struct Sighting<Id> {
 ///
 /// A node that restarts without its data would let a second claim in beside the first. So it is
 /// not counted for claims or repairs until every lock it may have known has ended: for the longest
-/// TTL anybody uses, and one per cent and two milliseconds, from when it came up.
+/// TTL in use, and one per cent and two milliseconds, from when it came up.
 ///
 /// The same wait keeps the tokens: by its end the node's clock, hence its counter, is past all that
 /// it has forgotten, unless the nodes' clocks differ by more than the longest TTL.
@@ -46,12 +46,12 @@ impl<Id: PartialEq> Quarantine<Id> {
     }
 
     /// Trusts the node as it is first seen, and judges only restarts that we witness: for servers
-    /// that keep their data, or that nobody can have used before.
+    /// that keep their data, or that no client can have used before.
     pub const fn trusting_the_first(longest_ttl: Duration) -> Self {
         Self { longest: longest_ttl, trust_first: true, known: None }
     }
 
-    /// The node has said who it is.
+    /// The node has told its identity.
     pub fn handle_sighting(&mut self, sighting: Sighting<Id>) {
         let Sighting { run, uptime, at } = sighting;
         // Two readings in whole seconds: the true uptime may be one second less.

@@ -15,21 +15,21 @@ pub enum RenewalVote {
     Silent,
 }
 
-/// Claim the node for a holder that lost it, with its token as the floor. A node that somebody else
+/// Claim the node for a holder that lost it, with its token as the floor. A node that another claim
 /// holds is left alone. The outcome need not be reported: the next renewal sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repair {
     /// The node.
     pub node: usize,
     /// The holder's token: the node counts for the holder from the next renewal on, and must have
-    /// its token by then, so that whoever comes after gets a larger one.
+    /// its token by then, so that the next claim gets a larger one.
     pub to: Token,
 }
 
 /// Decides one renewal, sent to all nodes, and orders the repairs.
 ///
 /// Only nodes that still have the claim are counted: a holder that needs a repaired node for its
-/// majority may have been away while somebody else held the lock. Repairs are ordered only once
+/// majority may have been away while another claim held the lock. Repairs are ordered only once
 /// the renewal has succeeded, so that a lease that is lost claims nothing anew. They help the
 /// next renewal: the holder can lose another node then, and another node may forget its counter.
 ///

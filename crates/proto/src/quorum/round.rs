@@ -15,7 +15,7 @@ pub enum Vote {
     /// The claim holds the node, whose counter it advanced to this. Where there are no tokens,
     /// every node votes zero.
     Granted(Token),
-    /// Somebody else holds the node.
+    /// Another claim holds the node.
     Held,
     /// The node said that it did nothing, or could not be asked.
     Failed,
@@ -48,10 +48,10 @@ pub enum Verdict {
 /// Why a round was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Defeat {
-    /// Enough nodes answered, but too few let the claim in: somebody holds, or rivals split the
+    /// Enough nodes answered, but too few let the claim in: another claim holds it, or rivals split the
     /// votes.
     Contended,
-    /// Too few nodes answered, or may be counted, for anybody to win.
+    /// Too few nodes answered, or may be counted, for any claim to win.
     NoQuorum,
     /// Too little of the TTL was left for the claimant's minimum.
     TooShort,
@@ -156,7 +156,7 @@ enum Standing {
     Acknowledged,
     /// Voted above the token, too late to be part of it.
     Above,
-    /// Held by somebody else.
+    /// Held by another claim.
     Refused,
     /// Failed, or silent: a later answer is still an answer.
     Silent,

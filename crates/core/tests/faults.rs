@@ -1,4 +1,4 @@
-//! What a user is told when the store is in trouble, and what is cleaned up.
+//! Which errors a user gets when the store fails, and what is cleaned up.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,7 +69,7 @@ async fn a_look_that_gets_no_answer_has_changed_nothing_and_names_its_lock() {
 }
 
 #[tokio::test]
-async fn when_time_is_up_in_trouble_the_trouble_is_told() {
+async fn a_bounded_wait_that_ends_in_an_outage_returns_the_error_of_the_store() {
     let store = MemoryStore::new();
     let (_, client) = through(&store, Faults::new(1).lose_requests(1.0));
     let limit = Duration::from_millis(150);
@@ -87,7 +87,7 @@ async fn a_time_limit_holds_though_the_store_hangs() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
-/// A waiter in line behind a holder, on a way to the store that can be cut.
+/// A waiter behind a holder, on a connection to the store that can be cut.
 async fn in_line(
     store: &MemoryStore,
     limit: Option<Duration>,
@@ -161,7 +161,7 @@ async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
     assert!(store.list("").await.unwrap().is_empty());
 }
 
-/// A store that answers claims as it is told to, refuses everything else, and records both.
+/// A store that answers claims as the test says, refuses everything else, and records both.
 #[derive(Debug, Default)]
 struct Scripted {
     /// How claims are answered.
@@ -179,7 +179,7 @@ enum Script {
     Refuse,
     /// Never.
     Hang,
-    /// With a place in line. The wait for news takes this long, and brings none.
+    /// With a queue ticket. The wait takes this long, and ends without a grant.
     Queue { news_after: Duration },
 }
 
@@ -208,12 +208,12 @@ impl Store for Scripted {
             Script::Queue { .. } => Ok(ClaimOutcome::Queued(QueueTicket::default())),
         }
     }
-    async fn wait(&self, _: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
+    async fn wait(&self, _: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
         let script = *self.script.lock();
         if let Script::Queue { news_after } = script {
             tokio::time::sleep(news_after).await;
         }
-        Ok(ClaimOutcome::Queued(*place))
+        Ok(ClaimOutcome::Queued(*ticket))
     }
     async fn renew(&self, _: &Claim) -> Result<Renewal> {
         self.refuse("renew")
@@ -309,7 +309,7 @@ async fn bad_requests_are_refused_before_the_store_is_asked() {
 }
 
 #[tokio::test]
-async fn a_place_in_line_lasts_for_a_few_polls_and_a_try_takes_none() {
+async fn a_queue_entry_lasts_for_a_few_polls_and_a_try_makes_none() {
     let store = Scripted::new(Script::Refuse);
     let client =
         Client::new(store.clone()).unwrap().with_call_timeout(Duration::from_secs(2)).unwrap();
@@ -334,7 +334,7 @@ async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_
             let options = Options::new().ttl(ttl).poll_cap(hour);
             client.mutex("a").unwrap().with(options).acquire().await.unwrap_err();
             let WaitPolicy::Queue { lease, poll } = store.claims.lock()[0] else {
-                panic!("no place")
+                panic!("not queued")
             };
             assert!(lease <= longest, "{lease:?} for a TTL of {ttl:?}");
             assert!(poll * 3 < lease, "two lost polls of {poll:?} end a lease of {lease:?}");
@@ -365,8 +365,8 @@ impl Store for Limited {
         }
         self.0.claim(claim, policy).await
     }
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.wait(claim, place).await
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        self.0.wait(claim, ticket).await
     }
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         self.0.renew(claim).await
@@ -443,7 +443,7 @@ async fn a_told_loss_comes_through_when_the_way_is_free() {
     chaos.pause();
     store.evict(&Eviction::new(guard.name().clone(), guard.owner(), "test")).await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(50), guard.lost()).await;
-    assert!(early.is_err() && guard.is_valid(), "nothing is heard on a way that is cut");
+    assert!(early.is_err() && guard.is_valid(), "no report gets through while the network is cut");
     chaos.resume();
     assert_eq!(guard.lost().await, LossReason::NotHeld);
     assert!(!guard.is_valid());
@@ -468,8 +468,8 @@ impl Store for Forgetful {
             answer => Ok(answer),
         }
     }
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.wait(claim, place).await
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        self.0.wait(claim, ticket).await
     }
     async fn renew(&self, _: &Claim) -> Result<Renewal> {
         Err(Error::new(ErrorKind::Lost, "renew", "the table was deleted"))
