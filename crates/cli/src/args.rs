@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
-/// The command line with what only the engines know: the help on store URLs.
+/// The command line, with the help on store URLs that the engines provide.
 pub(crate) fn command() -> clap::Command {
     let texts = [stores::help(), exit::TABLE.to_owned()];
     let command = Arguments::command().after_long_help(texts.join("\n"));
@@ -29,7 +29,7 @@ pub(crate) fn command() -> clap::Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    // Its help comes from the engines: see `command`.
+    // `command` sets its help.
     // Not parsed here, because clap would print a malformed URL, with its password, in its message.
     #[arg(long, value_name = "URL", env = "TENURE_STORE", default_value = "local")]
     #[arg(global = true, hide_env_values = true)]

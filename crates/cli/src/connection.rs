@@ -1,4 +1,4 @@
-//! The store that the command line names.
+//! The connection to the store of the command line.
 
 use std::time::Duration;
 
@@ -8,20 +8,19 @@ use crate::exit::{self, Failure, Outcome};
 use crate::stores::registry;
 use crate::{args, output};
 
-/// How long the end of a command waits for releases in the background.
+/// How long a command waits at its end for releases in the background.
 const CLOSE: Duration = tenure::store::CALL_TIMEOUT;
 
-const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with password-file= (`tenure run \
-    --withhold-password` keeps its own from its command)";
+const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with \
+    password-file= in the URL (`tenure run --withhold-password` passes none to its command)";
 
-/// A client, and where it is connected to.
+/// A client, and the URL of its store.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) url: StoreUrl,
 }
 
-/// Warns of a password in the command line. What is wrong with the URL otherwise is told when it is
-/// opened.
+/// Warns of a password on the command line. Other faults of the URL are reported when it is opened.
 pub(crate) fn warn_of_visible_password(global: &args::Global) {
     let url = || registry().parse(&global.store).ok();
     if global.store_is_visible
@@ -35,7 +34,7 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
 }
 
 impl Connection {
-    /// Opens the store behind `url`.
+    /// Connects to the store of `url`.
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
         let url = registry().parse(url).and_then(StoreUrl::resolved)?;
         let client = registry().connect_to(&url).await.map_err(|error| {
@@ -52,16 +51,16 @@ impl Connection {
         Ok(Self { client, url })
     }
 
-    /// Opens the store behind `url`, has it used, and closes it.
-    pub(crate) async fn with(url: &str, used: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
+    /// Connects to the store of `url`, calls `action`, and closes the connection.
+    pub(crate) async fn with(url: &str, action: impl AsyncFnOnce(&Self) -> Outcome) -> Outcome {
         let connection = Self::open(url).await?;
-        let outcome = used(&connection).await;
+        let outcome = action(&connection).await;
         connection.close(&outcome).await;
         outcome
     }
 
-    /// Finishes what is left to the background. Bounded, and more so where something has failed
-    /// already: what cannot be said now, the TTL says.
+    /// Waits for the releases in the background, for at most [`CLOSE`], or less if the command has
+    /// failed. A lock that is not released by then becomes free when its TTL has passed.
     pub(crate) async fn close(&self, outcome: &Outcome) {
         let limit = if outcome.is_ok() { CLOSE } else { CLOSE / 8 };
         let _ = tokio::time::timeout(limit, self.client.close()).await;

@@ -1,4 +1,4 @@
-//! The commands that the documents show are understood.
+//! Test: the `tenure` commands in README.md and docs/ are valid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,25 @@ use crate::args::Arguments;
 use crate::stores::registry;
 
 #[test]
-fn every_command_in_the_documents_is_understood() {
-    let mut wrong = Vec::new();
+fn every_command_in_the_documents_is_valid() {
+    let mut invalid = Vec::new();
     let mut found = 0;
     for page in pages() {
         for line in shell_lines(&fs::read_to_string(&page).unwrap()) {
             for command in commands(line) {
                 found += 1;
                 let parsed = Arguments::try_parse_from(&command);
-                let fault = match parsed {
-                    Ok(said) => registry().parse(&said.global.store).err().map(|e| e.to_string()),
+                let error = match parsed {
+                    Ok(parsed) => {
+                        registry().parse(&parsed.global.store).err().map(|e| e.to_string())
+                    }
                     Err(error) => Some(error.to_string()),
                 };
-                wrong.extend(fault.map(|why| format!("{}: {line}\n{why}", page.display())));
+                invalid.extend(error.map(|why| format!("{}: {line}\n{why}", page.display())));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(invalid.is_empty(), "{}", invalid.join("\n"));
     assert!(found > 30, "only {found} commands were found");
 }
 
@@ -44,8 +46,8 @@ fn commands_are_found_in_shell_lines() {
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md")];
-    for folder in ["docs", "docs/engines"] {
-        let entries = fs::read_dir(root.join(folder)).unwrap();
+    for directory in ["docs", "docs/engines"] {
+        let entries = fs::read_dir(root.join(directory)).unwrap();
         let files = entries.map(|entry| entry.unwrap().path());
         pages.extend(files.filter(|path| path.extension().is_some_and(|ending| ending == "md")));
     }

@@ -1,4 +1,4 @@
-//! What the command says about store URLs. All of it comes from the registry of engines.
+//! The help on store URLs, generated from the registry of engines.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -15,9 +15,9 @@ pub(crate) fn registry() -> &'static Registry {
 pub(crate) fn summary() -> String {
     let names: Vec<_> = registry().schemes().flat_map(|scheme| scheme.names()).collect();
     format!(
-        "Where the locks are kept: a URL whose scheme is one of {}; `tenure --help` has their forms and \
-         options. A password in it is visible to all users of this machine (`ps`), unless the URL is in \
-         the environment; or give the password in TENURE_PASSWORD, or in a file (`?password-file=…`)",
+        "URL of the store of the locks. Schemes: {}; `tenure --help` lists their forms and options. \
+         A password on the command line is visible to all users of this machine (`ps`): set \
+         TENURE_STORE or TENURE_PASSWORD instead, or name a file with `?password-file=…`",
         names.join(", ")
     )
 }
@@ -72,12 +72,12 @@ fn options() -> Vec<(String, String)> {
     entries.collect()
 }
 
-/// Documentation marks code, a terminal does not.
+/// The text without the backticks that mark code in documentation.
 fn plain(text: &str) -> String {
     text.replace('`', "")
 }
 
-/// A term in a line of its own, and what it means below, in lines that fit a terminal.
+/// Appends a term on a line of its own, and its meaning below it in lines that fit a terminal.
 fn describe(text: &mut String, term: &str, meaning: &str) {
     const WIDTH: usize = 96;
     const INDENT: &str = "          ";

@@ -1,42 +1,41 @@
-//! What is said about a command line that makes no sense.
+//! Parses the command line, and reports what is wrong with it.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 
 use crate::args::{self, Arguments};
 use crate::{exit, output};
 
-/// Reads the command line. Where it asks for help, or makes no sense, that is answered here, and
-/// what is left is the exit code.
+/// Parses the command line. If it asks for help or is invalid, prints the help or an error, and
+/// returns the exit code.
 pub(crate) fn arguments() -> Result<Arguments, ExitCode> {
-    parse(std::env::args_os()).map_err(|error| match error.kind() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    parse(&words).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader who has seen enough is no error.
+            // Fails if the reader has closed the pipe, which is not an error.
             let _ = error.print();
             ExitCode::SUCCESS
         }
         _ => {
-            output::report(&line(&error));
+            output::report(&line(&error, &words));
             ExitCode::from(exit::USAGE)
         }
     })
 }
 
-fn parse<T: Into<OsString> + Clone>(
-    words: impl IntoIterator<Item = T>,
-) -> Result<Arguments, clap::Error> {
+fn parse(words: &[OsString]) -> Result<Arguments, clap::Error> {
     let matches = args::command().try_get_matches_from(words)?;
     let mut arguments = Arguments::from_arg_matches(&matches)
         .map_err(|error| error.format(&mut args::command()))?;
     if let Some(("hold", hold)) = matches.subcommand() {
-        // Not `requires`, which would count a default from the environment, too.
+        // Not `requires`, which would also apply to values from the environment.
         let given = |id: &str| hold.value_source(id) == Some(ValueSource::CommandLine);
         if !hold.contains_id("fd") && (given("on_lost") || given("grace")) {
-            let why = "--on-lost and --grace of hold are about the caller of `hold --fd N`";
+            let why = "--on-lost and --grace of `tenure hold` require --fd N";
             return Err(args::command().error(ErrorKind::MissingRequiredArgument, why));
         }
     }
@@ -45,27 +44,37 @@ fn parse<T: Into<OsString> + Clone>(
     Ok(arguments)
 }
 
-/// clap's message in one line: what is wrong, its tips, and where to read on.
-fn line(error: &clap::Error) -> String {
+/// clap's message in one line: the error, its tips, and the command that prints the help.
+fn line(error: &clap::Error, words: &[OsString]) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see `tenure --help`".into();
     }
     let text = error.to_string();
-    let said = text.strip_prefix("error: ").unwrap_or(&text).trim_start();
-    let mut lines = said.lines();
+    let message = text.strip_prefix("error: ").unwrap_or(&text).trim_start();
+    // clap shows the two ways to give a command as one required argument.
+    let message = message.replace("<-c <SHELL LINE>|COMMAND>", "-- COMMAND, or -c 'SHELL LINE'");
+    let mut lines = message.lines();
     let what: Vec<_> = lines.by_ref().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let tips = lines.map(str::trim).filter(|line| line.starts_with("tip: "));
-    let command = match error.get(ContextKind::Usage) {
-        Some(usage) if usage.to_string().contains("tenure run") => "tenure run --help",
-        _ => "tenure --help",
-    };
+    let command = help_command(words);
     let parts: Vec<_> = std::iter::once(what.join(" ")).chain(tips.map(String::from)).collect();
     let line = format!("{}; see `{command}`", parts.join("; "));
     without_passwords(&line)
 }
 
-/// The text with `***` for what may be a password in it: a store's URL at the wrong place of the
-/// command line must not be repeated.
+/// The command that prints the help on these words: that of their subcommand, if they have one.
+fn help_command(words: &[OsString]) -> String {
+    let command = args::command();
+    let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    match words.find(|word| names.contains(word)) {
+        Some(name) => format!("tenure {name} --help"),
+        None => "tenure --help".into(),
+    }
+}
+
+/// Replaces what may be a password by `***`: the text may contain a store's URL that was given in the
+/// wrong place of the command line.
 fn without_passwords(text: &str) -> String {
     let hide = |word: &str| match (word.find("://"), word.rfind('@')) {
         (Some(scheme), Some(at)) if scheme < at => {
@@ -82,13 +91,14 @@ fn without_passwords(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn complaint(arguments: &[&str]) -> String {
-        let arguments = [&["tenure"], arguments].concat();
-        line(&parse(arguments).unwrap_err())
+    fn error_line(arguments: &[&str]) -> String {
+        let words = [&["tenure"], arguments].concat();
+        let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        line(&parse(&words).unwrap_err(), &words)
     }
 
     #[test]
-    fn a_complaint_is_one_line_with_a_way_on() {
+    fn an_error_is_one_line_that_names_the_help_command() {
         for arguments in [
             &[][..],
             &["run"],
@@ -114,17 +124,21 @@ mod tests {
             &["-q", "-v", "ls"],
             &["doctor", "a"],
         ] {
-            let line = complaint(arguments);
+            let line = error_line(arguments);
             assert!(!line.contains('\n') && line.contains("--help`"), "{arguments:?}: {line}");
         }
-        let line = complaint(&["run", "--tll", "5s", "a", "--", "true"]);
-        assert!(line.contains("'--ttl'"), "{line}");
+        let line = error_line(&["run", "--tll", "5s", "a", "--", "true"]);
+        assert!(line.contains("'--ttl'") && line.contains("`tenure run --help`"), "{line}");
+        let line = error_line(&["hold", "--fd", "2", "a"]);
+        assert!(line.contains("`tenure hold --help`"), "{line}");
+        let line = error_line(&["run", "a"]);
+        assert!(line.contains("-- COMMAND, or -c 'SHELL LINE'"), "{line}");
     }
 
     #[test]
-    fn a_complaint_never_repeats_a_password() {
+    fn an_error_never_contains_a_password() {
         for url in ["redis://u:hunter2@h", "redis://u:hunter2@x@h/0?a=b"] {
-            let line = complaint(&[url]);
+            let line = error_line(&[url]);
             assert!(!line.contains("hunter2") && line.contains("redis://***@h"), "{line}");
         }
         let all = without_passwords("a://x@b c://y d:z@e @://f g");
