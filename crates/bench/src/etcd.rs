@@ -110,6 +110,7 @@ async fn bare_event(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
     holder.put().await?;
     let create = WatchCreateRequest {
         key: KEY.to_vec(),
+        range_end: Vec::new(),
         filters: vec![FilterType::Noput.into()],
         watch_id: 1,
     };

@@ -36,15 +36,36 @@ impl Row {
     }
 }
 
+/// Why a row may be above its bound, by the beginning of what it measures.
+const KNOWN_REASONS: &[(&str, &str)] = &[
+    (
+        "etcd: hand-off to another client",
+        "the event is read on the store's thread, which wakes the waiter's: one wake-up more",
+    ),
+    (
+        "etcd: hand-off, the waiter arrived 500 ms before",
+        "the waiter is woken on another thread than the one that reads the event",
+    ),
+    (
+        "zookeeper: acquire + release, free",
+        "the transaction also writes to the fence, and a look at the lock follows it",
+    ),
+];
+
+fn known_reason(what: &str) -> &'static str {
+    let known = KNOWN_REASONS.iter().find(|(begins, _)| what.starts_with(begins));
+    known.map_or("", |(_, reason)| reason)
+}
+
 pub(crate) fn print(rows: &[Row]) {
     println!("| measured | | against | | ratio | bound | |");
     println!("|---|---|---|---|---|---|---|");
     for row in rows {
         let Row { what, ours, against, theirs, unit, .. } = row;
         let verdict = match row.bound {
-            None => "for information",
-            Some(_) if row.is_within_bound() => "holds",
-            Some(_) => "ABOVE",
+            None => "for information".to_owned(),
+            Some(_) if row.is_within_bound() => "holds".to_owned(),
+            Some(_) => format!("ABOVE {}", known_reason(what)).trim_end().to_owned(),
         };
         let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
         let ratio = row.ratio();

@@ -1,4 +1,4 @@
-//! What there is to say about an etcd store.
+//! The configuration of an etcd store.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::srv::Srv;
 /// Where an etcd store is, and how it locks.
 #[derive(Clone)]
 pub struct EtcdConfig {
-    /// Hosts and ports of servers of the cluster. Others that it has are found.
+    /// Hosts and ports of servers of the cluster. Its other members are found.
     pub servers: Vec<(String, u16)>,
     /// A domain in which more servers are looked up.
     pub srv: Option<Srv>,
@@ -28,7 +28,7 @@ pub struct EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// The defaults for these servers: prefix `tenure/`, two seconds.
+    /// The defaults for these servers: prefix `tenure/`, a timeout of two seconds.
     pub fn new(servers: Vec<(String, u16)>) -> Self {
         Self {
             servers,

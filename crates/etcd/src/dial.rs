@@ -37,12 +37,12 @@ impl Dialer {
             let why = format!("the host {host:?} is malformed");
             Error::new(ErrorKind::Invalid, "use this etcd store", why)
         };
-        // TLS is ours: with https the channel would want to add its own.
+        // `dial` adds TLS: with https the channel would add its own.
         let endpoint = Endpoint::from_shared(format!("http://{authority}:{port}"))
             .map_err(malformed)?
             .connect_timeout(timeout)
-            // etcd takes more than one ping in five seconds for abuse, and any ping on a connection
-            // without a call: it closes the connection at the third.
+            // etcd closes a connection at the third ping that comes within five seconds of another, or
+            // while no call is open.
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(5))
             .keep_alive_while_idle(false);

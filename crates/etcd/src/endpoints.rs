@@ -10,7 +10,7 @@ use tenure_core::store::{Background, Moment, now};
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Password, Tls};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{Mutex as Turn, Notify};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -30,36 +30,39 @@ use crate::rpc::{
 /// A channel to one server, with the login in it.
 pub(crate) type Link = InterceptedService<Channel, Headers>;
 
-/// All servers. Calls go to one of them until it fails; then to the next.
+/// The servers of one cluster. Calls go to one of them until it fails, then to the next.
 pub(crate) struct Endpoints {
-    /// Those of the configuration, then those that were found.
+    /// The servers that the configuration or DNS names, then those that the cluster named.
     servers: Mutex<Arc<[Arc<Server>]>>,
-    /// How often another server was turned to. The remainder names the one to ask.
-    turns: AtomicUsize,
+    /// How often calls moved on to the next server. The remainder is the index of the one to ask.
+    rotations: AtomicUsize,
     login: Option<(String, Password)>,
-    ticket: Mutex<Ticket>,
-    /// Held by the one login that serves all calls which wait for it.
-    logging_in: Turn<()>,
+    login_token: Mutex<Login>,
+    /// Held by the login that serves all calls which wait for one.
+    logging_in: AsyncMutex<()>,
     tls: Option<Tls>,
     timeout: Duration,
-    /// The runtime of the program that connected.
-    home: Id,
+    /// The runtime that connected.
+    caller: Id,
     background: Background,
     /// The cluster that the first reply came from.
     cluster: OnceLock<u64>,
-    /// Calls turned to another server: there may be other members to turn to.
-    turned: Arc<Notify>,
+    /// Notified when calls move on to another server: the cluster may have other members.
+    rotated: Arc<Notify>,
+    /// Notified when calls have moved on from every server.
+    all_failed: Arc<Notify>,
 }
 
 /// One server, with two channels, each of which connects when it is first used.
 ///
-/// What the program's own runtime asks goes over the first, without a detour. Renewals and watches
-/// must go on when that runtime is blocked or has ended: they, and all others, have the second.
+/// Calls of the runtime that connected use the first, which that runtime serves. Renewals, watches and
+/// all other calls use the second, which the background thread serves: they must go on when the
+/// program's runtime is blocked or has ended.
 struct Server {
     dialer: Dialer,
-    at_home: Mutex<Numbered>,
-    in_background: Mutex<Numbered>,
-    /// Which member of the cluster it was found to be. `None`: the configuration names it.
+    for_caller: Mutex<Numbered>,
+    for_background: Mutex<Numbered>,
+    /// Its member id, if the cluster named it. `None`: the configuration or DNS did.
     found: Option<u64>,
 }
 
@@ -69,23 +72,23 @@ type Numbered = (u64, Channel);
 impl Server {
     fn new(dialer: Dialer, background: &Background, found: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
-            at_home: Mutex::new((0, dialer.channel())),
-            in_background: Mutex::new((0, channel_in(background, &dialer))),
+            for_caller: Mutex::new((0, dialer.channel())),
+            for_background: Mutex::new((0, channel_in(background, &dialer))),
             dialer,
             found,
         })
     }
 }
 
-/// What a login yields.
+/// The result of a login.
 #[derive(Clone, Debug, Default)]
-struct Ticket {
+struct Login {
     token: Option<MetadataValue<Ascii>>,
     /// How many logins there were.
     number: u64,
 }
 
-/// Adds the login to every call, and that a server without a leader shall say so at once.
+/// Adds the login to every call, and asks a server without a leader to fail at once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headers(Option<MetadataValue<Ascii>>);
 
@@ -103,38 +106,38 @@ impl Interceptor for Headers {
 /// What to do when a server gave no answer to a call that it may have carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfUnanswered {
-    /// Ask the next server: to carry the call out twice changes nothing.
+    /// Ask the next server: carrying the call out twice changes nothing.
     AskAnother,
-    /// Report it: a second answer would not be the first one's.
+    /// Report it: a second answer would not tell the effect of the first request.
     Fail,
 }
 
 const CONNECT: &str = "connect to etcd";
 
-/// Before the servers are asked again whether they have a leader.
+/// The pause before the servers are asked again whether they have a leader.
 const ELECTION_PAUSE: Duration = Duration::from_millis(100);
 
-/// A login takes a server some 60 ms of work, and all calls need it: it gets more time than a call.
+/// A login takes this many call timeouts: it costs a server some 60 ms of CPU, and all calls need it.
 const LOGIN_CALLS: u32 = 5;
 
 /// When a client that has just connected asks for the cluster's members, how often it does so later,
-/// and how often at the most when servers fail.
+/// and how often at most when servers fail.
 const FIRST_DISCOVERY: Duration = Duration::from_secs(1);
 const DISCOVERY: Duration = Duration::from_secs(300);
 const URGENT_DISCOVERY: Duration = Duration::from_secs(20);
 
+/// While all servers fail, DNS is asked for others this often.
+const SRV_PAUSE: Duration = Duration::from_secs(2);
+
 impl Endpoints {
-    /// Logs in, and looks whether locks can be read. While the servers elect a leader, it tries again
-    /// within the time-out.
+    /// Logs in, and checks that locks can be read. Tries again within the timeout while the servers elect
+    /// a leader.
     pub(crate) async fn connect(
         config: &EtcdConfig,
         probe: Vec<u8>,
         background: &Background,
     ) -> Result<Arc<Self>> {
-        let mut addresses = config.servers.clone();
-        if let Some(srv) = &config.srv {
-            addresses.extend(srv.look_up(config.tls.is_some(), config.timeout).await?);
-        }
+        let addresses = addresses(config).await?;
         if addresses.is_empty() {
             let why = "name at least one server";
             return Err(Error::new(ErrorKind::Invalid, "use this etcd store", why));
@@ -148,15 +151,20 @@ impl Endpoints {
                 endpoints.range(CONNECT, range.clone()).await
             };
             let Err(error) = probed.await else {
-                let turned = Arc::clone(&endpoints.turned);
-                background.runtime().spawn(discover(Arc::downgrade(&endpoints), turned));
+                let rotated = Arc::clone(&endpoints.rotated);
+                background.runtime().spawn(discover(Arc::downgrade(&endpoints), rotated));
+                if config.srv.is_some() {
+                    let all_failed = Arc::clone(&endpoints.all_failed);
+                    let (endpoints, config) = (Arc::downgrade(&endpoints), config.clone());
+                    background.runtime().spawn(look_up_again(endpoints, config, all_failed));
+                }
                 return Ok(endpoints);
             };
             if let Some(why) = uncertified(config, &error) {
                 return Err(why);
             }
-            // One server that is not there will not be there in a moment; of several, the one that was
-            // asked last says nothing of the others.
+            // A lone server that refuses connections will not accept one in a moment; of several, the
+            // one that was asked last says nothing about the others.
             let elects = error.kind() == ErrorKind::QuorumLost || addresses.len() > 1;
             if !elects || !error.is_transient() || now() + ELECTION_PAUSE >= limit {
                 return Err(error);
@@ -177,16 +185,17 @@ impl Endpoints {
         let servers = addresses.iter().map(server).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             servers: Mutex::new(servers.into()),
-            turns: AtomicUsize::new(0),
+            rotations: AtomicUsize::new(0),
             login: config.username.clone().zip(config.password.clone()),
-            ticket: Mutex::default(),
-            logging_in: Turn::new(()),
+            login_token: Mutex::default(),
+            logging_in: AsyncMutex::new(()),
             tls: config.tls.clone(),
             timeout: config.timeout,
-            home: Handle::current().id(),
+            caller: Handle::current().id(),
             background: background.clone(),
             cluster: OnceLock::new(),
-            turned: Arc::default(),
+            rotated: Arc::default(),
+            all_failed: Arc::default(),
         })
     }
 
@@ -195,14 +204,14 @@ impl Endpoints {
         self.timeout
     }
 
-    /// Changes whenever calls turn to another server, or to a new connection.
-    pub(crate) fn turns(&self) -> usize {
-        self.turns.load(Ordering::Acquire)
+    /// Changes whenever calls move on to another server.
+    pub(crate) fn rotations(&self) -> usize {
+        self.rotations.load(Ordering::Acquire)
     }
 
     /// The server that is asked now.
     pub(crate) fn link(&self) -> Link {
-        self.link_to(&self.server(self.turns()))
+        self.link_to(&self.server(self.rotations()))
     }
 
     /// Each server of the configuration by name.
@@ -216,28 +225,28 @@ impl Endpoints {
         Arc::clone(&self.servers.lock())
     }
 
-    fn server(&self, turn: usize) -> Arc<Server> {
+    fn server(&self, rotation: usize) -> Arc<Server> {
         let servers = self.servers.lock();
-        Arc::clone(&servers[turn % servers.len()])
+        Arc::clone(&servers[rotation % servers.len()])
     }
 
-    fn is_home(&self) -> bool {
-        Handle::try_current().is_ok_and(|here| here.id() == self.home)
+    fn is_caller(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| here.id() == self.caller)
     }
 
     /// The channel to a server for the runtime that this is called in.
     fn channel(&self, server: &Server) -> Numbered {
-        let Server { at_home, in_background, .. } = server;
-        if self.is_home() { at_home } else { in_background }.lock().clone()
+        let Server { for_caller, for_background, .. } = server;
+        if self.is_caller() { for_caller } else { for_background }.lock().clone()
     }
 
     fn link_to(&self, server: &Server) -> Link {
         let (_, channel) = self.channel(server);
-        let token = self.ticket.lock().token.clone();
+        let token = self.login_token.lock().token.clone();
         InterceptedService::new(channel, Headers(token))
     }
 
-    /// One call, on whichever server answers. Each is asked once.
+    /// Makes one call, on the first server that answers. Each server is asked once.
     pub(crate) async fn call<T, C>(
         self: &Arc<Self>,
         operation: &'static str,
@@ -251,9 +260,9 @@ impl Endpoints {
         let mut failed = 0;
         let mut doubt = false;
         loop {
-            let (turn, login) = (self.turns(), self.ticket.lock().number);
-            let server = self.server(turn);
-            let status = match self.ask_one(turn, &server, ask(self.link_to(&server))).await {
+            let (rotation, login) = (self.rotations(), self.login_token.lock().number);
+            let server = self.server(rotation);
+            let status = match self.ask_one(rotation, &server, ask(self.link_to(&server))).await {
                 Ok(reply) => return Ok(reply.into_inner()),
                 Err(status) => status,
             };
@@ -273,7 +282,7 @@ impl Endpoints {
                     continue;
                 }
                 Verdict::LoggedOut => return Err(error),
-                Verdict::Doubtful | Verdict::Unsent => self.turn_from(turn),
+                Verdict::Doubtful | Verdict::Unsent => self.rotate_from(rotation),
             }
             failed += 1;
             let stop = verdict == Verdict::Doubtful && unanswered == IfUnanswered::Fail;
@@ -285,27 +294,27 @@ impl Endpoints {
 
     async fn ask_one<T>(
         self: &Arc<Self>,
-        turn: usize,
+        rotation: usize,
         server: &Arc<Server>,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<tonic::Response<T>, Status> {
-        // With others to turn to, one that is silent gets half the time.
+        // A silent server gets half the time if there are others to ask.
         let several = self.servers.lock().len() > 1;
         let limit = if several { self.timeout / 2 } else { self.timeout };
-        self.ask_within(limit, turn, server, call).await
+        self.ask_within(limit, rotation, server, call).await
     }
 
     async fn ask_within<T>(
         self: &Arc<Self>,
         limit: Duration,
-        turn: usize,
+        rotation: usize,
         server: &Arc<Server>,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<tonic::Response<T>, Status> {
         let (channel, _) = self.channel(server);
         let began = now();
         let mut silence =
-            Silence { endpoints: self, server, channel, turn, began, answered: false };
+            Silence { endpoints: self, server, channel, rotation, began, answered: false };
         let asked = tokio::time::timeout(limit, call).await;
         silence.answered = true;
         asked.unwrap_or_else(|_| {
@@ -315,24 +324,28 @@ impl Endpoints {
         })
     }
 
-    /// Turns to the next server, unless another call has done so already.
-    pub(crate) fn turn_from(self: &Arc<Self>, turn: usize) {
-        let next = turn.wrapping_add(1);
-        let turned = self.turns.compare_exchange(turn, next, Ordering::AcqRel, Ordering::Acquire);
-        if turned.is_ok() {
-            self.turned.notify_one();
+    /// Moves on to the next server, unless another call has done so already.
+    pub(crate) fn rotate_from(self: &Arc<Self>, rotation: usize) {
+        let next = rotation.wrapping_add(1);
+        let rotated =
+            self.rotations.compare_exchange(rotation, next, Ordering::AcqRel, Ordering::Acquire);
+        if rotated.is_ok() {
+            self.rotated.notify_one();
+            if next.is_multiple_of(self.servers.lock().len()) {
+                self.all_failed.notify_one();
+            }
         }
     }
 
-    /// A connection on which nothing comes back may be dead without knowing it. Of many calls that
-    /// have waited on one, the first renews it.
+    /// Replaces a connection on which no reply came: it may be dead. Of many calls that waited on it, the
+    /// first one replaces it.
     fn renew_connection(&self, server: &Server, silent: u64) {
-        let Server { dialer, at_home, in_background, .. } = server;
-        let is_home = self.is_home();
-        let mut current = if is_home { at_home } else { in_background }.lock();
+        let Server { dialer, for_caller, for_background, .. } = server;
+        let is_caller = self.is_caller();
+        let mut current = if is_caller { for_caller } else { for_background }.lock();
         if current.0 == silent {
             let channel =
-                if is_home { dialer.channel() } else { channel_in(&self.background, dialer) };
+                if is_caller { dialer.channel() } else { channel_in(&self.background, dialer) };
             *current = (silent + 1, channel);
         }
     }
@@ -346,7 +359,7 @@ impl Endpoints {
         let endpoints = Arc::clone(self);
         let logging_in = async move {
             let _turn = endpoints.logging_in.lock().await;
-            if endpoints.ticket.lock().number != seen {
+            if endpoints.login_token.lock().number != seen {
                 return Ok(());
             }
             endpoints.authenticate(operation).await
@@ -363,29 +376,29 @@ impl Endpoints {
         let mut failure = None;
         let servers = self.servers().len();
         for _ in 0..servers {
-            let turn = self.turns();
-            let server = self.server(turn);
+            let rotation = self.rotations();
+            let server = self.server(rotation);
             let request = AuthenticateRequest { name: name.clone(), password: password.read()? };
-            // Without the old token: one that the server has forgotten is refused here, too.
+            // Without the old token: the server would refuse one that it has forgotten here, too.
             let (_, channel) = self.channel(&server);
             let ask = async move { AuthClient::new(channel).authenticate(request).await };
-            match self.ask_within(self.timeout * LOGIN_CALLS, turn, &server, ask).await {
+            match self.ask_within(self.timeout * LOGIN_CALLS, rotation, &server, ask).await {
                 Ok(reply) => {
                     let token = MetadataValue::try_from(reply.into_inner().token).ok();
-                    let mut ticket = self.ticket.lock();
-                    *ticket = Ticket { token, number: ticket.number + 1 };
+                    let mut login_token = self.login_token.lock();
+                    *login_token = Login { token, number: login_token.number + 1 };
                     return Ok(());
                 }
                 Err(status) if verdict(&status) == Verdict::Refused => {
                     let said = status.message();
-                    // Where no login is needed, every call is served.
+                    // Without authentication, every call is served.
                     if said.contains("authentication is not enabled") {
                         return Ok(());
                     }
                     return Err(fault(operation, status));
                 }
                 Err(status) => {
-                    self.turn_from(turn);
+                    self.rotate_from(rotation);
                     failure = Some(fault(operation, status));
                 }
             }
@@ -394,8 +407,8 @@ impl Endpoints {
         Err(failure.unwrap_or_else(silent))
     }
 
-    /// The revision in the header of a reply, if the server that sent it is of the same cluster as all
-    /// before it. An address may come to lead to another cluster, where other claims hold the locks.
+    /// The revision in the header of a reply, if the server belongs to the same cluster as all before it.
+    /// An address may come to lead to another cluster, where other claims hold the locks.
     pub(crate) fn check_cluster(
         &self,
         operation: &'static str,
@@ -409,11 +422,11 @@ impl Endpoints {
         if known == cluster_id {
             return Ok(revision);
         }
-        // The configured servers are asked from now on, beginning with another one.
+        // From now on only the configured servers are asked, beginning with another one.
         let mut servers = self.servers.lock();
         *servers = with_members(&servers, &[], Vec::new());
         drop(servers);
-        self.turns.fetch_add(1, Ordering::AcqRel);
+        self.rotations.fetch_add(1, Ordering::AcqRel);
         let why = format!(
             "a server of another cluster answered ({cluster_id:x}, not {known:x}): check where the \
              store's addresses lead"
@@ -421,8 +434,8 @@ impl Endpoints {
         Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
     }
 
-    /// Asks the cluster for its members, adds those that can be reached to the servers, and drops those
-    /// that were found earlier and are members no more.
+    /// Asks the cluster for its members, adds those that can be reached to the servers, and drops found
+    /// servers that are no longer members.
     async fn look_for_members(self: &Arc<Self>) {
         let list =
             |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
@@ -440,13 +453,12 @@ impl Endpoints {
             for address in self.addresses(member) {
                 let dialer = Dialer::new(&address, self.tls.as_ref(), self.timeout);
                 let Ok(dialer) = dialer else { continue };
-                // One that did not answer just now is no new one.
+                // A known server that did not answer just now is not a new one.
                 if known.iter().any(|server| server.dialer.name() == dialer.name()) {
                     continue;
                 }
                 let server = Server::new(dialer, &self.background, Some(member.id));
-                // An address that a member advertises may lead elsewhere from here: to another
-                // cluster, even.
+                // An advertised address may lead elsewhere from this machine, even to another cluster.
                 if self.identity(&server).await == Some((cluster, member.id)) {
                     tracing::debug!(server = server.dialer.name(), "found a member");
                     found.push(server);
@@ -459,7 +471,26 @@ impl Endpoints {
         *servers = with_members(&servers, &members, found);
     }
 
-    /// Which cluster a server is of, and which member of it.
+    /// Replaces the servers that the configuration or DNS named by these. Connections to servers that
+    /// stay are kept, and so are the members that were found.
+    fn replace_named(&self, addresses: &[(String, u16)]) {
+        let mut servers = self.servers.lock();
+        let named = addresses.iter().filter_map(|address| {
+            let dialer = Dialer::new(address, self.tls.as_ref(), self.timeout).ok()?;
+            let is_it = |server: &&Arc<Server>| {
+                server.found.is_none() && server.dialer.name() == dialer.name()
+            };
+            let known = servers.iter().find(is_it).cloned();
+            Some(known.unwrap_or_else(|| Server::new(dialer, &self.background, None)))
+        });
+        let found = servers.iter().filter(|server| server.found.is_some()).cloned();
+        let replaced: Arc<[_]> = named.chain(found).collect();
+        if !replaced.is_empty() {
+            *servers = replaced;
+        }
+    }
+
+    /// The cluster id and the member id of a server.
     async fn identity(&self, server: &Server) -> Option<(u64, u64)> {
         let mut client = MaintenanceClient::new(self.link_to(server));
         let asked = tokio::time::timeout(self.timeout, client.status(StatusRequest {})).await;
@@ -467,7 +498,7 @@ impl Endpoints {
         Some((header.cluster_id, header.member_id))
     }
 
-    /// Where a member says that it can be reached, in the way that the others are.
+    /// The client addresses that a member advertises, with or without TLS as configured.
     fn addresses(&self, member: &Member) -> Vec<(String, u16)> {
         let scheme = if self.tls.is_some() { "https://" } else { "http://" };
         let address = |url: &String| {
@@ -479,7 +510,43 @@ impl Endpoints {
     }
 }
 
-/// The servers without those that were found and are members no more, and with new ones.
+impl Drop for Endpoints {
+    fn drop(&mut self) {
+        // The task that waits for it ends then.
+        self.all_failed.notify_one();
+    }
+}
+
+/// The servers that the configuration and DNS name.
+async fn addresses(config: &EtcdConfig) -> Result<Vec<(String, u16)>> {
+    let mut addresses = config.servers.clone();
+    if let Some(srv) = &config.srv {
+        addresses.extend(srv.look_up(config.tls.is_some(), config.timeout).await?);
+    }
+    Ok(addresses)
+}
+
+/// Reads the SRV records again whenever all servers have failed, until the endpoints are dropped: the
+/// cluster may have moved.
+async fn look_up_again(endpoints: Weak<Endpoints>, config: EtcdConfig, all_failed: Arc<Notify>) {
+    loop {
+        all_failed.notified().await;
+        if endpoints.strong_count() == 0 {
+            return;
+        }
+        match addresses(&config).await {
+            Ok(found) => {
+                if let Some(known) = endpoints.upgrade() {
+                    known.replace_named(&found);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the servers that are known are asked again"),
+        }
+        tokio::time::sleep(SRV_PAUSE).await;
+    }
+}
+
+/// The servers without found ones that are no longer members, and with new ones.
 fn with_members(
     servers: &[Arc<Server>],
     members: &[u64],
@@ -489,16 +556,16 @@ fn with_members(
     servers.iter().filter(is_member).cloned().chain(new).collect()
 }
 
-/// Looks for members that have joined the cluster, until the endpoints are dropped: it keeps them only
-/// while it looks.
-async fn discover(endpoints: Weak<Endpoints>, turned: Arc<Notify>) {
+/// Looks for members that have joined the cluster, until the endpoints are dropped. It keeps them alive
+/// only while it looks.
+async fn discover(endpoints: Weak<Endpoints>, rotated: Arc<Notify>) {
     tokio::time::sleep(FIRST_DISCOVERY).await;
     while let Some(known) = endpoints.upgrade() {
         known.look_for_members().await;
         drop(known);
         tokio::time::sleep(URGENT_DISCOVERY).await;
-        // Either way it is time to look again.
-        let _ = tokio::time::timeout(DISCOVERY, turned.notified()).await;
+        // Whether notified or timed out, it is time to look again.
+        let _ = tokio::time::timeout(DISCOVERY, rotated.notified()).await;
     }
 }
 
@@ -508,8 +575,8 @@ fn channel_in(background: &Background, dialer: &Dialer) -> Channel {
     dialer.channel()
 }
 
-/// A server that wants a certificate says so only after it has taken the connection, and closes it
-/// in the same moment: most often nothing else is heard of it.
+/// A server that requires a client certificate says so only after the handshake, and closes the
+/// connection at the same moment: often the alert is lost.
 fn uncertified(config: &EtcdConfig, error: &Error) -> Option<Error> {
     let anonymous = config.tls.as_ref().is_some_and(|tls| tls.identity.is_none());
     let status = StdError::source(error).and_then(|cause| cause.downcast_ref::<Status>())?;
@@ -518,12 +585,12 @@ fn uncertified(config: &EtcdConfig, error: &Error) -> Option<Error> {
     (anonymous && closed).then(|| Error::new(ErrorKind::Denied, CONNECT, why))
 }
 
-/// Turns to the next server when a caller gave up on a silent one before we did.
+/// Moves on to the next server when a caller gives up on a silent one before the timeout.
 struct Silence<'a> {
     endpoints: &'a Arc<Endpoints>,
     server: &'a Server,
     channel: u64,
-    turn: usize,
+    rotation: usize,
     began: Moment,
     answered: bool,
 }
@@ -533,7 +600,7 @@ impl Drop for Silence<'_> {
         let silent = self.endpoints.timeout / 10;
         if !self.answered && now().since(self.began) >= silent {
             self.endpoints.renew_connection(self.server, self.channel);
-            self.endpoints.turn_from(self.turn);
+            self.endpoints.rotate_from(self.rotation);
         }
     }
 }
@@ -546,7 +613,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls that come one after the other, to a server that takes connections and says nothing.
+    /// Calls one after the other to a server that accepts connections and never replies.
     #[tokio::test]
     async fn calls_to_a_silent_server_share_a_connection_each_time_out() {
         const TIMEOUT: Duration = Duration::from_millis(500);
@@ -585,9 +652,9 @@ mod tests {
         let config = EtcdConfig::new(vec![("127.0.0.1".into(), 1)]);
         let endpoints = Arc::new(Endpoints::new(&config, &config.servers, &background).unwrap());
         let dropped = Arc::downgrade(&endpoints);
-        tokio::spawn(discover(dropped.clone(), Arc::clone(&endpoints.turned)));
-        // It asks a server that is not there, and then waits for other trouble, or for the next time.
-        endpoints.turned.notified().await;
+        tokio::spawn(discover(dropped.clone(), Arc::clone(&endpoints.rotated)));
+        // The task has asked a server that is not there, and now waits for a notification or a timeout.
+        endpoints.rotated.notified().await;
         tokio::time::sleep(URGENT_DISCOVERY + config.timeout).await;
         drop(endpoints);
         assert!(dropped.upgrade().is_none());

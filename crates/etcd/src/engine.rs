@@ -27,7 +27,7 @@ use crate::watch::Watches;
 /// Locks on etcd.
 pub type EtcdStore = OrderedStore<EtcdEngine>;
 
-/// What [`EtcdStore`] needs of etcd.
+/// etcd as an [`Engine`].
 pub struct EtcdEngine {
     pub(crate) config: EtcdConfig,
     pub(crate) endpoints: Arc<Endpoints>,
@@ -46,10 +46,10 @@ pub struct EntryKey {
     lease: i64,
 }
 
-/// How many keys of a queue an arrival looks at. More are looked at by one task for all waiters.
+/// How many keys of a queue an arrival reads. Longer queues are listed by one task for all waiters.
 const GLANCE: i64 = 16;
 
-/// How often an arrival begins anew when the write fence was moved meanwhile.
+/// How often an arrival is tried again when the write fence was moved meanwhile.
 const ROUNDS: usize = 5;
 
 /// How many keys are listed, and how many leases are asked for, at once.
@@ -139,6 +139,17 @@ impl Engine for EtcdEngine {
         let queue = self.keys.queue(name);
         let (found, revision) = self.endpoints.range(LIST, names_of(&queue)).await?;
         Ok(listing(&queue, &found.kvs, revision))
+    }
+
+    async fn watch_queue(
+        &self,
+        name: &LockName,
+    ) -> Result<(Listing<EntryKey>, BoxFuture<'static, Result<()>>)> {
+        let queue = self.keys.queue(name);
+        let (first, end) = (queue.first(), queue.end());
+        let watch = self.watches.start_range(first, end, Watching::Removal).await?;
+        let listing = self.list(name).await?;
+        Ok((listing, Box::pin(async move { watch.changed().await.map(drop) })))
     }
 
     async fn watch(

@@ -1,4 +1,4 @@
-//! What goes wrong with etcd, in tenure's kinds.
+//! Failures of calls to etcd, as errors of tenure.
 
 use std::error::Error as StdError;
 
@@ -6,16 +6,16 @@ use tenure_core::{Error, ErrorKind};
 use tenure_tls::distrust;
 use tonic::{Code, ConnectError, Status};
 
-/// What a failed try says about the member that was asked, and about the call.
+/// What a failed call says about the server that was asked, and about the call's effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The member was not reached: nothing was sent.
+    /// The server was not reached: nothing was sent.
     Unsent,
-    /// The connection broke, or the member cannot say: it may have been carried out.
+    /// The connection broke, or the server does not know: the call may have been carried out.
     Doubtful,
     /// The login is not valid any more: log in again.
     LoggedOut,
-    /// The member answered.
+    /// The server answered with a refusal.
     Refused,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn verdict(status: &Status) -> Verdict {
     if chain(status).any(|cause| cause.is::<ConnectError>()) {
         return Verdict::Unsent;
     }
-    // What a member says has no cause here. A connection that breaks may have any code: which one
+    // A status that a server sent has no source. A broken connection may have any code: which one
     // depends also on the features of tonic that the program uses.
     if StdError::source(status).is_some() {
         return Verdict::Doubtful;
@@ -34,9 +34,9 @@ pub(crate) fn verdict(status: &Status) -> Verdict {
         Code::InvalidArgument if said.contains("revision of auth store is old") => {
             Verdict::LoggedOut
         }
-        // Logins were enabled after we connected.
+        // Authentication was enabled after this client connected.
         Code::InvalidArgument if said.contains("user name is empty") => Verdict::LoggedOut,
-        // These come from the connection, or from a member that has no leader.
+        // These come from the connection, or from a server that has no leader.
         Code::Unavailable
         | Code::DeadlineExceeded
         | Code::Cancelled
@@ -52,7 +52,7 @@ pub(crate) fn is_lease_gone(error: &Error) -> bool {
     status.is_some_and(|status| status.message().contains("lease not found"))
 }
 
-/// Turns what a member or the connection said into our error. `operation` completes "could not …".
+/// Turns a status of a server or the connection into an [`Error`]. `operation` completes "could not …".
 pub(crate) fn fault(operation: &'static str, status: Status) -> Error {
     let verdict = verdict(&status);
     let error = explain(operation, &status);
@@ -96,7 +96,7 @@ fn explain(operation: &'static str, status: &Status) -> Error {
     Error::new(kind, operation, format!("{why} ({})", told(status)))
 }
 
-/// What the innermost cause says: the outer ones only say that there was one.
+/// The message of the innermost cause: the outer ones only say that there was one.
 fn told(status: &Status) -> String {
     let mut told = status.message().to_owned();
     for cause in chain(status).skip(1) {
@@ -109,9 +109,9 @@ fn chain(status: &Status) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     std::iter::successors(Some(status as &(dyn StdError + 'static)), |cause| (*cause).source())
 }
 
-/// What TLS did not like.
+/// Why TLS failed, if it did.
 fn tls(cause: &(dyn StdError + 'static)) -> Option<String> {
-    // HTTP/2 keeps of an error that comes after the handshake only what it says.
+    // Of an error after the handshake, HTTP/2 keeps only the text.
     let late = || Some(cause.to_string()).filter(|said| said.contains("fatal alert"));
     distrust(cause).or_else(late)
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_on_which_logins_were_enabled_meanwhile_is_logged_in_to() {
+    fn a_login_follows_when_authentication_was_enabled_meanwhile() {
         let said = "etcdserver: user name is empty";
         assert_eq!(verdict(&Status::new(Code::InvalidArgument, said)), Verdict::LoggedOut);
     }

@@ -23,8 +23,8 @@ impl Keys {
         Queue(format!("{}{}/", self.prefix, encode(name.as_str())))
     }
 
-    /// The key of a claim. What the claim wants is part of its name, so that the names of the keys
-    /// are all it takes to tell which of them hold the lock.
+    /// The key of a claim. The claim's mode is part of the name, so that the names of the keys alone
+    /// decide which of them hold the lock.
     pub(crate) fn entry(&self, claim: &Claim) -> Vec<u8> {
         let Queue(queue) = self.queue(&claim.name);
         let owner = claim.owner;
@@ -84,12 +84,12 @@ impl Queue {
         after_prefix(self.0.as_bytes())
     }
 
-    /// What a key of this queue is called in it.
+    /// The name of a key within its queue.
     pub(crate) fn name_of(&self, key: &[u8]) -> String {
         String::from_utf8_lossy(key.strip_prefix(self.0.as_bytes()).unwrap_or(key)).into_owned()
     }
 
-    /// What a key of this queue wants, and whose it is. Other programs' keys want the lock alone.
+    /// The mode and the owner of a key of this queue. Another program's key is exclusive.
     pub(crate) fn read(&self, key: &[u8]) -> (Mode, Option<OwnerId>) {
         parse(&self.name_of(key))
             .map_or((Mode::Exclusive, None), |(mode, owner)| (mode, Some(owner)))
@@ -111,7 +111,7 @@ fn parse(name: &str) -> Option<(Mode, OwnerId)> {
     Some((mode, owner.parse().ok()?)).filter(|(mode, _)| mode.is_sound())
 }
 
-/// Whatever is below `a/` blocks the lock `a`, so a slash must not stay one.
+/// Every key below `a/` blocks the lock `a`, so a slash in a name must be encoded.
 fn encode(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2F")
 }
@@ -125,7 +125,7 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // etcd's word for "no end".
+    // etcd's notation for "no end".
     vec![0]
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_tells_what_its_claim_wants_and_another_programs_key_wants_the_lock_alone() {
+    fn a_key_shows_its_claims_mode_and_another_programs_key_is_exclusive() {
         let keys = Keys::new("tenure/");
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { take: 2, of: 3 }] {
             let claim = claim("a", mode);

@@ -1,4 +1,4 @@
-//! Leases: the sessions of etcd. All entries of one client with the same TTL hang on one.
+//! Leases: the sessions of etcd. All entries of one client with the same TTL share one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub struct Lease {
     /// A moment before the latest read was sent that a server has answered.
     read: AtomicU64,
     over: watch::Sender<bool>,
-    /// Held by the one call that keeps it alive for all that wait for that.
+    /// Held by the call that keeps it alive, for all calls that wait for that.
     keep_alive: Turn<()>,
-    /// Held by the one call that moves the write fence for all that wait for that.
+    /// Held by the call that moves the write fence, for all calls that wait for that.
     move_fence: Turn<()>,
     /// The revision that last wrote the write fence.
     fence: AtomicI64,
@@ -61,7 +61,7 @@ impl Session for Lease {
     }
 
     async fn ended(&self) {
-        // It fails only when the lease is dropped, which is borrowed here.
+        // This fails only if the lease was dropped, and it is borrowed here.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }
@@ -71,7 +71,7 @@ impl Lease {
         self.over.send_replace(true);
     }
 
-    /// What the write fence must have been written by, for a write to take effect.
+    /// The revision that a write compares with the write fence's last one.
     pub(crate) fn fence(&self) -> i64 {
         self.fence.load(Ordering::Acquire)
     }
@@ -95,7 +95,7 @@ pub(crate) struct Leases {
     by_seconds: Mutex<HashMap<i64, Arc<Slot>>>,
 }
 
-/// The lease of one length. Held by the one call that replaces it for all that wait for that.
+/// The lease of one length. Locked by the call that replaces it, for all calls that wait for that.
 type Slot = Turn<Option<Arc<Lease>>>;
 
 impl Leases {
@@ -124,7 +124,7 @@ impl Leases {
             *slot = Some(Arc::clone(&lease));
             Ok(lease)
         };
-        // All of the same length wait for it, so it must not depend on one caller.
+        // All claims of this length wait for it, so it must not depend on one caller.
         self.background.run(ACQUIRE, renewed).await
     }
 
@@ -133,7 +133,7 @@ impl Leases {
         if is_young(lease, ttl) {
             return Ok(true);
         }
-        // Later than this, a new one is as cheap as to find out whether this one is still there.
+        // Later than this, a new lease is as cheap as finding out whether this one is still there.
         let old = now().since(lease.confirmed()) >= lease.life.mul_f64(0.8);
         Ok(!old && !lease.is_over() && self.confirm(ACQUIRE, lease).await?)
     }
@@ -143,7 +143,7 @@ impl Leases {
         let ask = |link| async move {
             LeaseClient::new(link).lease_grant(LeaseGrantRequest { ttl: seconds }).await
         };
-        // One that is granted twice ends by itself.
+        // If the request is carried out twice, the other lease expires.
         let reply = self.endpoints.call(ACQUIRE, IfUnanswered::AskAnother, ask).await?;
         self.endpoints.check_cluster(ACQUIRE, reply.header)?;
         let life = u64::try_from(reply.ttl.max(seconds)).unwrap_or_default();
@@ -191,7 +191,7 @@ impl Leases {
         if lease.is_over() || lease.confirmed() >= read {
             return Ok(!lease.is_over());
         }
-        // Of all callers that wait for their turn, the reads are answered.
+        // The reads of all callers that wait for their turn have been answered.
         let read = Moment::from_nanos(lease.read.load(Ordering::Acquire));
         let id = lease.id;
         let ask = |link| async move {
@@ -211,8 +211,7 @@ impl Leases {
         Ok(alive)
     }
 
-    /// Ends a lease of which a server says that there is none, if the servers are of the cluster that
-    /// granted it.
+    /// Ends a lease that a server does not know, if the servers belong to the cluster that granted it.
     pub(crate) async fn believe_gone(&self, operation: &'static str, lease: &Lease) -> Result<()> {
         self.read_anything(operation).await?;
         lease.end();
@@ -245,7 +244,7 @@ impl Leases {
         Ok(true)
     }
 
-    /// How long a lease lasts yet; `None` for one that has ended.
+    /// How much longer a lease lasts; `None` if it has ended.
     pub(crate) async fn time_left(&self, id: i64) -> Result<Option<Duration>> {
         let ask = |link| async move {
             LeaseClient::new(link).lease_time_to_live(LeaseTimeToLiveRequest { id }).await
@@ -255,7 +254,7 @@ impl Leases {
         Ok(u64::try_from(reply.ttl).ok().map(|left| Duration::from_secs(left + 1)))
     }
 
-    /// Ends the leases that are in no use.
+    /// Ends the leases that no claim uses.
     pub(crate) async fn end_unused(&self) {
         let slots: Vec<Arc<Slot>> = self.by_seconds.lock().values().cloned().collect();
         for slot in slots {
@@ -295,8 +294,8 @@ mod tests {
     use super::*;
     use crate::config::EtcdConfig;
 
-    /// Between the read and the keep-alive, the leader may be replaced: what it says to the keep-alive
-    /// then counts for nothing.
+    /// The leader may be replaced between the read and the keep-alive: its reply to the keep-alive then
+    /// counts for nothing.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_lease_counts_from_the_read_and_not_from_the_keep_alive() {
         if tenure_testkit::lacks("etcd", "a_lease_counts_from_the_read_and_not_from_the_keep_alive")

@@ -2,17 +2,17 @@
 //!
 //! This crate is an adapter: it turns the primitive calls that
 //! [`OrderedStore`](tenure_ordered::OrderedStore) needs into transactions, reads and watches
-//! ([`EtcdEngine`]). What a claim does with them is not decided here. A call is repeated only on
-//! another server, and only where that cannot do harm.
+//! ([`EtcdEngine`]). Nothing here may decide which claim holds a lock, or retry beyond asking the next
+//! server, and that only where carrying a call out twice does no harm.
 //!
 //! | file | what |
 //! |---|---|
 //! | `engine` | each primitive call |
 //! | `lease` | leases, which are the sessions: granted, confirmed, ended; the write fence |
-//! | `endpoints` | the servers: which is asked, logins, members that join |
+//! | `endpoints` | the servers: which one is asked, logins, members that join |
 //! | `dial` | connections, with or without TLS |
 //! | `srv` | servers that DNS names |
-//! | `watch` | all watches of a client on one stream |
+//! | `watch` | all watches of a client, on one stream |
 //! | `txn`, `keys`, `fault` | transactions, names of keys, errors |
 //! | `diagnose` | what `tenure doctor` says |
 //!
@@ -22,8 +22,8 @@
 //!
 //! | key | what |
 //! |---|---|
-//! | `tenure/orders/<owner id>` | a claim that holds or wants the lock alone; its value (TTL, since when, pid, host, label) is for people |
-//! | `tenure/orders/<owner id>-shared` | a claim that shares it |
+//! | `tenure/orders/<owner id>` | an exclusive claim; its value (TTL, since when, pid, host, label) is for display |
+//! | `tenure/orders/<owner id>-shared` | a shared claim |
 //! | `tenure/orders/<owner id>-permits-2-5` | a claim for two of five permits |
 //! | `tenure/%audit/orders` | evictions, newest first, at most 100 |
 //! | `tenure/%lease/<lease id>` | the loss channel of a lease: names the entries that were evicted from it |
@@ -31,8 +31,7 @@
 //!
 //! In a lock's name `%` and `/` become `%25` and `%2F`, so that no lock's keys are among another's.
 //! `etcdctl lock tenure/orders` writes `tenure/orders/<lease id>`. The entries of a lock are ordered
-//! by their create revisions. A key that tenure did not write counts as a claim that wants the lock
-//! alone.
+//! by their create revisions. A key that tenure did not write counts as an exclusive claim.
 //!
 //! # Leases
 //!
@@ -55,13 +54,25 @@
 //! A watch from an earlier revision is served by a loop in the server that runs ten times a second;
 //! one from now on is served at once. So an entry is watched from now on, and then looked at.
 //!
+//! # Arrivals
+//!
+//! The transaction that adds an entry also reads at most 16 keys of the queue, so a short queue is known
+//! after one round trip. A client that has waiters in the queue already reads none.
+//!
+//! # Servers
+//!
+//! Calls go to one server until it is silent or gone, then to the next. One login serves all calls that
+//! need it. Members that the cluster has besides the named ones are found. SRV records are read again
+//! when all servers have failed. A reply from another cluster than the first one's is an error: an
+//! address may come to lead elsewhere.
+//!
 //! # What is promised
 //!
 //! Mutual exclusion holds as long as etcd keeps its data and its leases, through the loss of any
 //! minority of its servers. Tokens are create revisions: they rise until etcd is restored from an
 //! older snapshot without raising its revision. A holder that is cut off stops by its own clock before
-//! etcd ends its lease. A holder that is evicted, or whose lease is revoked by hand, is told at once;
-//! one whose key is deleted by hand, at its next renewal.
+//! etcd ends its lease. A holder that is evicted, or whose lease is revoked by hand, hears of it at
+//! once; one whose key is deleted by hand, at its next renewal.
 
 mod cells;
 mod config;

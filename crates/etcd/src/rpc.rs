@@ -237,6 +237,8 @@ pub mod watch_request {
 pub struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: ::prost::alloc::vec::Vec<u8>,
     #[prost(enumeration = "watch_create_request::FilterType", repeated, tag = "5")]
     pub filters: ::prost::alloc::vec::Vec<i32>,
     #[prost(int64, tag = "7")]

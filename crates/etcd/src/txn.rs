@@ -62,7 +62,7 @@ impl Endpoints {
     }
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
@@ -99,7 +99,7 @@ pub(crate) fn get(key: &[u8]) -> RequestOp {
     op(Request::RequestRange(RangeRequest { key: key.to_vec(), ..Default::default() }))
 }
 
-/// The names of at most so many keys of a queue, in no particular order, and how many there are.
+/// The names of at most `limit` keys of a queue, in no particular order, and how many there are.
 pub(crate) fn look(queue: &Queue, limit: i64) -> RequestOp {
     op(Request::RequestRange(RangeRequest { limit, ..names_of(queue) }))
 }

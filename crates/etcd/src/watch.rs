@@ -26,8 +26,8 @@ pub(crate) struct Watches {
 }
 
 struct Stream {
-    /// The turn of the endpoints that it was opened in.
-    turn: usize,
+    /// The rotation of the endpoints in which it was opened.
+    rotation: usize,
     requests: mpsc::UnboundedSender<WatchRequest>,
     last: AtomicI64,
     watchers: Mutex<Watchers>,
@@ -40,7 +40,7 @@ struct Watchers {
     by_id: HashMap<i64, watch::Sender<State>>,
 }
 
-/// How far a watch got: it only ever moves on.
+/// The stages of a watch. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Requested,
@@ -78,7 +78,17 @@ impl Watches {
     /// A watch that asked for earlier changes would have to wait for a loop in the server that runs
     /// ten times a second.
     pub(crate) async fn start(&self, key: &[u8], watching: Watching) -> Result<Watch> {
-        let mut watch = self.request(key, watching);
+        self.start_range(key.to_vec(), Vec::new(), watching).await
+    }
+
+    /// As [`start`](Self::start), for all keys from `key` to `range_end`. An empty end: one key.
+    pub(crate) async fn start_range(
+        &self,
+        key: Vec<u8>,
+        range_end: Vec<u8>,
+        watching: Watching,
+    ) -> Result<Watch> {
+        let mut watch = self.request(key, range_end, watching);
         let created = watch.state.wait_for(|state| *state != State::Requested);
         let ended = match tokio::time::timeout(self.endpoints.timeout(), created).await {
             Ok(Ok(state)) => Some(*state == State::Ended),
@@ -89,14 +99,14 @@ impl Watches {
             Some(false) => Ok(watch),
             Some(true) => Err(broken("the stream of watches ended")),
             None => {
-                self.endpoints.turn_from(watch.stream.turn);
+                self.endpoints.rotate_from(watch.stream.rotation);
                 watch.stream.end();
                 Err(broken("the server did not answer in time"))
             }
         }
     }
 
-    fn request(&self, key: &[u8], watching: Watching) -> Watch {
+    fn request(&self, key: Vec<u8>, range_end: Vec<u8>, watching: Watching) -> Watch {
         let stream = self.stream();
         let id = stream.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, state) = watch::channel(State::Requested);
@@ -111,27 +121,27 @@ impl Watches {
             Watching::Removal => vec![FilterType::Noput.into()],
             Watching::Change => Vec::new(),
         };
-        let create = WatchCreateRequest { key: key.to_vec(), filters, watch_id: id };
+        let create = WatchCreateRequest { key, range_end, filters, watch_id: id };
         stream.send(RequestUnion::CreateRequest(create));
         Watch { id, stream, state }
     }
 
     /// The stream on the endpoint that is asked now.
     fn stream(&self) -> Arc<Stream> {
-        let turn = self.endpoints.turns();
+        let rotation = self.endpoints.rotations();
         let mut current = self.stream.lock();
         if let Some(stream) = &*current {
-            if stream.turn == turn && !stream.watchers.lock().ended {
+            if stream.rotation == rotation && !stream.watchers.lock().ended {
                 return Arc::clone(stream);
             }
-            // The server that it is on was silent: it may be, too.
+            // Calls have left the server that it is on.
             stream.end();
         }
         let (requests, requested) = mpsc::unbounded_channel();
         let watchers = Mutex::default();
         // An id of zero would let the server choose.
         let stream = Arc::new(Stream {
-            turn,
+            rotation,
             requests,
             last: AtomicI64::new(0),
             watchers,
@@ -179,13 +189,13 @@ impl Drop for Watch {
 
 impl Stream {
     fn send(&self, request: RequestUnion) {
-        // It fails only when the stream has ended, which all watchers are told.
+        // This fails only if the stream has ended, which every watcher is notified of.
         let _ = self.requests.send(WatchRequest { request_union: Some(request) });
     }
 
-    fn tell(&self, reply: WatchResponse) {
-        // Refused: the login that the stream began with is not valid any more, or never was. A new one
-        // begins with the present one.
+    fn dispatch(&self, reply: WatchResponse) {
+        // Refused: the login that the stream began with is not valid any more. The next stream begins
+        // with the present login.
         if reply.created && reply.canceled {
             return self.end();
         }
@@ -220,27 +230,27 @@ impl Stream {
     }
 }
 
-/// Hands out the replies of one stream until it ends, or is ended.
+/// Dispatches the replies of one stream until it ends, or is ended.
 async fn listen(link: Link, stream: Arc<Stream>, requests: mpsc::UnboundedReceiver<WatchRequest>) {
     tokio::select! {
-        () = hand_out(link, &stream, requests) => {}
+        () = dispatch_all(link, &stream, requests) => {}
         () = stream.closing.notified() => {}
     }
     stream.end();
 }
 
-async fn hand_out(
+async fn dispatch_all(
     link: Link,
     stream: &Stream,
     mut requests: mpsc::UnboundedReceiver<WatchRequest>,
 ) {
     let requests = poll_fn(move |context| requests.poll_recv(context));
-    // The server answers nothing, not even that it hears us, before the first watch is made.
+    // The server sends no headers before the first watch is created.
     match WatchClient::new(link).watch(requests).await {
         Ok(replies) => {
             let mut replies = replies.into_inner();
             while let Ok(Some(reply)) = replies.message().await {
-                stream.tell(reply);
+                stream.dispatch(reply);
             }
         }
         Err(status) => tracing::debug!(%status, "no stream of watches"),

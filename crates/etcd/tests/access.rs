@@ -1,4 +1,4 @@
-//! Who is let in: TLS, passwords and rights.
+//! TLS, passwords and permissions.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -53,7 +53,7 @@ on_servers! {
             config.servers[0].0 = host.into();
             config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
             works(&connected(&config).await).await;
-            // The public authorities know nothing of it.
+            // The public authorities do not vouch for it.
             config.tls = Some(Tls::default());
             let denied = refusal(&config).await;
             assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
@@ -81,7 +81,41 @@ on_servers! {
     }
 }
 
-/// Adds the user `locker` with the rights the documentation names, and turns passwords on.
+on_servers! {
+    /// The authority, the server's and the client's certificate are all replaced; the client goes on.
+    async fn replaced_certificates_are_used_without_a_restart_of_the_client() {
+        let (files, renewed) = (Certificates::make().unwrap(), Certificates::make().unwrap());
+        let ca = format!("--trusted-ca-file={}", files.ca().display());
+        let mut server = encrypted(&files, &["--client-cert-auth", &ca]);
+        let mut config = config_of(&server);
+        let identity = Some(files.of("client"));
+        config.tls = Some(Tls { ca: Some(files.ca()), identity, ..Tls::default() });
+        let client = connected(&config).await;
+        let options = Options::new().ttl(Duration::from_secs(60));
+        let guard = client.mutex("held").unwrap().with(options).acquire().await.unwrap();
+        let replace = |old: std::path::PathBuf, new: std::path::PathBuf| {
+            std::fs::copy(new, old).unwrap();
+        };
+        replace(files.ca(), renewed.ca());
+        for name in ["server", "client"] {
+            let ((certificate, key), (new, new_key)) = (files.of(name), renewed.of(name));
+            replace(certificate, new);
+            replace(key, new_key);
+        }
+        server.restart().unwrap();
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
+        // A renewal, which has a connection of its own, succeeds too.
+        let renewed = || async {
+            let claimed = guard.remaining() > Duration::from_secs(58);
+            claimed || { tokio::time::sleep(Duration::from_millis(200)).await; false }
+        };
+        assert!(guard.is_valid() && eventually(GENEROUS, renewed).await, "it is not renewed");
+        guard.release().await.unwrap();
+    }
+}
+
+/// Adds the user `locker` with the permissions that the documentation names, and enables authentication.
 fn guard_by_passwords(server: &EtcdServer) {
     for words in [
         &["user", "add", "root:rootsecret"][..],
@@ -93,7 +127,7 @@ fn guard_by_passwords(server: &EtcdServer) {
         &["user", "add", "guest:guest"],
         &["auth", "enable"],
     ] {
-        // Roles are made by hand where `auth enable` would need them.
+        // Roles are added by hand where `auth enable` would need them.
         let done = server.control(words);
         assert!(done.is_ok() || words.contains(&"grant-role"), "{words:?}: {done:?}");
     }
@@ -180,8 +214,8 @@ fn watchers(server: &EtcdServer) -> u32 {
 }
 
 on_servers! {
-    /// Calls log in again. So must the stream of news, or nobody would be woken, or told of a loss.
-    async fn news_are_heard_after_a_login_has_ended() {
+    /// Calls log in again. So must the stream of watches, or no waiter is woken and no loss is reported.
+    async fn notifications_are_received_after_a_login_has_expired() {
         let server = EtcdServer::start(&["--auth-token-ttl", "1"]).unwrap();
         server.control(&["role", "add", "root"]).unwrap();
         guard_by_passwords(&server);
@@ -195,21 +229,21 @@ on_servers! {
         let mutex = client.mutex("a").unwrap().with(deaf);
         for _ in 0..3 {
             let guard = mutex.acquire().await.unwrap();
-            // A login ends when it was not used for its time.
+            // A login expires when it was not used for its TTL.
             tokio::time::sleep(Duration::from_secs(3)).await;
             let waiting = tokio::spawn({
                 let mutex = mutex.clone();
                 async move { mutex.acquire().await.unwrap() }
             });
             until_waiting(&client, "a", 1).await;
-            // Its own key, the one before it, and what tells of losses.
+            // Its own key, the one before it, and the loss channel.
             let listens = || async { watchers(&server) == 3 };
             assert!(eventually(GENEROUS, listens).await, "{} watches", watchers(&server));
             guard.release().await.unwrap();
-            let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
+            let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no notification came").unwrap();
             let order = Eviction::new(next.name().clone(), next.owner(), "test");
             client.store().evict(&order).await.unwrap();
-            tokio::time::timeout(GENEROUS, next.lost()).await.expect("it is not told");
+            tokio::time::timeout(GENEROUS, next.lost()).await.expect("its loss is not reported");
         }
     }
 }

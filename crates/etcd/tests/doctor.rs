@@ -19,11 +19,11 @@ fn has(findings: &[Finding], severity: Severity, word: &str) -> bool {
 }
 
 on_servers! {
-    async fn a_single_member_without_logins_is_told_so_and_is_not_unsafe() {
+    async fn a_single_member_without_logins_gets_advice_and_is_not_called_unsafe() {
         let server = EtcdServer::start(&[]).unwrap();
         let found = findings(&config_of(&server)).await;
         assert!(has(&found, Severity::Advice, "the loss of one stops"), "{found:?}");
-        assert!(has(&found, Severity::Advice, "nobody has to log in"), "{found:?}");
+        assert!(has(&found, Severity::Advice, "no user has to log in"), "{found:?}");
         assert!(has(&found, Severity::Fine, "no alarm"), "{found:?}");
         assert!(has(&found, Severity::Fine, "as short as 2s"), "{found:?}");
         assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
@@ -71,7 +71,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn old_versions_and_alarms_are_told_as_the_user_may_know_them() {
+    async fn old_versions_and_alarms_are_reported_as_far_as_the_user_may_ask() {
         let server = EtcdServer::start(&["--election-timeout=10000"]).unwrap();
         for words in [
             &["role", "add", "root"][..],

@@ -1,4 +1,4 @@
-//! `etcdctl lock` on the same names: it excludes us and is excluded, and both hand over.
+//! `etcdctl lock` on the same names: it and tenure exclude each other, and hand over to each other.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -17,7 +17,7 @@ use tenure_trials::until_waiting;
 
 /// An `etcdctl lock` that says when it holds, and holds until a file appears (or for a minute).
 fn lock(server: &EtcdServer, name: &str, until: &Path) -> Process {
-    // It ends with the test's folder, too: nobody ends it when etcdctl is killed.
+    // It also ends when the test's folder is deleted: killing etcdctl does not end it.
     let hold = "echo held; for i in $(seq 600); do \
                 { [ -e \"$1\" ] || [ ! -d \"${1%/*}\" ]; } && break; sleep 0.1; done";
     let until = until.to_str().unwrap();
@@ -36,7 +36,7 @@ async fn owners(client: &Client, name: &str) -> (usize, usize) {
 }
 
 on_servers! {
-    async fn etcdctl_waits_for_us_and_gets_the_lock_when_we_release_it() {
+    async fn etcdctl_waits_for_tenure_and_gets_the_lock_on_its_release() {
         let server = EtcdServer::start(&[]).unwrap();
         let folder = temp_dir();
         let client = client(&config_of(&server)).await;
@@ -51,7 +51,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn we_wait_for_etcdctl_and_get_the_lock_when_it_ends() {
+    async fn tenure_waits_for_etcdctl_and_gets_the_lock_when_it_ends() {
         let server = EtcdServer::start(&[]).unwrap();
         let folder = temp_dir();
         let go = folder.path().join("go");
@@ -76,7 +76,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_line_of_both_kinds_is_served_in_its_order() {
+    async fn a_queue_of_both_clients_is_served_in_order() {
         let server = EtcdServer::start(&[]).unwrap();
         let folder = temp_dir();
         let client = client(&config_of(&server)).await;
@@ -104,7 +104,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn an_etcdctl_that_was_killed_lets_us_in_when_its_lease_ends() {
+    async fn tenure_gets_the_lock_when_the_lease_of_a_killed_etcdctl_ends() {
         let server = EtcdServer::start(&[]).unwrap();
         let folder = temp_dir();
         let client = client(&config_of(&server)).await;
@@ -120,7 +120,7 @@ on_servers! {
 
 on_servers! {
     /// Both add to a file that only the lock protects.
-    async fn no_update_of_either_kind_is_lost() {
+    async fn no_update_of_either_client_is_lost() {
         const ROUNDS: usize = 15;
         let server = EtcdServer::start(&[]).unwrap();
         let folder = temp_dir();
@@ -159,7 +159,7 @@ on_servers! {
         let _guard = client.mutex("a/b").unwrap().acquire().await.unwrap();
         let mut theirs = lock(&server, "tenure/a", &folder.path().join("go"));
         held(&mut theirs).await;
-        // And where another program nests its names, we are blocked as it is.
+        // A nested name of another program blocks tenure as it blocks etcdctl.
         let mut nested = lock(&server, "tenure/c/d", &folder.path().join("go"));
         held(&mut nested).await;
         let error = client.mutex("c").unwrap().try_acquire().await.unwrap_err();
@@ -182,7 +182,7 @@ on_servers! {
         held(&mut theirs).await;
         let mutex = client.mutex("orders").unwrap();
         assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
-        // Force takes it away from etcdctl, too.
+        // An eviction removes etcdctl's key, too.
         let owner = client.inspect("orders").await.unwrap().holders[0].owner.clone();
         let order = Eviction::new("orders".parse().unwrap(), owner, "test");
         assert_eq!(client.store().evict(&order).await.unwrap(), Released::Released);

@@ -1,5 +1,5 @@
-//! Members that die, stop and come back, leases that are revoked, clients that are cut off: nobody
-//! holds beside another, nobody is stuck, and tokens keep rising.
+//! Members that die, stop and come back, leases that are revoked, clients that are cut off: no two claims
+//! hold at once, no claim is stuck, and tokens keep rising.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -13,30 +13,30 @@ use tenure_core::store::{ClaimOutcome, Store, WaitPolicy, now};
 use tenure_core::{ErrorKind, Guard, LossReason, Options};
 use tenure_etcd::EtcdStore;
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, Proxy, Way, eventually};
-use tenure_trials::{ELECTION, claim, members, until_waiting, ways};
+use tenure_trials::{ELECTION, claim, failing_servers, partitions, until_waiting};
 
 on_servers! {
     async fn the_death_of_any_member_under_load_costs_no_lock() {
         let cluster = EtcdCluster::start().unwrap();
-        members::deaths_cost_no_lock(cluster, connect).await;
+        failing_servers::deaths_cost_no_lock(cluster, connect).await;
     }
 }
 
 on_servers! {
     async fn a_member_that_stands_still_under_load_costs_no_lock() {
         let cluster = EtcdCluster::start().unwrap();
-        members::standing_still_costs_no_lock(cluster, connect).await;
+        failing_servers::standing_still_costs_no_lock(cluster, connect).await;
     }
 }
 
 on_servers! {
     async fn a_guard_outlives_the_leader() {
         let cluster = EtcdCluster::start().unwrap();
-        members::a_guard_outlives_the_leader(cluster, connect).await;
+        failing_servers::a_guard_outlives_the_leader(cluster, connect).await;
     }
 }
 
-/// Seconds that a lease lasts yet, rounded down, as the leader knows it.
+/// How many more seconds a lease lasts, rounded down, as the leader reports it.
 fn time_left(server: &EtcdServer, lease: &str) -> u64 {
     let told = server.control(&["lease", "timetolive", lease]).unwrap();
     let (_, left) = told.split_once("remaining(").unwrap();
@@ -44,9 +44,8 @@ fn time_left(server: &EtcdServer, lease: &str) -> u64 {
 }
 
 on_servers! {
-    /// A leader that stood still, and was replaced, confirms leases for a moment that are not its own
-    /// any more.
-    async fn a_grant_is_not_dated_by_a_leader_of_the_past() {
+    /// A leader that stood still and was replaced confirms leases for a moment longer.
+    async fn a_grant_is_not_dated_by_a_former_leader() {
         let mut cluster = EtcdCluster::start().unwrap();
         let ttl = Duration::from_secs(12);
         for round in 0..4 {
@@ -110,7 +109,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Its own server dies; the members that the cluster told of are asked instead.
+    /// Its own server dies; the members that the cluster named are asked instead.
     async fn a_client_that_knows_one_server_finds_the_others() {
         let mut cluster = EtcdCluster::start().unwrap();
         let addresses = cluster.addresses();
@@ -175,16 +174,16 @@ on_servers! {
 }
 
 on_servers! {
-    async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
+    async fn without_a_quorum_the_guard_reports_danger_and_loss() {
         let cluster = EtcdCluster::start().unwrap();
-        members::a_lost_quorum_is_heard_of(cluster, connect).await;
+        failing_servers::a_lost_quorum_is_reported(cluster, connect).await;
     }
 }
 
 on_servers! {
     async fn a_restart_of_the_whole_cluster_keeps_locks_places_and_tokens() {
         let cluster = EtcdCluster::start().unwrap();
-        members::a_restart_of_all_keeps_everything(cluster, connect).await;
+        failing_servers::a_restart_of_all_keeps_everything(cluster, connect).await;
     }
 }
 
@@ -202,7 +201,7 @@ on_servers! {
             }
             assert!(eventually(GENEROUS, || async { !canary(&server).is_empty() }).await);
             match round {
-                // The news that it is gone are wrong, and come to nothing.
+                // A reply that the lease is gone is wrong here, and must have no effect.
                 1 => assert_eq!(server.control(&["del", &canary(&server)]).unwrap(), "1"),
                 2 => {
                     server.kill9().unwrap();
@@ -237,7 +236,7 @@ fn revoke_all(server: &EtcdServer) {
 }
 
 on_servers! {
-    async fn a_waiter_whose_lease_is_revoked_joins_the_line_again() {
+    async fn a_waiter_whose_lease_is_revoked_joins_the_queue_again() {
         let server = EtcdServer::start(&[]).unwrap();
         let config = config_of(&server);
         let clients = [client(&config).await, client(&config).await, client(&config).await];
@@ -274,7 +273,7 @@ on_servers! {
     async fn compaction_does_not_disturb_a_waiter() {
         let server = EtcdServer::start(&[]).unwrap();
         let client = client(&config_of(&server)).await;
-        // Nothing but news wakes it.
+        // Only a notification wakes it.
         let deaf = Options::new().ttl(Duration::from_secs(600)).poll_cap(Duration::from_secs(3600));
         let mutex = client.mutex("a").unwrap().with(deaf);
         let guard = mutex.acquire().await.unwrap();
@@ -287,7 +286,7 @@ on_servers! {
         let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
         server.control(&["compaction", revision.unwrap()]).unwrap();
         guard.release().await.unwrap();
-        let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
+        let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no notification came").unwrap();
         next.release().await.unwrap();
     }
 }
@@ -295,13 +294,13 @@ on_servers! {
 on_servers! {
     async fn a_client_that_is_cut_off_knows_before_another_holds() {
         let server = EtcdServer::start(&[]).unwrap();
-        ways::a_holder_knows_before_another_holds(server.port(), connect).await;
+        partitions::a_holder_knows_before_another_holds(server.port(), connect).await;
     }
 }
 
 on_servers! {
-    /// Whether its key was moved to the lease for holding by then, or not.
-    async fn one_that_was_handed_the_lock_and_cut_off_knows_before_another_holds() {
+    /// It is admitted and cut off at about the same moment.
+    async fn a_waiter_that_is_admitted_and_cut_off_knows_before_another_holds() {
         let server = EtcdServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
         let [cut_off, other] =
@@ -334,6 +333,6 @@ on_servers! {
 on_servers! {
     async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
         let server = EtcdServer::start(&[]).unwrap();
-        ways::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
+        partitions::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
     }
 }

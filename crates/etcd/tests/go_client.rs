@@ -1,5 +1,5 @@
-//! etcd's own Go client (`client/v3/concurrency`) on the same names, the real one: driven by line, see
-//! `interop/README.md`.
+//! etcd's own Go client (`client/v3/concurrency`) on the same names, driven by lines of text (see
+//! `interop/README.md`).
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -30,7 +30,7 @@ fn lacks(test: &str) -> bool {
     unprepared
 }
 
-/// A running client of theirs. Ends with the test.
+/// A running Go client. Ends with the test.
 struct Theirs(Process);
 
 impl Theirs {
@@ -78,7 +78,7 @@ macro_rules! with_theirs {
 }
 
 with_theirs! {
-    async fn their_hold_keeps_ours_out_and_their_release_lets_our_waiter_in() {
+    async fn their_hold_keeps_ours_out_and_their_release_admits_our_waiter() {
         let (_server, ours, mut theirs) = scene().await;
         assert_eq!(theirs.ask("try 60000").await, "held");
         let mutex = ours.mutex("a").unwrap();
@@ -100,7 +100,7 @@ with_theirs! {
         assert_eq!(theirs.ask("try 60000").await, "held");
     }
 
-    async fn our_hold_keeps_theirs_out_and_our_release_lets_their_waiter_in() {
+    async fn our_hold_keeps_theirs_out_and_our_release_admits_their_waiter() {
         let (_server, ours, mut theirs) = scene().await;
         let guard = ours.mutex("a").unwrap().acquire().await.unwrap();
         assert_eq!(theirs.ask("try 60000").await, "busy");
@@ -115,7 +115,7 @@ with_theirs! {
         assert!(ours.inspect("a").await.unwrap().is_free());
     }
 
-    async fn a_client_of_theirs_that_was_killed_lets_us_in_when_its_lease_ends() {
+    async fn tenure_gets_the_lock_when_the_lease_of_a_killed_go_client_ends() {
         let (_server, ours, mut theirs) = scene().await;
         assert_eq!(theirs.ask("try 2000").await, "held");
         theirs.0.kill9().unwrap();
@@ -124,7 +124,7 @@ with_theirs! {
     }
 
     /// All add to a file that only the lock protects.
-    async fn no_update_of_either_kind_is_lost() {
+    async fn no_update_of_either_client_is_lost() {
         const EACH: usize = 3;
         const ROUNDS: usize = 12;
         let (server, ours, _) = scene().await;

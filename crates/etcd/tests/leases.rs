@@ -1,4 +1,4 @@
-//! Claims that share a lease end each for itself, and nothing that arrives late stays.
+//! Claims that share a lease expire each on its own, and late requests leave nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -26,7 +26,7 @@ fn leases(server: &EtcdServer) -> Vec<String> {
 }
 
 on_servers! {
-    async fn a_hold_that_nobody_renews_ends_although_its_lease_lives_on() {
+    async fn a_hold_that_is_not_renewed_ends_although_its_lease_lives_on() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         let (forgotten, kept) = (claim("forgotten", TTL), claim("kept", TTL));
@@ -49,7 +49,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_place_that_nobody_asks_for_ends_although_its_lease_lives_on() {
+    async fn a_place_that_is_not_asked_for_ends_although_its_lease_lives_on() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         let long = Duration::from_secs(60);
@@ -73,9 +73,9 @@ on_servers! {
 }
 
 on_servers! {
-    /// The server stands still while it is asked for a lock. Nobody waits for the answer, and the
-    /// release comes on another connection: in whichever order they are carried out, nothing stays,
-    /// though the lease that the claim named is kept alive for another lock.
+    /// The server stands still while it is asked for a lock. The caller gives up, and the release goes
+    /// over another connection. In whichever order the two are carried out, no entry stays, though the
+    /// lease that the claim named is kept alive for another lock.
     async fn a_claim_that_arrives_late_does_not_stay() {
         let mut server = EtcdServer::start(&[]).unwrap();
         let mut config = config_of(&server);
@@ -164,8 +164,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// The lease lives on, and with it the key: but its time is over, and another may remove it.
-    async fn a_hold_whose_time_was_over_is_not_renewed() {
+    /// The lease lives on, and with it the key; but the hold has expired, and may be removed.
+    async fn a_hold_that_has_expired_is_not_renewed() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         let (short, long) = (Duration::from_millis(2_100), Duration::from_millis(2_900));
@@ -182,8 +182,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// A claim is about to move in, but hears late that the lease is alive; and that the lease is to
-    /// end is heard later still.
+    /// A claim is about to use the lease, and the reply that the lease is alive is late; the request to
+    /// end the lease comes later still.
     async fn a_lease_that_is_given_back_takes_no_hold_with_it() {
         let server = EtcdServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
@@ -194,7 +194,7 @@ on_servers! {
         let (first, second) = (claim("first", ttl), claim("second", ttl));
         store.claim(&first, WaitPolicy::NoWait).await.unwrap();
         store.release(&first).await.unwrap();
-        // Old enough that it is asked for a sign of life.
+        // Old enough that it must be confirmed before its next use.
         tokio::time::sleep(ttl / 3).await;
         proxy.set(Way::Shut);
         let claiming = tokio::spawn({
@@ -211,8 +211,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// Who has moved out everywhere holds no lease up.
-    async fn a_hold_that_was_taken_by_force_keeps_no_lease() {
+    /// No claim uses the lease any more.
+    async fn a_hold_that_was_evicted_keeps_no_lease() {
         let server = EtcdServer::start(&[]).unwrap();
         let [store, other] = [store(&config_of(&server)).await, store(&config_of(&server)).await];
         let taken = claim("taken", TTL);
@@ -226,9 +226,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// It asks for a sign of life of the lease that another lock is held on, and is then left alone,
-    /// neither driven on nor dropped.
-    async fn a_claim_that_nobody_drives_holds_up_nobody_else() {
+    /// It has a lease confirmed that another lock is held on, and is then neither polled nor dropped.
+    async fn a_claim_that_is_not_polled_delays_no_other() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = Arc::new(store(&config_of(&server)).await);
         let ttl = Duration::from_secs(24);

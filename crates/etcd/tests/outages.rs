@@ -1,19 +1,26 @@
-//! Members that do not answer for a while: callers that wait go on waiting, and what an outage leaves
-//! behind is cleared away once.
+//! Servers that do not answer for a while: waiting acquires go on waiting, and entries that an outage
+//! leaves behind are removed once.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod common;
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use common::{client, config, config_of, store};
+use simple_dns::rdata::{RData, SRV};
+use simple_dns::{CLASS, Name, Packet, ResourceRecord};
 use tenure_core::store::{ClaimOutcome, Moment, Renewal, Store, WaitPolicy, now};
 use tenure_core::{Client, ErrorKind, Guard, Options, Result};
-use tenure_testkit::{Ensemble, EtcdServer, GENEROUS, Proxy, eventually};
+use tenure_etcd::{EtcdConfig, Srv};
+use tenure_testkit::{Ensemble, EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::outages::{self, CALL_TIMEOUT};
 use tenure_trials::{ELECTION, claim, until_waiting};
-use tokio::task::JoinSet;
+use tokio::net::UdpSocket;
+use tokio::task::{JoinHandle, JoinSet};
 
 fn alone() -> Ensemble<EtcdServer> {
     Ensemble::of(vec![EtcdServer::start(&[]).unwrap()]).unwrap()
@@ -34,6 +41,62 @@ on_servers! {
 on_servers! {
     async fn an_acquire_that_begins_in_a_short_outage_succeeds() {
         outages::an_acquire_that_begins_in_a_short_outage_succeeds(alone(), hasty).await;
+    }
+}
+
+/// A name server that answers every question with one server on this machine, until it is dropped.
+struct NameServer {
+    address: SocketAddr,
+    port: Arc<AtomicU16>,
+    task: JoinHandle<()>,
+}
+
+impl NameServer {
+    async fn start(port: u16) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let port = Arc::new(AtomicU16::new(port));
+        let named = Arc::clone(&port);
+        let task = tokio::spawn(async move {
+            let mut question = [0; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut question).await {
+                let mut reply = Packet::parse(&question[..length]).unwrap().into_reply();
+                let (name, target) =
+                    (reply.questions[0].qname.clone(), Name::new("localhost").unwrap());
+                let port = named.load(Ordering::Relaxed);
+                let srv = RData::SRV(SRV { priority: 1, weight: 0, port, target });
+                reply.answers.push(ResourceRecord::new(name, CLASS::IN, 60, srv));
+                socket.send_to(&reply.build_bytes_vec().unwrap(), from).await.unwrap();
+            }
+        });
+        Self { address, port, task }
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+on_servers! {
+    /// The port is another one, as after a move of the cluster. The guard's lease goes on.
+    async fn the_srv_records_are_read_again_when_all_servers_fail() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let (before, after) =
+            (Proxy::start(server.port()).unwrap(), Proxy::start(server.port()).unwrap());
+        let names = NameServer::start(before.port()).await;
+        let srv = Srv { domain: "example".into(), name_server: Some(names.address) };
+        let config = EtcdConfig { srv: Some(srv), ..EtcdConfig::new(Vec::new()) };
+        let client = client(&config).await;
+        let options = Options::new().ttl(Duration::from_secs(60));
+        let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
+        names.port.store(after.port(), Ordering::Relaxed);
+        before.set(Way::Black);
+        before.cut();
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
+        guard.release().await.unwrap();
     }
 }
 
@@ -81,17 +144,17 @@ on_servers! {
         }
         let before = guards.iter().map(deadline).max().unwrap();
         server.kill9().unwrap();
-        // All notice that it is gone.
+        // All calls notice that the server is gone.
         tokio::time::sleep(Duration::from_secs(2)).await;
         server.restart().unwrap();
         let serves = || async { server.page("/health").is_ok_and(|it| it.contains("\"true\"")) };
         assert!(eventually(GENEROUS, serves).await);
-        // Half of the holders let go together, and the others are renewed.
+        // Half of the holders release together, and the others are renewed.
         let mut releasing = JoinSet::new();
         for guard in guards.split_off(LOCKS / 2) {
             releasing.spawn(guard.release());
         }
-        // In trouble a release goes on in the background.
+        // If it fails, the release goes on in the background.
         let outcomes = releasing.join_all().await;
         let lost = |outcome: &Result<()>| {
             outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
@@ -111,7 +174,7 @@ on_servers! {
     }
 }
 
-/// Returns when so many have had their lock.
+/// Returns when this many tasks have had their lock.
 async fn until_served(waiting: &mut JoinSet<Result<Guard>>, count: usize) {
     for served in 0..count {
         let next = tokio::time::timeout(ELECTION, waiting.join_next()).await;
@@ -123,7 +186,7 @@ async fn until_served(waiting: &mut JoinSet<Result<Guard>>, count: usize) {
 }
 
 on_servers! {
-    /// What gave up in the outage is given back once, not again and again while the client lives.
+    /// Claims that gave up in the outage are released once, not again and again while the client lives.
     async fn writes_end_after_an_outage_with_two_hundred_acquires_in_flight() {
         const ACQUIRES: usize = 200;
         let mut server = EtcdServer::start(&[]).unwrap();
@@ -137,7 +200,7 @@ on_servers! {
             let mutex = client.mutex(&lock.to_string()).unwrap().with(options.clone());
             acquiring.spawn(async move { mutex.acquire().await });
         }
-        // Some are through, and the others under way.
+        // Some acquires are done, and the others under way.
         assert!(eventually(GENEROUS, || async { committed(&server) > before + 3 }).await);
         server.stop().unwrap();
         tokio::time::sleep(6 * CALL_TIMEOUT).await;
@@ -168,7 +231,7 @@ fn committed(server: &EtcdServer) -> u64 {
 }
 
 on_servers! {
-    /// The claim was given back on another connection meanwhile, and granted anew.
+    /// The claim was released over another connection meanwhile, and granted again.
     async fn a_release_that_arrives_late_ends_no_hold_that_was_granted_since() {
         let server = EtcdServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
@@ -179,7 +242,7 @@ on_servers! {
         let answer = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
         let ClaimOutcome::Granted(first) = answer else { panic!("{answer:?}") };
         proxy.keep();
-        // Sent, and no answer comes.
+        // The request is sent, and no reply comes.
         let late = tokio::time::timeout(2 * CALL_TIMEOUT, store.release(&held)).await;
         assert!(late.is_err(), "{late:?}");
         proxy.cut();

@@ -1,4 +1,4 @@
-//! Minutes of trouble. Run it by hand, alone on a machine:
+//! Minutes of random faults. Run it by hand, alone on a machine:
 //!
 //! `STORM=120 SEED=7 cargo test -p tenure-etcd --test storm -- --ignored --nocapture`
 
@@ -12,7 +12,7 @@ use tenure_trials::storm;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it takes minutes, and a machine of its own"]
-async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
+async fn a_storm_of_faults_leaves_one_holder_at_a_time_and_no_claim_stuck() {
     if lacks("etcd", "storm") {
         return;
     }

@@ -26,14 +26,14 @@ pub(crate) struct Tracked<E: Engine> {
     pub(crate) unrecorded: Option<Moment>,
     /// Notified when `state` changes.
     pub(crate) changed: Arc<Notify>,
-    /// Tells this stay in the registry from earlier and later ones of the same owner.
-    pub(crate) stay: u64,
+    /// Distinguishes this registration from earlier and later ones of the same owner.
+    pub(crate) registration: u64,
 }
 
-/// How far a claim got.
+/// The state of a claim.
 #[derive(Clone, Debug)]
 pub(crate) enum State<K> {
-    /// A request whose outcome is unknown may have added its entry, or may yet.
+    /// A request whose outcome is unknown may have added its entry, or may still do so.
     Unsure,
     Waits(Entry<K>, Token),
     Holds(Entry<K>, Token),
@@ -48,7 +48,7 @@ impl<E: Engine> Clone for Tracked<E> {
             fault: self.fault.clone(),
             unrecorded: self.unrecorded,
             changed: Arc::clone(&self.changed),
-            stay: self.stay,
+            registration: self.registration,
         }
     }
 }
@@ -63,7 +63,7 @@ impl<E: Engine> Tracked<E> {
             fault: None,
             unrecorded: None,
             changed: Arc::default(),
-            stay: 0,
+            registration: 0,
         }
     }
 
@@ -93,10 +93,10 @@ struct Table<E: Engine> {
 struct Row<E: Engine> {
     tracked: Tracked<E>,
     ends: Moment,
-    /// How many calls of `wait` keep its place, and for how long it stays after the last.
+    /// How many calls of `wait` keep its place, and for how long it stays after the last of them.
     waits: u32,
     policy: Duration,
-    /// It is being removed: nothing can save it.
+    /// It has expired and is being removed; it cannot be renewed.
     overdue: bool,
 }
 
@@ -123,7 +123,7 @@ impl<E: Engine> Claims<E> {
         let owner = tracked.claim.owner;
         let mut table = self.table.lock();
         table.last += 1;
-        tracked.stay = table.last;
+        tracked.registration = table.last;
         table.take(owner);
         let policy = Duration::ZERO;
         let row = Row { tracked: tracked.clone(), ends, waits: 0, policy, overdue };
@@ -150,8 +150,8 @@ impl<E: Engine> Claims<E> {
         table.by_owner.get(&owner).map(|row| Arc::clone(&row.tracked.changed))
     }
 
-    /// Lets a claim stay until this moment at least, and changes what is known of it. False: it is
-    /// gone, or being removed.
+    /// Extends a claim's registration to this moment at least, and changes what is known of it. False: it
+    /// is gone, or being removed.
     pub(crate) fn update(
         &self,
         owner: OwnerId,
@@ -274,7 +274,7 @@ impl<E: Engine> Claims<E> {
 
     /// Forgets a claim: its entry is gone. A later claim of the same owner stays.
     pub(crate) fn remove(&self, tracked: &Tracked<E>) {
-        self.remove_if(tracked.claim.owner, |known| known.stay == tracked.stay);
+        self.remove_if(tracked.claim.owner, |known| known.registration == tracked.registration);
     }
 
     /// Forgets the claim that has this entry, which is gone.
@@ -294,12 +294,13 @@ impl<E: Engine> Claims<E> {
         Some(removed)
     }
 
-    /// Whether the claim is still here: it was not forgotten, and its owner has not come anew.
-    pub(crate) fn is_staying(&self, tracked: &Tracked<E>) -> bool {
+    /// Whether the claim is still registered: it was not forgotten, nor replaced by a new claim of its
+    /// owner.
+    pub(crate) fn is_registered(&self, tracked: &Tracked<E>) -> bool {
         self.is_row(tracked, |_| true)
     }
 
-    /// Whether the claim is still here, and is not being removed.
+    /// Whether the claim is still registered, and is not being removed.
     pub(crate) fn is_live(&self, tracked: &Tracked<E>) -> bool {
         self.is_row(tracked, |row| !row.overdue)
     }
@@ -307,10 +308,10 @@ impl<E: Engine> Claims<E> {
     fn is_row(&self, tracked: &Tracked<E>, is_so: impl FnOnce(&Row<E>) -> bool) -> bool {
         let table = self.table.lock();
         let row = table.by_owner.get(&tracked.claim.owner);
-        row.is_some_and(|row| row.tracked.stay == tracked.stay && is_so(row))
+        row.is_some_and(|row| row.tracked.registration == tracked.registration && is_so(row))
     }
 
-    /// Forgets the claim that has this entry, taken from it by force.
+    /// Forgets the claim whose entry was evicted.
     pub(crate) fn evicted(&self, hold: Hold) -> Option<Tracked<E>> {
         let token_of = |tracked: &Tracked<E>| match &tracked.state {
             State::Unsure => None,
@@ -345,7 +346,7 @@ impl<E: Engine> Claims<E> {
         usage
     }
 
-    /// The claims whose time is over, each once, and when the next one's is.
+    /// Marks and returns the claims that have expired, each once, and when the next one expires.
     pub(crate) fn overdue(&self, now: Moment) -> (Vec<Tracked<E>>, Option<Moment>) {
         let mut table = self.table.lock();
         let mut overdue = Vec::new();

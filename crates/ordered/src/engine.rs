@@ -105,6 +105,19 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// If no answer came.
     async fn list(&self, name: &LockName) -> Result<Listing<Self::Key>>;
 
+    /// Watches a queue as a whole, and lists it. The listing shows the queue at some moment after the
+    /// watch was in place, and the future resolves after the first removal since then. It may resolve
+    /// for other changes too.
+    ///
+    /// The future fails if the watch ended without a change; dropping it ends the watch.
+    ///
+    /// # Errors
+    /// If no answer came.
+    async fn watch_queue(
+        &self,
+        name: &LockName,
+    ) -> Result<(Listing<Self::Key>, BoxFuture<'static, Result<()>>)>;
+
     /// Watches one entry. `None`: it is not there. Else the entry was there at some moment after the
     /// watch was in place, and the future resolves with its first change after that.
     ///
@@ -139,7 +152,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         record: Option<Vec<u8>>,
     ) -> Result<bool>;
 
-    /// Replaces an entry's data, so that those who watch it for [`Watching::Change`] wake up.
+    /// Replaces an entry's data, so that watches on it for [`Watching::Change`] fire.
     ///
     /// # Errors
     /// If no answer came.
@@ -158,7 +171,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         session: &Arc<Self::Session>,
     ) -> Result<Option<(Vec<u8>, BoxFuture<'static, Result<Change>>)>>;
 
-    /// Removes an entry that is not ours and writes its loss into its session's loss channel, if it
+    /// Removes an entry of any client and writes its loss into its session's loss channel, if it
     /// has one; and, if the entry `held`, adds the eviction to the lock's record
     /// ([`Eviction::recorded`]). All or nothing. False: something changed meanwhile, look again.
     ///
@@ -171,8 +184,8 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         held: bool,
     ) -> Result<bool>;
 
-    /// What the engine knows of these entries, for people to read; `None` for one that is gone. The
-    /// first `holders` of them hold: [`Details::time_left`] matters for these alone.
+    /// What the engine knows of these entries, for display; `None` for one that is gone. The first
+    /// `holders` of them hold: [`Details::time_left`] is needed for these alone.
     ///
     /// # Errors
     /// If no answer came.
@@ -189,16 +202,16 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// If no answer came.
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>>;
 
-    /// How people name the owner of an entry that is not tenure's.
+    /// What to call the owner of an entry that tenure did not write.
     fn foreign_owner(&self, name: &LockName, key: &Self::Key) -> String;
 
-    /// What is true in the engine as long as this entry is there.
+    /// A condition that holds in the engine as long as this entry is there.
     fn fence(&self, name: &LockName, entry: &Entry<Self::Key>) -> Option<Fence>;
 
-    /// See [`Store::diagnose`]. `store` is the store that uses this engine, to try a lock with.
+    /// See [`Store::diagnose`]. `store` is the store that uses this engine; a check takes a lock on it.
     ///
     /// # Errors
-    /// If the engine could not be looked at at all.
+    /// If the engine could not be examined at all.
     async fn diagnose(&self, store: &dyn Store) -> Result<Vec<Finding>>;
 
     /// See [`Store::cells`].
@@ -210,12 +223,12 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         Err(Error::new(ErrorKind::Unsupported, "keep values", why))
     }
 
-    /// Ends the sessions of which only the engine keeps an [`Arc`]. One that cannot be ended
-    /// now ends by itself, later.
+    /// Ends the sessions of which only the engine keeps an [`Arc`]. A session that cannot be ended now
+    /// expires later.
     async fn end_unused_sessions(&self);
 }
 
-/// A session of an engine: what it is told ends with it.
+/// A session of an engine. The entries that were added on it end with it.
 #[async_trait]
 pub trait Session: fmt::Debug + Send + Sync + 'static {
     /// Its name in the engine.
@@ -242,7 +255,7 @@ pub struct Entry<K> {
     /// What it wants. An entry that another program made is taken for
     /// [`Exclusive`](Mode::Exclusive), unless the engine knows better.
     pub mode: Mode,
-    /// Whose claim it belongs to, if its name says so.
+    /// The owner of its claim, if its name says so.
     pub owner: Option<OwnerId>,
     /// The engine's name for it.
     pub key: K,
@@ -288,13 +301,13 @@ pub enum Change {
     Written,
 }
 
-/// What an engine says of an entry, for people.
+/// What an engine knows of an entry, for display.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
     /// Its data.
     pub record: Vec<u8>,
     /// Its fencing token, if it holds.
     pub token: Option<Token>,
-    /// How much longer its session lasts, at the most, if the engine tells.
+    /// How much longer its session lasts at most, if the engine reports it.
     pub time_left: Option<Duration>,
 }

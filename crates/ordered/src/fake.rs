@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,6 +29,12 @@ pub(crate) struct World {
     /// How many removals are under way, and how many were at the most.
     removing: AtomicUsize,
     pub(crate) most_removing: AtomicUsize,
+    /// When watches were asked for.
+    pub(crate) watched: Mutex<Vec<Moment>>,
+    /// How often all watches have ended without a change.
+    streams: watch::Sender<u64>,
+    /// Watches do not tell of changes, and listings are not answered.
+    pub(crate) mute: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +106,11 @@ impl World {
     /// Loses the next request or reply at this point.
     pub(crate) fn lose(&self, point: Point) {
         self.script.lock().push((point, Fault::Lose));
+    }
+
+    /// Ends all watches, as if the connection that they came over was lost.
+    pub(crate) fn end_watches(&self) {
+        self.streams.send_modify(|count| *count += 1);
     }
 
     async fn reach(&self, point: Point) -> Result<()> {
@@ -243,14 +254,27 @@ pub(crate) struct FakeEngine {
 
 impl FakeEngine {
     async fn changed(world: Arc<World>, name: LockName, seen: Stored) -> Result<Change> {
-        let mut written = world.written.subscribe();
+        let has_changed = |world: &World| match world.find(&name, seen.entry.order) {
+            None => Some(Change::Removed),
+            Some(stored) if stored.written != seen.written => Some(Change::Written),
+            Some(_) => None,
+        };
+        Self::until(world, has_changed).await
+    }
+
+    /// Resolves when a change is there, unless the watch ends before, or no watch tells of changes.
+    async fn until<T>(world: Arc<World>, mut found: impl FnMut(&World) -> Option<T>) -> Result<T> {
+        let (mut written, mut streams) = (world.written.subscribe(), world.streams.subscribe());
         loop {
-            match world.find(&name, seen.entry.order) {
-                None => return Ok(Change::Removed),
-                Some(stored) if stored.written != seen.written => return Ok(Change::Written),
-                Some(_) => {}
+            if let Some(change) = found(&world).filter(|_| !world.mute.load(Ordering::Acquire)) {
+                return Ok(change);
             }
-            let _ = written.changed().await;
+            tokio::select! {
+                _ = written.changed() => {}
+                _ = streams.changed() => {
+                    return Err(Error::new(ErrorKind::Unreachable, "watch", "the stream ended"));
+                }
+            }
         }
     }
 }
@@ -352,7 +376,24 @@ impl Engine for FakeEngine {
     }
 
     async fn list(&self, name: &LockName) -> Result<Listing<i64>> {
+        if self.world.mute.load(Ordering::Acquire) {
+            std::future::pending::<()>().await;
+        }
         Ok(self.world.list(name))
+    }
+
+    async fn watch_queue(
+        &self,
+        name: &LockName,
+    ) -> Result<(Listing<i64>, BoxFuture<'static, Result<()>>)> {
+        self.world.watched.lock().push(now());
+        let (world, name, listing) = (Arc::clone(&self.world), name.clone(), self.world.list(name));
+        let seen: Vec<Order> = listing.entries.iter().map(|entry| entry.order).collect();
+        let changed = Self::until(world, move |world| {
+            let there = world.entries(&name);
+            seen.iter().any(|order| !there.contains(order)).then_some(())
+        });
+        Ok((listing, Box::pin(changed)))
     }
 
     async fn watch(
@@ -361,6 +402,7 @@ impl Engine for FakeEngine {
         entry: &Entry<i64>,
         _: Watching,
     ) -> Result<Option<BoxFuture<'static, Result<Change>>>> {
+        self.world.watched.lock().push(now());
         let seen = self.world.find(name, entry.order);
         let changed = |seen| Self::changed(Arc::clone(&self.world), name.clone(), seen);
         Ok(seen.map(|seen| Box::pin(changed(seen)) as _))

@@ -1,4 +1,4 @@
-//! What the engine holds of a lock, for people to read, and how to take it away by force.
+//! Inspection of a lock, and eviction of a holder.
 
 use std::sync::Arc;
 

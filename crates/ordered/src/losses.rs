@@ -3,7 +3,7 @@
 use tenure_core::store::Hold;
 use tenure_core::{OwnerId, Token};
 
-/// How many losses a channel keeps: more than anybody takes by force between two looks.
+/// How many losses a channel keeps: more than are evicted between two reads.
 const LINES: usize = 100;
 
 /// A channel's content with one more loss in front.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tenure_core::store::Claim;
 
-/// The data of one of our entries, as text:
+/// The data of an entry that tenure wrote, as text:
 /// `tenure1 <asked|held> <ttl ms> <since, Unix ms> <pid> <host> <label>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::calls::CallOrder;
 use crate::claims::{Claims, State, Tracked, Usage};
 use crate::engine::{Engine, Entered, Entry, Listing, Session};
-use crate::line::Line;
+use crate::follower::FollowedQueue;
 use crate::losses::losses;
 use crate::record::Record;
 
@@ -28,23 +28,25 @@ const ARRIVALS: usize = 64;
 /// How many entries of claims that expired are removed at once.
 const REMOVALS: usize = 64;
 
-/// Before a task tries again what failed.
+/// The pause before a task repeats a call that failed.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// A session without claims is let go after this long.
+/// A session without claims is no longer kept alive after this long.
 const IDLE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Shared<E: Engine> {
     pub(crate) engine: E,
     pub(crate) claims: Claims<E>,
-    /// The locks that this process waits for. Locked before any of its lines.
-    pub(crate) lines: Mutex<HashMap<LockName, Arc<Line<E>>>>,
+    /// The queues that this process waits in. Locked before any of them.
+    pub(crate) queues: Mutex<HashMap<LockName, Arc<FollowedQueue<E>>>>,
     pub(crate) calls: CallOrder,
     callers_arrivals: Semaphore,
     arrivals: Semaphore,
     removals: Semaphore,
     pub(crate) listeners: LossListeners,
     pub(crate) background: Background,
+    /// How often the watched entries of a queue are looked at, in case a notification was lost.
+    pub(crate) check: Duration,
     /// The tasks that attend to sessions, by session.
     attended: Mutex<HashMap<i64, Attended<E>>>,
     /// All other tasks. They keep what is shared, and so must be stopped with the store: then this is
@@ -56,17 +58,18 @@ pub(crate) struct Shared<E: Engine> {
 type Attended<E> = (Arc<<E as Engine>::Session>, JoinHandle<()>);
 
 impl<E: Engine> Shared<E> {
-    pub(crate) fn new(engine: E, background: Background) -> Arc<Self> {
+    pub(crate) fn new(engine: E, background: Background, check: Duration) -> Arc<Self> {
         Arc::new(Self {
             engine,
             claims: Claims::default(),
-            lines: Mutex::default(),
+            queues: Mutex::default(),
             calls: CallOrder::new(background.runtime().clone()),
             callers_arrivals: Semaphore::new(CALLERS_ARRIVALS),
             arrivals: Semaphore::new(ARRIVALS),
             removals: Semaphore::new(REMOVALS),
             listeners: LossListeners::default(),
             background,
+            check,
             attended: Mutex::default(),
             tasks: Mutex::new(Some(JoinSet::new())),
         })
@@ -80,55 +83,63 @@ impl<E: Engine> Shared<E> {
         tasks.spawn_on(task, self.background.runtime());
     }
 
-    /// Adds an entry, when few others are being added.
+    /// Adds an entry, as soon as few others are being added.
     ///
-    /// A lone caller sends the request from its own task, because to wake another thread costs as much
-    /// as a tenth of a transaction. In a crowd the store does it: callers that are not polled must not
-    /// keep others out.
+    /// A lone caller sends the request from its own task, because waking another thread costs as much
+    /// as a tenth of a transaction. In a crowd a task of the store sends it: a caller that is not polled
+    /// must not delay others.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         session: &Arc<E::Session>,
         claim: &Claim,
-        look: bool,
     ) -> Result<Entered<E::Key>> {
         let record = Record::write(claim, false, Duration::ZERO);
         if let Ok(_permit) = self.callers_arrivals.try_acquire() {
+            let look = self.must_look(&claim.name);
             return self.engine.enter(session, claim, record, look).await;
         }
         let (shared, session, claim) = (Arc::clone(self), Arc::clone(session), claim.clone());
         let enter = async move {
             // The semaphore is never closed, so this cannot fail.
             let _permit = shared.arrivals.acquire().await;
+            // Not before: of a crowd that comes at once, only the first claims find the queue empty.
+            let look = shared.must_look(&claim.name);
             shared.engine.enter(&session, &claim, record, look).await
         };
         self.background.run("acquire", enter).await
     }
 
-    pub(crate) fn line(&self, name: &LockName) -> Option<Arc<Line<E>>> {
-        self.lines.lock().get(name).cloned()
+    /// Whether a claim that arrives is to look at the queue by itself. If others of this process wait,
+    /// one task lists the queue for all of them.
+    fn must_look(&self, name: &LockName) -> bool {
+        self.followed(name).is_none_or(|followed| followed.waiting() < 2)
     }
 
-    /// Has a task wait for a claim's turn.
-    pub(crate) fn stand_in_line(
+    pub(crate) fn followed(&self, name: &LockName) -> Option<Arc<FollowedQueue<E>>> {
+        self.queues.lock().get(name).cloned()
+    }
+
+    /// Adds a waiting claim to the queue that its lock's task follows.
+    pub(crate) fn join_queue(
         self: &Arc<Self>,
         claim: &Claim,
         entry: &Entry<E::Key>,
         listing: Option<Listing<E::Key>>,
     ) {
-        let mut lines = self.lines.lock();
-        let line = match lines.get(&claim.name) {
-            Some(line) => Arc::clone(line),
+        let mut queues = self.queues.lock();
+        let followed = match queues.get(&claim.name) {
+            Some(followed) => Arc::clone(followed),
             None => {
-                let line = Arc::new(Line::new(claim.name.clone()));
-                lines.insert(claim.name.clone(), Arc::clone(&line));
-                self.spawn(Arc::clone(&line).follow(Arc::clone(self)));
-                line
+                let followed = Arc::new(FollowedQueue::new(claim.name.clone()));
+                queues.insert(claim.name.clone(), Arc::clone(&followed));
+                self.spawn(Arc::clone(&followed).follow(Arc::clone(self)));
+                followed
             }
         };
-        let gone = line.enter(claim.owner, entry, listing);
-        drop(lines);
+        let gone = followed.enter(claim.owner, entry, listing);
+        drop(queues);
         self.forget(gone);
-        line.advance(self);
+        followed.advance(self);
     }
 
     /// Notes that a waiting claim is admitted.
@@ -138,13 +149,13 @@ impl<E: Engine> Shared<E> {
             (tracked.claim.mode, tracked.state.clone())
         {
             let shared = Arc::clone(self);
-            self.spawn(async move { shared.tell_next(&tracked, &entry).await });
+            self.spawn(async move { shared.notify_next(&tracked, &entry).await });
         }
     }
 
-    /// Writes to the entry of a permit holder that had to wait: the process of the next waiter
-    /// watches it, and may have its turn too.
-    async fn tell_next(&self, tracked: &Tracked<E>, entry: &Entry<E::Key>) {
+    /// Writes to the entry of a permit holder that had to wait: the process of the next waiter watches
+    /// the entry, because the next waiter may be admitted too.
+    async fn notify_next(&self, tracked: &Tracked<E>, entry: &Entry<E::Key>) {
         const TRIES: usize = 20;
         let Claim { name, owner, .. } = &tracked.claim;
         for _ in 0..TRIES {
@@ -155,30 +166,30 @@ impl<E: Engine> Shared<E> {
                     return;
                 }
                 Err(error) => {
-                    tracing::debug!(lock = %name, %error, "the next waiter is not told yet");
+                    tracing::debug!(lock = %name, %error, "the next waiter is not notified yet");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
         }
     }
 
-    /// The entries of these waiters are gone: by force, or because they expired.
+    /// Forgets waiters whose entries are gone: evicted, or expired.
     pub(crate) fn forget(&self, gone: impl IntoIterator<Item = (OwnerId, Order)>) {
         gone.into_iter().for_each(|(owner, order)| self.claims.forget(owner, order));
     }
 
-    /// A claim's entry was removed: others may have their turn.
+    /// Forgets a claim whose entry was removed, and admits the waiters that it kept out.
     pub(crate) fn left(self: &Arc<Self>, tracked: &Tracked<E>) {
         self.claims.remove(tracked);
         self.removed(&tracked.claim.name, &tracked.state);
     }
 
-    /// Tells the line of a lock that an entry of this process is not in it any more.
+    /// Notes in a followed queue that an entry of this process was removed.
     fn removed(self: &Arc<Self>, name: &LockName, state: &State<E::Key>) {
         if let State::Waits(entry, _) | State::Holds(entry, _) = state
-            && let Some(line) = self.line(name)
+            && let Some(followed) = self.followed(name)
         {
-            line.remove(self, entry.order);
+            followed.remove(self, entry.order);
         }
     }
 
@@ -202,7 +213,7 @@ impl<E: Engine> Shared<E> {
         let task = async move {
             let over = tokio::select! {
                 () = session.ended() => true,
-                () = shared.hear_losses(&session) => true,
+                () = shared.listen_for_losses(&session) => true,
                 () = shared.keep_alive(&session) => session.is_over(),
             };
             if over {
@@ -223,7 +234,7 @@ impl<E: Engine> Shared<E> {
     }
 
     /// Listens for the losses of a session's claims. Returns when the session is over.
-    async fn hear_losses(self: &Arc<Self>, session: &Arc<E::Session>) {
+    async fn listen_for_losses(self: &Arc<Self>, session: &Arc<E::Session>) {
         loop {
             let heard = match self.engine.open_loss_channel(session).await {
                 Ok(None) => return,
@@ -237,7 +248,7 @@ impl<E: Engine> Shared<E> {
                 _ if session.is_over() => return,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::debug!(session = session.id(), %error, "losses are not heard");
+                    tracing::debug!(session = session.id(), %error, "the loss channel cannot be read");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -262,7 +273,7 @@ impl<E: Engine> Shared<E> {
             match usage {
                 Usage::Unused => {
                     let idle = now().since(*unused.get_or_insert_with(now)) >= IDLE;
-                    if idle && self.let_go_if_unused(session) {
+                    if idle && self.stop_attending_if_unused(session) {
                         return;
                     }
                     continue;
@@ -279,8 +290,9 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    /// Has the next claim on a session start another task to attend to it. False: a claim uses it.
-    fn let_go_if_unused(&self, session: &Arc<E::Session>) -> bool {
+    /// Stops attending to a session, unless a claim uses it: then this returns false. The next claim on
+    /// the session starts another task.
+    fn stop_attending_if_unused(&self, session: &Arc<E::Session>) -> bool {
         let mut attended = self.attended.lock();
         let unused = self.claims.usage(session) == Usage::Unused;
         if unused {
@@ -289,8 +301,8 @@ impl<E: Engine> Shared<E> {
         unused
     }
 
-    /// Stops to attend to sessions that no claim uses, so that the engine can end them.
-    pub(crate) async fn let_go_of_unused_sessions(&self) {
+    /// Stops attending to sessions that no claim uses, so that the engine can end them.
+    pub(crate) async fn stop_attending_to_unused(&self) {
         let unused: Vec<JoinHandle<()>> = {
             let mut attended = self.attended.lock();
             let idle = attended
@@ -323,7 +335,7 @@ impl<E: Engine> Shared<E> {
 
     async fn expire(self: Arc<Self>, tracked: Tracked<E>) {
         // The entries of a session that is over go with it.
-        while !tracked.session.is_over() && self.claims.is_staying(&tracked) {
+        while !tracked.session.is_over() && self.claims.is_registered(&tracked) {
             let removed = {
                 // The semaphore is never closed, so this cannot fail.
                 let _permit = self.removals.acquire().await;
@@ -348,9 +360,10 @@ impl<E: Engine> Shared<E> {
                 self.engine.remove(name, entry).await
             }
             State::Unsure => match self.find(tracked).await? {
-                // If the owner has come anew since, this may be the new claim's entry. If not, it is
-                // not: a new claim enters only after this one is forgotten.
-                Some((entry, _)) if self.claims.is_staying(tracked) => {
+                // If the owner has made a new claim since, this may be the new claim's entry. If this
+                // one is still registered, it is not: a new claim enters only after this one is
+                // forgotten.
+                Some((entry, _)) if self.claims.is_registered(tracked) => {
                     self.engine.remove(name, &entry).await
                 }
                 _ => Ok(false),

@@ -14,6 +14,7 @@ use tenure_proto::{Order, admitted};
 
 use crate::claims::{State, Tracked};
 use crate::engine::{Engine, Entered, Listing, Session};
+use crate::follower::CHECK;
 use crate::record::Record;
 use crate::shared::Shared;
 
@@ -35,9 +36,14 @@ impl<E: Engine> OrderedStore<E> {
     /// answers in time, [`Denied`](ErrorKind::Denied) for credentials or certificates that are
     /// refused, and [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
     pub async fn connect(config: E::Config) -> Result<Self> {
+        Self::connect_checking(config, CHECK).await
+    }
+
+    /// Connects. The watched entries of a queue are looked at every `check`.
+    pub(crate) async fn connect_checking(config: E::Config, check: Duration) -> Result<Self> {
         let background = Background::start("tenure-ordered")?;
         let engine = E::connect(config, &background).await?;
-        let shared = Shared::new(engine, background);
+        let shared = Shared::new(engine, background, check);
         shared.spawn(Arc::clone(&shared).expire_claims());
         Ok(Self { shared })
     }
@@ -87,7 +93,7 @@ impl<E: Engine> Store for OrderedStore<E> {
     }
 
     async fn close_idle(&self) {
-        self.shared.let_go_of_unused_sessions().await;
+        self.shared.stop_attending_to_unused().await;
         self.shared.engine.end_unused_sessions().await;
     }
 
@@ -206,7 +212,7 @@ impl<E: Engine> Shared<E> {
     async fn is_held(self: &Arc<Self>, tracked: &Tracked<E>) -> Result<bool> {
         let Tracked { claim, session, state, unrecorded, .. } = tracked;
         let State::Holds(entry, _) = state else { return Ok(false) };
-        // Before it is sent: the entry must not be removed while the answer is on its way.
+        // Before the request is sent: the entry must not expire while the reply is on its way.
         if !self.claims.update(claim.owner, now() + claim.ttl, |_| {}) {
             return Ok(false);
         }
@@ -234,9 +240,7 @@ impl<E: Engine> Shared<E> {
         let ends = now() + life(claim, policy);
         let tracked = self.claims.insert(Tracked::new(claim, &session), ends);
         self.attend(&session);
-        // With others of this process in line, the line is looked at for all of them together.
-        let look = self.line(&claim.name).is_none_or(|line| line.waiting() < 2);
-        let entered = self.enter(&session, claim, look).await;
+        let entered = self.enter(&session, claim).await;
         let unsent = entered.as_ref().is_err_and(|error| error.effect() == Effect::None);
         if !unsent && !self.claims.is_live(&tracked) {
             // The claim expired meanwhile, and its entry may have been looked for too early.
@@ -256,8 +260,8 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    /// Whether a claim that does not want to wait would have to: then it does not get in the way of
-    /// others.
+    /// Whether a claim that does not wait would have to. It is then not added to the queue, where it
+    /// would be in the way of others.
     async fn is_busy(&self, claim: &Claim) -> Result<bool> {
         if claim.mode == Mode::Exclusive
             && let Some(free) = self.engine.is_free(&claim.name).await?
@@ -269,7 +273,8 @@ impl<E: Engine> Shared<E> {
         Ok(admitted(modes) <= listing.entries.len())
     }
 
-    /// A claim whose entry is there holds if it is admitted; else it waits, if it wants to.
+    /// Decides about a claim whose entry is in the queue: it holds if it is admitted; else it waits, or
+    /// is removed if its policy is not to wait.
     async fn settle(
         self: &Arc<Self>,
         tracked: &Tracked<E>,
@@ -294,7 +299,7 @@ impl<E: Engine> Shared<E> {
         if !self.claims.wait(*owner, lease, Some((entry.clone(), token))) {
             return Ok(None);
         }
-        self.stand_in_line(&tracked.claim, &entry, listing);
+        self.join_queue(&tracked.claim, &entry, listing);
         Ok(Some(queued()))
     }
 
@@ -304,13 +309,13 @@ impl<E: Engine> Shared<E> {
         };
         let _kept = self.claims.keep(claim.owner);
         loop {
-            let mut news = std::pin::pin!(changed.notified());
-            news.as_mut().enable();
+            let mut notified = std::pin::pin!(changed.notified());
+            notified.as_mut().enable();
             match self.claims.find(claim.owner) {
                 Some((Tracked { state: State::Waits(..), fault: Some(error), .. }, _)) => {
                     return Err(error);
                 }
-                Some((Tracked { state: State::Waits(..), .. }, false)) => news.await,
+                Some((Tracked { state: State::Waits(..), .. }, false)) => notified.await,
                 Some((Tracked { state: State::Holds(..), .. }, false)) => {
                     let grant = self.claims.grant(claim.owner);
                     return Ok(grant.map_or(ClaimOutcome::Queued(*place), ClaimOutcome::Granted));
@@ -325,7 +330,7 @@ impl<E: Engine> Shared<E> {
             return Ok(Renewal::Lost);
         };
         if let State::Waits(entry, _) = &tracked.state {
-            // It may have been handed the lock, and not have heard of it.
+            // It may have been admitted without a notification yet.
             let listing = self.engine.list(&claim.name).await?;
             if is_admitted(&listing, entry.order) {
                 self.admit(claim.owner, entry.order);
@@ -345,9 +350,9 @@ impl<E: Engine> Shared<E> {
         };
         let mut held = matches!(tracked.state, State::Holds(..));
         if let State::Waits(entry, _) = &tracked.state
-            && self.line(&claim.name).is_some_and(|line| line.is_first(entry.order))
+            && self.followed(&claim.name).is_some_and(|followed| followed.is_first(entry.order))
         {
-            // It may have been handed the lock, and not have heard of it.
+            // It may have been admitted without a notification yet.
             held = is_admitted(&self.engine.list(&claim.name).await?, entry.order);
         }
         let removed = self.remove_entries(&tracked).await;

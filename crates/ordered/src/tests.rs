@@ -90,7 +90,7 @@ async fn a_claim_that_is_made_again_while_it_expires_keeps_its_new_entry() {
     expiry.arrived().await;
     let grant = granted(store.claim(&lost, policy).await.unwrap());
     expiry.go_on();
-    // Nothing tells when the task has ended: give it time to do harm.
+    // The end of the task cannot be observed: give it time to do harm.
     tokio::time::sleep(SHORT / 3).await;
     assert_eq!(world.entries(&lost.name).len(), 1, "the entry of {grant:?} was removed");
     assert_eq!(store.renew(&lost).await.unwrap(), Renewal::Renewed);
@@ -126,7 +126,7 @@ async fn an_entry_that_is_added_after_its_claim_expired_does_not_stay() {
     }
 }
 
-/// The session ends after its claim was told to wait, and before the claim stands in line.
+/// The session ends after its claim was queued, and before the claim is added to the followed queue.
 #[tokio::test]
 async fn a_waiter_of_an_ended_session_does_not_take_its_successor_along() {
     let world: Arc<World> = Arc::default();
@@ -141,16 +141,16 @@ async fn a_waiter_of_an_ended_session_does_not_take_its_successor_along() {
     world.end_session(session.id());
     shared.claims.remove_all_on(&session);
     assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
-    shared.stand_in_line(&waiter, &old, entered.listing);
-    let line = shared.line(&waiter.name).unwrap();
-    until(|| line.waiting() == 1).await;
+    shared.join_queue(&waiter, &old, entered.listing);
+    let followed = shared.followed(&waiter.name).unwrap();
+    until(|| followed.waiting() == 1).await;
     let tracked = shared.claims.find(waiter.owner).map(|(tracked, _)| tracked.state);
     let Some(State::Waits(entry, _)) = tracked else { panic!("{tracked:?}") };
     assert!(entry.order > old.order);
 }
 
 #[tokio::test]
-async fn a_holder_hears_of_its_eviction_although_the_store_was_tidied_while_it_asked() {
+async fn a_holder_hears_of_its_eviction_although_idle_sessions_were_closed_while_it_claimed() {
     let world: Arc<World> = Arc::default();
     let (one, other) = (store(&world).await, store(&world).await);
     let holder = alone();
@@ -259,6 +259,69 @@ async fn many_claims_that_expire_together_are_removed_a_few_at_a_time() {
     assert!((1..=64).contains(&most), "{most} at once");
 }
 
+/// The first waiter for a permit has to hear of each holder that leaves.
+#[tokio::test]
+async fn a_waiter_for_one_of_many_permits_sets_a_few_watches() {
+    const PERMITS: u32 = 3_000;
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let permit = || claim(Mode::Permits { take: 1, of: PERMITS }, LONG);
+    let holders: Vec<Claim> = (0..PERMITS).map(|_| permit()).collect();
+    for holder in &holders {
+        granted(other.claim(holder, QUEUE).await.unwrap());
+    }
+    let hand_offs = 10;
+    for holder in holders.iter().rev().take(hand_offs) {
+        let waiter = permit();
+        assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
+        other.release(holder).await.unwrap();
+        granted(one.wait(&waiter, &QueueTicket::default()).await.unwrap());
+    }
+    let watches = world.watched.lock().len();
+    assert!(watches <= 8 * hand_offs, "{watches} watches for {hand_offs} hand-offs");
+}
+
+/// The connection that all watches come over is lost: a server must not get them all back at once.
+#[tokio::test]
+async fn the_watches_of_many_queues_that_end_together_begin_again_spread_over_time() {
+    const QUEUES: usize = 1_000;
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    for number in 0..QUEUES {
+        let name = number.to_string();
+        granted(other.claim(&named(&name, LONG), QUEUE).await.unwrap());
+        let outcome = one.claim(&named(&name, LONG), QUEUE).await.unwrap();
+        assert!(matches!(outcome, ClaimOutcome::Queued(_)));
+    }
+    // The holder's entry, and the waiter's own.
+    until(|| world.watched.lock().len() == 2 * QUEUES).await;
+    world.watched.lock().clear();
+    world.end_watches();
+    until(|| world.watched.lock().len() == 2 * QUEUES).await;
+    let watched = world.watched.lock();
+    let spread = watched.last().unwrap().since(watched[0]);
+    assert!(spread > Duration::from_millis(500), "within {spread:?}");
+}
+
+/// A listing of a long queue is expensive, and so is made seldom. Here it is never answered.
+#[tokio::test]
+async fn a_lost_notification_is_made_up_for_without_a_listing() {
+    const CHECK: Duration = Duration::from_millis(200);
+    let world: Arc<World> = Arc::default();
+    let other = store(&world).await;
+    let one = FakeStore::connect_checking(Arc::clone(&world), CHECK).await.unwrap();
+    let (holder, waiter) = (alone(), alone());
+    granted(other.claim(&holder, QUEUE).await.unwrap());
+    assert!(matches!(one.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
+    // The holder's entry, and the waiter's own.
+    until(|| world.watched.lock().len() >= 2).await;
+    world.mute.store(true, Ordering::Release);
+    other.release(&holder).await.unwrap();
+    let ticket = QueueTicket::default();
+    let waiting = one.wait(&waiter, &ticket);
+    granted(tokio::time::timeout(LONG, waiting).await.expect("no notification came").unwrap());
+}
+
 /// The first waiter for a permit watches each holder.
 #[tokio::test]
 async fn the_cost_of_a_waiter_for_a_permit_grows_no_faster_than_the_holders() {
@@ -299,7 +362,7 @@ async fn a_storm_of_claims_and_lost_replies_leaves_nothing_behind() {
     storm(&Arc::default(), true).await;
 }
 
-/// Entries are taken away by force, and sessions end: holders are told late, but no claim hangs.
+/// Entries are evicted and sessions end: holders hear of it late, but no claim hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_evictions_and_lost_sessions_leaves_nothing_behind() {
     let world: Arc<World> = Arc::default();
@@ -363,7 +426,7 @@ async fn storm(world: &Arc<World>, exclusive: bool) {
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.entries(&name), [], "no entry is left");
     for store in stores {
-        until(|| store.shared.lines.lock().is_empty()).await;
+        until(|| store.shared.queues.lock().is_empty()).await;
         assert!(store.shared.claims.is_empty());
     }
 }

@@ -32,7 +32,7 @@ pub fn admitted(queue: impl IntoIterator<Item = Mode>) -> usize {
 }
 
 /// One process's view of a queue. The process's own waiting entries are its *waiters*.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OrderedQueue {
     entries: BTreeMap<Order, Known>,
     /// The orders of the waiters among the entries.
@@ -47,6 +47,16 @@ pub struct OrderedQueue {
     missing: u32,
     /// A listing arrived since the last step.
     listed: bool,
+    /// The queue as a whole is watched, since before the last listing.
+    queue_watched: bool,
+    /// How many holders are watched one by one. If more are in a waiter's way, the queue is watched.
+    most_watched: usize,
+}
+
+impl Default for OrderedQueue {
+    fn default() -> Self {
+        Self::watching_at_most(Self::MOST_WATCHED)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +81,9 @@ pub struct Step {
     pub admitted: Vec<Order>,
     /// Whether to list the queue: call [`OrderedQueue::handle_listing_begun`] before.
     pub list: bool,
+    /// Whether to watch the queue as a whole for removals. To begin such a watch, list the queue after
+    /// the watch is in place, and call [`OrderedQueue::handle_queue_watched`] with the listing.
+    pub watch_queue: bool,
     /// The entries to watch. Watches on other entries can end.
     pub watch: Vec<(Order, WatchFor)>,
 }
@@ -90,13 +103,32 @@ enum Obstacle {
     Entry(Order),
     /// This entry waits too: until it is admitted or removed.
     Waiting(Order),
-    /// All before it hold: any of them.
-    Holders,
+    /// All before it hold, and they are so many: until any of them is removed.
+    Holders(usize),
 }
 
 impl OrderedQueue {
     /// How many watched entries in a row may turn out to be gone before the queue is listed again.
     const MISSING: u32 = 8;
+
+    /// A watch on each of a few holders tells which of them left; a watch on the queue costs one request
+    /// and a listing, however many there are.
+    const MOST_WATCHED: usize = 32;
+
+    /// An empty view, which asks for watches on at most so many holders.
+    pub const fn watching_at_most(holders: usize) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            covers: None,
+            stale: false,
+            listing: false,
+            missing: 0,
+            listed: false,
+            queue_watched: false,
+            most_watched: holders,
+        }
+    }
 
     /// Whether the process has no waiter in the queue.
     pub fn is_idle(&self) -> bool {
@@ -201,8 +233,18 @@ impl OrderedQueue {
         }
     }
 
-    /// Something happened that the view does not show: an entry was written to, or an event may have
-    /// been lost.
+    /// The queue as a whole is watched for removals, since before the listing that has just arrived.
+    pub const fn handle_queue_watched(&mut self) {
+        self.queue_watched = true;
+    }
+
+    /// The watch on the queue as a whole has ended, by an event or otherwise.
+    pub const fn handle_queue_unwatched(&mut self) {
+        self.queue_watched = false;
+    }
+
+    /// Something happened that the view does not show: an entry was written to, or a notification may
+    /// have been lost.
     pub fn handle_stale(&mut self) {
         self.stale = true;
     }
@@ -224,20 +266,24 @@ impl OrderedQueue {
         let mut orders = self.waiters.keys().copied();
         let Some(first) = orders.next() else { return step };
         let second = orders.next();
-        // The second is listed ahead of its turn, so that a hand-off to it need not wait for that.
-        let needed = self.stale || !self.is_covered(second.unwrap_or(first));
-        step.list = needed && !self.listing;
         if self.is_covered(first) {
             match self.obstacle(first) {
                 None => {}
                 Some(Obstacle::Entry(order)) => step.watch.push((order, WatchFor::Removal)),
                 Some(Obstacle::Waiting(order)) => step.watch.push((order, WatchFor::Change)),
-                Some(Obstacle::Holders) => {
+                Some(Obstacle::Holders(count)) if count > self.most_watched => {
+                    step.watch_queue = true;
+                }
+                Some(Obstacle::Holders(_)) => {
                     let before = self.entries.range(..first);
                     step.watch.extend(before.map(|(order, _)| (*order, WatchFor::Removal)));
                 }
             }
         }
+        // The second is listed ahead of its turn, so that a hand-off to it need not wait for that.
+        let needed = self.stale || !self.is_covered(second.unwrap_or(first));
+        let unwatched = step.watch_queue && !self.queue_watched;
+        step.list = (needed || unwatched) && !self.listing;
         for own in [Some(first), second].into_iter().flatten() {
             if step.watch.iter().all(|(order, _)| *order != own) {
                 step.watch.push((own, WatchFor::Removal));
@@ -265,7 +311,7 @@ impl OrderedQueue {
                 let modes = before.map(|(_, known)| known.mode).chain([mode]);
                 match admitted(modes) {
                     inside if inside > count => None,
-                    inside if inside == count => Some(Obstacle::Holders),
+                    inside if inside == count => Some(Obstacle::Holders(count)),
                     _ => Some(Obstacle::Waiting(last)),
                 }
             }

@@ -7,30 +7,30 @@ mod servers;
 
 use servers::{connect, durable};
 use tenure_testkit::RedisServer;
-use tenure_trials::{members, ways};
+use tenure_trials::{failing_servers, partitions};
 
 on_servers! {
     async fn without_its_server_the_holder_hears_of_danger_and_loss() {
-        members::a_lost_quorum_is_heard_of(durable(), connect).await;
+        failing_servers::a_lost_quorum_is_reported(durable(), connect).await;
     }
 }
 
 on_servers! {
     async fn a_restart_of_a_durable_server_keeps_locks_places_and_tokens() {
-        members::a_restart_of_all_keeps_everything(durable(), connect).await;
+        failing_servers::a_restart_of_all_keeps_everything(durable(), connect).await;
     }
 }
 
 on_servers! {
     async fn a_client_that_is_cut_off_knows_before_another_holds() {
         let server = RedisServer::start(&[]).unwrap();
-        ways::a_holder_knows_before_another_holds(server.port(), connect).await;
+        partitions::a_holder_knows_before_another_holds(server.port(), connect).await;
     }
 }
 
 on_servers! {
     async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
         let server = RedisServer::start(&[]).unwrap();
-        ways::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
+        partitions::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
     }
 }

@@ -7,13 +7,13 @@ mod servers;
 use servers::{client, single};
 use tenure_redis::RedisStore;
 use tenure_testkit::RedisServer;
-use tenure_trials::news;
+use tenure_trials::notifications;
 
 on_servers! {
     async fn a_release_at_any_moment_while_a_waiter_joins_is_heard() {
         let server = RedisServer::start(&[]).unwrap();
         let client = client(&single(server.port())).await;
-        news::a_release_while_a_waiter_joins_is_heard(&client).await;
+        notifications::a_release_while_a_waiter_joins_is_heard(&client).await;
     }
 }
 
@@ -21,7 +21,7 @@ on_servers! {
     async fn news_of_a_waiter_that_gave_up_let_nobody_in() {
         let server = RedisServer::start(&[]).unwrap();
         let store = RedisStore::connect(single(server.port())).await.unwrap();
-        news::a_waiter_that_gave_up_lets_nobody_in(&store).await;
+        notifications::a_waiter_that_gives_up_admits_no_other_early(&store).await;
     }
 }
 
@@ -29,6 +29,6 @@ on_servers! {
     async fn every_kind_of_waiter_is_woken_by_news_alone() {
         let server = RedisServer::start(&[]).unwrap();
         let config = single(server.port());
-        news::every_kind_of_waiter_is_woken([client(&config).await, client(&config).await]).await;
+        notifications::every_kind_of_waiter_is_woken([client(&config).await, client(&config).await]).await;
     }
 }

@@ -91,7 +91,7 @@ pub mod etcd {
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper {
     pub use tenure_zookeeper::{
-        Access, Neighbours, Password, Tls, ZooKeeperConfig as Config, ZooKeeperFactory as Factory,
+        Access, Compat, Password, Tls, ZooKeeperConfig as Config, ZooKeeperFactory as Factory,
         ZooKeeperStore as Store,
     };
 }

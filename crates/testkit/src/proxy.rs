@@ -36,6 +36,7 @@ struct Shared {
     first_carried: AtomicUsize,
     carried: AtomicUsize,
     swallowed: AtomicUsize,
+    replied: AtomicUsize,
     keeping: AtomicBool,
     ended: AtomicBool,
     /// Each connection's two ends, of the client and of the server.
@@ -59,6 +60,7 @@ impl Proxy {
             first_carried: AtomicUsize::new(0),
             carried: AtomicUsize::new(0),
             swallowed: AtomicUsize::new(0),
+            replied: AtomicUsize::new(0),
             keeping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
@@ -110,6 +112,11 @@ impl Proxy {
     /// How many bytes have vanished in it so far.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes of the servers' replies it has passed on so far.
+    pub fn replied(&self) -> usize {
+        self.shared.replied.load(Ordering::SeqCst)
     }
 
     /// From now on new connections lead to this port. Those there are end.
@@ -207,6 +214,8 @@ impl Shared {
                     shared.swallowed.fetch_add(length, Ordering::SeqCst);
                 } else if to.write_all(&chunk[..length]).is_err() {
                     break;
+                } else if !there {
+                    shared.replied.fetch_add(length, Ordering::SeqCst);
                 }
             }
             match late.is_empty() {

@@ -1,38 +1,44 @@
 //! Many tasks of one process that wait for one lock.
 //!
-//! Each case takes the servers, and how a client of their store comes by their addresses, or a
-//! client. `CROWD` in the environment says how many tasks wait, where a case does not need a certain
-//! number.
+//! Each scenario takes the servers and a function that connects a client to their addresses, or a
+//! client. The environment variable `CROWD` sets the number of waiting tasks, where the scenario does
+//! not need a certain number.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tenure_core::store::{ClaimOutcome, WaitPolicy};
 use tenure_core::{Client, Error, ErrorKind, Guard, Mode, Options, Result};
-use tenure_testkit::{Ensemble, Member, eventually};
+use tenure_testkit::{Ensemble, GENEROUS, Member, Proxy, eventually};
 use tokio::task::JoinSet;
 
-use crate::{ELECTION, setting, until_all_serve, until_one_leads, until_waiting};
+use crate::{ELECTION, claim, setting, until_all_serve, until_one_leads, until_waiting};
 
 /// The lock that all wait for.
 const NAME: &str = "crowded";
 
-/// What idle waiters may cost: at most so many requests in this time, signs of life among them.
+/// What idle waiters may cost: at most so many requests in this time, keep-alives included.
 const IDLE: (u64, Duration) = (60, Duration::from_secs(10));
 
 /// How long a server stands still: longer than a call may take.
 const STANDSTILL: Duration = Duration::from_secs(3);
 
-/// No outage in these cases lasts as long as this.
+/// No outage here lasts as long as this TTL.
 fn patient() -> Options {
-    Options::new().ttl(Duration::from_secs(60))
+    Options::new().ttl(patient_ttl())
 }
 
-/// Each server stands still for a while; of several, the leader dies, and then the one that is named
-/// first. No waiter fails, and all are served in the order of the line.
+/// No outage here lasts as long as this TTL.
+const fn patient_ttl() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// Each server stands still for a while; of several, the leader dies, and then the first one. No waiter
+/// fails, and all are served in the order of the queue.
 ///
 /// # Panics
 /// If not.
-pub async fn waiters_outlast_the_trouble_of_servers_in_their_order(
+pub async fn waiters_outlast_server_faults_and_are_served_in_order(
     mut ensemble: Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
 ) {
@@ -40,7 +46,7 @@ pub async fn waiters_outlast_the_trouble_of_servers_in_their_order(
     let observer = connect(&ensemble.addresses()).await.with_call_timeout(ELECTION).unwrap();
     let holder = hold(&client, Mode::Exclusive).await;
     let crowd = Crowd::gather(&client, Mode::Exclusive, setting("CROWD", 5_000) as usize);
-    let line = crowd.until_in_line(&observer).await;
+    let queue = crowd.until_in_queue(&observer).await;
     stand_still(&mut ensemble).await;
     if ensemble.members().len() > 1 {
         let leader = until_one_leads(&ensemble).await;
@@ -49,20 +55,20 @@ pub async fn waiters_outlast_the_trouble_of_servers_in_their_order(
         until_all_serve(&mut ensemble).await;
         die(&mut ensemble, 0).await;
     }
-    assert_eq!(crowd.counts(), (0, 0), "served and failed before the holder let go");
+    assert_eq!(crowd.counts(), (0, 0), "served and failed before the holder released the lock");
     assert!(holder.is_valid(), "the holder lost the lock");
     let token = holder.token().unwrap().get();
-    // In trouble the release goes on in the background.
+    // If it fails, the release goes on in the background.
     drop(holder.release().await);
     let served = crowd.until_all_are_served().await;
     let owners: Vec<&str> = served.iter().map(|one| one.owner.as_str()).collect();
-    let strayed = line.iter().zip(&owners).position(|(before, now)| before != now);
-    assert_eq!(strayed, None, "the order of the line was left");
+    let misplaced = queue.iter().zip(&owners).position(|(before, now)| before != now);
+    assert_eq!(misplaced, None, "not served in the order of the queue");
     let tokens: Vec<u64> = [token].into_iter().chain(served.iter().map(|one| one.token)).collect();
-    assert!(tokens.is_sorted_by(|one, next| one < next), "tokens went back");
+    assert!(tokens.is_sorted_by(|one, next| one < next), "tokens did not rise");
 }
 
-/// Each server in turn, alone.
+/// Stops each server in turn for a while.
 async fn stand_still(ensemble: &mut Ensemble<impl Member>) {
     for member in 0..ensemble.members().len() {
         ensemble.members()[member].stop().unwrap();
@@ -72,14 +78,14 @@ async fn stand_still(ensemble: &mut Ensemble<impl Member>) {
     }
 }
 
-/// Returns when one of the others leads.
+/// Kills a server. Returns when another one leads.
 async fn die(ensemble: &mut Ensemble<impl Member>, member: usize) {
     ensemble.members()[member].kill9().unwrap();
     until_one_leads(ensemble).await;
 }
 
 /// One client holds many locks and waits for each of them once more. Its server stands still. No
-/// holder loses its lock, and every waiter is served when its holder has let go.
+/// holder loses its lock, and every waiter gets its lock when the holder releases it.
 ///
 /// # Panics
 /// If not.
@@ -106,13 +112,13 @@ pub async fn waiters_for_many_locks_outlast_a_standstill(
         until_waiting(client, name, 1).await;
     }
     server.stop().unwrap();
-    // Long enough for a sign of life of the session to fail, and with it the stream of watches.
+    // Long enough for a keep-alive of the session to fail, and with it the stream of watches.
     tokio::time::sleep(Duration::from_secs(10)).await;
     server.cont().unwrap();
     assert!(waiting.try_join_next().is_none(), "a waiter did not outlast the standstill");
     let lost = holders.iter().filter(|holder| !holder.is_valid()).count();
     assert_eq!(lost, 0, "holders lost their locks");
-    // In trouble the release goes on in the background.
+    // If it fails, the release goes on in the background.
     for holder in holders {
         drop(holder);
     }
@@ -123,7 +129,7 @@ pub async fn waiters_for_many_locks_outlast_a_standstill(
     }
 }
 
-/// Tasks that arrive at once are all served, while others still arrive.
+/// Tasks that arrive at once all get the lock, while others still arrive.
 ///
 /// # Panics
 /// If not.
@@ -131,11 +137,11 @@ pub async fn all_who_arrive_at_once_are_served(client: &Client, count: usize) {
     let crowd = Crowd::gather(client, Mode::Exclusive, count);
     crowd.until_all_are_served().await;
     let free = || async { client.inspect(NAME).await.is_ok_and(|state| state.is_free()) };
-    assert!(eventually(ELECTION, free).await, "somebody is left");
+    assert!(eventually(ELECTION, free).await, "an entry is left behind");
 }
 
-/// Three hundred waiters behind holders that stay send next to nothing, and are all served when the
-/// holders leave one by one.
+/// Three hundred waiters behind holders that stay send next to nothing, and all get the lock when the
+/// holders release it one by one.
 ///
 /// # Panics
 /// If not.
@@ -151,7 +157,7 @@ pub async fn idle_waiters_cost_next_to_nothing(server: &impl Member, client: &Cl
     }
     let crowd = Crowd::gather(client, mode, setting("CROWD", 300) as usize);
     let observer = client.clone().with_call_timeout(ELECTION).unwrap();
-    crowd.until_in_line(&observer).await;
+    crowd.until_in_queue(&observer).await;
     until_idle(server).await;
     assert_eq!(crowd.counts(), (0, 0), "served and failed beside the holders");
     for holder in holders {
@@ -160,7 +166,82 @@ pub async fn idle_waiters_cost_next_to_nothing(server: &impl Member, client: &Cl
     crowd.until_all_are_served().await;
 }
 
-/// Returns when few requests reach the server for a while. What came before may have left some work.
+/// What one more waiter costs the server does not depend on how many waiters of the same client are in
+/// the queue, or arrive at the same moment: neither the number of requests, nor the size of the replies.
+/// Counts, unlike times, are the same on a busy machine.
+///
+/// `connect` is given the address of a proxy to `server`.
+///
+/// # Panics
+/// If it does.
+pub async fn an_arrival_costs_the_same_in_a_long_queue(
+    server: &impl Member,
+    connect: impl AsyncFn(&str) -> Client,
+) {
+    const FEW: usize = 10;
+    const MANY: usize = 2_000;
+    const MORE: usize = 100;
+    /// No reply to an arrival has a part of the queue in it.
+    const MOST_BYTES: f64 = 600.0;
+    let proxy = Proxy::start(server.port()).unwrap();
+    let client = connect(&proxy.address()).await;
+    // Requests and bytes of replies for each arrival.
+    let measure = async |name: &str, count: usize| {
+        // The work that earlier arrivals left is done.
+        let (requests, replied) = until_quiet(server, &proxy).await;
+        arrive(&client, name, count).await;
+        let (requests_then, replied_then) = until_quiet(server, &proxy).await;
+        let cost = ((requests_then - requests) as f64, (replied_then - replied) as f64);
+        let cost = (cost.0 / count as f64, cost.1 / count as f64);
+        println!("{count} arrivals at {name}: {:.2} requests, {:.0} bytes each", cost.0, cost.1);
+        cost
+    };
+    let hold =
+        async |name: &str| client.mutex(name).unwrap().with(patient()).acquire().await.unwrap();
+    let _holders = [hold("short").await, hold("long").await];
+    arrive(&client, "short", FEW).await;
+    let (requests, bytes) = measure("short", MORE).await;
+    assert!(bytes <= MOST_BYTES, "{bytes} bytes for an arrival");
+    for count in [MANY, MORE] {
+        let (requests_there, bytes_there) = measure("long", count).await;
+        // Keep-alives may fall into any measurement, and one task of the client lists the queue.
+        assert!(requests_there <= 1.2 * requests, "{requests_there} requests, not {requests}");
+        assert!(
+            bytes_there <= (2.0 * bytes + 100.0).min(MOST_BYTES),
+            "{bytes_there} bytes, not {bytes}"
+        );
+    }
+}
+
+/// Adds this many claims to the queue.
+async fn arrive(client: &Client, name: &str, count: usize) {
+    let policy = WaitPolicy::queue(patient_ttl());
+    let mut arriving = JoinSet::new();
+    for _ in 0..count {
+        let (store, claim) = (Arc::clone(client.store()), claim(name, patient_ttl()));
+        arriving.spawn(async move { store.claim(&claim, policy).await });
+    }
+    for outcome in arriving.join_all().await {
+        assert!(matches!(outcome.unwrap(), ClaimOutcome::Queued(_)));
+    }
+}
+
+/// Returns when nothing has been sent for a while, how many requests reached the server, and how many
+/// bytes of replies passed the proxy.
+async fn until_quiet(server: &impl Member, proxy: &Proxy) -> (u64, usize) {
+    let quiet = async {
+        loop {
+            let before = proxy.replied();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if proxy.replied() == before {
+                return (server.requests().unwrap(), before);
+            }
+        }
+    };
+    tokio::time::timeout(GENEROUS, quiet).await.expect("the server is never left alone")
+}
+
+/// Returns when few requests reach the server for a while. Earlier calls may have left some work.
 async fn until_idle(server: &impl Member) {
     let (most, long) = IDLE;
     let mut seen = Vec::new();
@@ -224,7 +305,7 @@ impl Crowd {
                     Err(error) if error.kind() == ErrorKind::Lost => {
                         lock(&tally).failed.push(error)
                     }
-                    // In trouble the release goes on in the background.
+                    // If it fails, the release goes on in the background.
                     _ => {}
                 }
             });
@@ -232,14 +313,15 @@ impl Crowd {
         Self { count, tally, _tasks: tasks }
     }
 
-    /// How many were served, and how many failed.
+    /// How many tasks were served, and how many failed.
     fn counts(&self) -> (usize, usize) {
         let tally = lock(&self.tally);
         (tally.served.len(), tally.failed.len())
     }
 
-    /// The owners in line, when all are in it. To look is dear, so it is not done often.
-    async fn until_in_line(&self, observer: &Client) -> Vec<String> {
+    /// The owners in the queue, as soon as all tasks are in it. To look is expensive, so this does so
+    /// twice a second.
+    async fn until_in_queue(&self, observer: &Client) -> Vec<String> {
         let start = Instant::now();
         let mut seen = 0;
         while start.elapsed() < 4 * ELECTION {
@@ -252,10 +334,10 @@ impl Crowd {
                 return state.waiters.into_iter().map(|waiter| waiter.owner).collect();
             }
         }
-        panic!("{seen} of {} are in line", self.count);
+        panic!("{seen} of {} are in the queue", self.count);
     }
 
-    /// Who was served, in the order of service.
+    /// The tasks in the order in which they were served.
     async fn until_all_are_served(self) -> Vec<Served> {
         let (mut before, mut since) = (0, Instant::now());
         loop {

@@ -1,17 +1,24 @@
-//! What the tests of stores share: claims, waiting for waiters, work that notices when two hold at
-//! once, and cases that several stores are judged by, on servers that the test brings.
+//! Test scenarios that several stores share. The calling test brings the servers; a scenario locks
+//! through [`Client`] or [`Store`](tenure_core::store::Store) alone, and knows no particular store.
 //!
-//! Code here knows locks by the one API alone, and no store.
+//! | module | scenario |
+//! |---|---|
+//! | [`failing_servers`] | servers that die, stand still and come back |
+//! | [`partitions`] | clients that are cut off from their servers |
+//! | [`outages`] | no server answers for a while |
+//! | [`crowds`] | thousands of tasks of one process that wait for one lock |
+//! | [`notifications`] | a hand-off reaches the waiter that it is for |
+//! | [`storm()`] | minutes of random faults, for tests that are run by hand |
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 pub mod crowds;
-pub mod members;
-pub mod news;
+pub mod failing_servers;
+mod fault_schedule;
+pub mod notifications;
 pub mod outages;
+pub mod partitions;
 mod storm;
-pub mod ways;
-mod weather;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,12 +30,12 @@ use tenure_core::{Client, LockName, Mode, Options};
 use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
 use tokio::task::JoinHandle;
 
-pub use weather::storm;
+pub use fault_schedule::storm;
 
-/// A bound for what takes an election, on a busy machine.
+/// Longer than an election of a leader takes on a busy machine.
 pub const ELECTION: Duration = Duration::from_secs(60);
 
-/// A claim of somebody new, to hold alone.
+/// An exclusive claim of a new owner.
 ///
 /// # Panics
 /// If no lock can have this name.
@@ -36,10 +43,10 @@ pub fn claim(name: &str, ttl: Duration) -> Claim {
     Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl).with_label("test")
 }
 
-/// Returns when so many wait for the lock.
+/// Returns when `count` claims wait for the lock.
 ///
 /// # Panics
-/// If they do not in time.
+/// If that takes too long.
 pub async fn until_waiting(client: &Client, name: &str, count: usize) {
     let reached = eventually(GENEROUS, || async {
         client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
@@ -50,16 +57,16 @@ pub async fn until_waiting(client: &Client, name: &str, count: usize) {
 /// Returns when every server serves.
 ///
 /// # Panics
-/// If one does not in time.
+/// If that takes too long.
 pub async fn until_all_serve(ensemble: &mut Ensemble<impl Member>) {
     let all = eventually(ELECTION, || std::future::ready(ensemble.until_all_serve().is_ok()));
     assert!(all.await, "a server does not serve");
 }
 
-/// Which of several servers leads, as soon as one does.
+/// Waits until one of the servers leads, and returns its index.
 ///
 /// # Panics
-/// If none does in time.
+/// If that takes too long.
 pub async fn until_one_leads(ensemble: &Ensemble<impl Member>) -> usize {
     let leads = eventually(ELECTION, || async { ensemble.leader().is_some() }).await;
     assert!(leads, "no server leads");
@@ -71,20 +78,20 @@ pub(crate) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A lock that many take in turn, through whatever happens to the servers.
+/// A lock that many tasks take in turn while servers fail. It notices two holders at once, and tokens
+/// that do not rise.
 #[derive(Default)]
 pub struct Turns {
     held: AtomicBool,
     last_token: AtomicU64,
     rounds: AtomicU64,
     over: AtomicBool,
-    /// Somebody who can look when all are stuck.
+    /// Shows the lock's state if all tasks are stuck.
     looks: OnceLock<Client>,
 }
 
 impl Turns {
-    /// Starts so many tasks for each client. The TTL is so long that no trouble here outlasts it:
-    /// whoever holds, holds.
+    /// Starts `each` tasks for each client. The TTL is longer than any fault here, so no hold expires.
     pub fn start(
         self: &Arc<Self>,
         clients: &[Client],
@@ -100,7 +107,7 @@ impl Turns {
         let options = Options::new().ttl(Duration::from_secs(120));
         let mutex = client.mutex("turns").unwrap().with(options);
         while !self.over.load(Ordering::Relaxed) {
-            // A fault may end an attempt; then it is made again.
+            // A fault may end an attempt; the next one is made at once.
             let Ok(guard) = mutex.acquire().await else { continue };
             assert!(!self.held.swap(true, Ordering::SeqCst), "two hold at once");
             let token = guard.token().unwrap().get();
@@ -113,10 +120,10 @@ impl Turns {
         client.close().await;
     }
 
-    /// Returns when the lock has changed hands so often from now on.
+    /// Returns when the lock has been taken `more` times from now on.
     ///
     /// # Panics
-    /// If it does not in time.
+    /// If that takes too long.
     pub async fn go_on(&self, more: u64) {
         let before = self.rounds.load(Ordering::Relaxed);
         let moved = || async { self.rounds.load(Ordering::Relaxed) >= before + more };
@@ -124,18 +131,18 @@ impl Turns {
         let now = self.rounds.load(Ordering::Relaxed);
         if let (false, Some(client)) = (moved, self.looks.get()) {
             let state = client.inspect("turns").await;
-            panic!("all are stuck: {now} rounds after {before}; {state:#?}");
+            panic!("all tasks are stuck: {now} rounds after {before}; {state:#?}");
         }
     }
 
-    /// Lets them all end.
+    /// Waits for all tasks to end.
     ///
     /// # Panics
-    /// If one has panicked, or does not end in time.
+    /// If a task has panicked, or does not end in time.
     pub async fn stop(&self, tasks: BTreeMap<usize, JoinHandle<()>>) {
         self.over.store(true, Ordering::Relaxed);
         for (_, task) in tasks {
-            tokio::time::timeout(2 * ELECTION, task).await.expect("one is stuck").unwrap();
+            tokio::time::timeout(2 * ELECTION, task).await.expect("a task is stuck").unwrap();
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Servers that do not answer for a while: a caller that waits goes on waiting.
+//! Servers that do not answer for a while: a waiting acquire goes on waiting.
 //!
-//! Each case takes the servers, and how a client of their store comes by their addresses. No holder's
-//! term ends in an outage.
+//! Each scenario takes the servers, and a function that connects a client to their addresses. No lease
+//! ends during an outage.
 
 use std::time::Duration;
 
@@ -13,7 +13,11 @@ use crate::{ELECTION, until_all_serve, until_waiting};
 /// How long a call may take here, the store's own calls included.
 pub const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A waiter outlasts an outage of twelve call time-outs, and gets the lock when its holder lets go.
+/// With the default call time-out of two seconds, this would be an outage of 48 seconds.
+const LONG_OUTAGE: u32 = 24;
+
+/// A waiter outlasts an outage of many call time-outs, and gets the lock when its holder releases it.
+/// The outage is counted in call time-outs, because that is what a client that gives up counts.
 ///
 /// # Panics
 /// If not.
@@ -24,21 +28,28 @@ pub async fn a_waiter_outlasts_a_long_outage(
     let client = hasty(&ensemble, connect).await;
     let mutex = client.mutex("a").unwrap().with(long());
     let holder = mutex.acquire().await.unwrap();
+    // No call of the waiter takes longer than this, whatever the store allows.
+    let call_timeout = CALL_TIMEOUT / 2;
+    let mutex =
+        client.clone().with_call_timeout(call_timeout).unwrap().mutex("a").unwrap().with(long());
     let waiting = tokio::spawn({
         let mutex = mutex.clone();
         async move { mutex.acquire().await }
     });
     until_waiting(&client, "a", 1).await;
-    outage(&mut ensemble, 12 * CALL_TIMEOUT).await;
+    outage(&mut ensemble, LONG_OUTAGE * call_timeout).await;
     assert!(holder.is_valid(), "the holder lost the lock");
     if waiting.is_finished() {
         panic!("the waiter did not outlast the outage: {:?}", waiting.await.unwrap());
     }
     let token = holder.token();
-    // The store may still be slow: then the release goes on in the background.
+    // If the store is still slow, the release goes on in the background.
     drop(holder.release().await);
-    let next =
-        tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap().unwrap();
+    let next = tokio::time::timeout(ELECTION, waiting)
+        .await
+        .expect("the waiter is stuck")
+        .unwrap()
+        .unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
     client.close().await;
@@ -63,7 +74,8 @@ pub async fn an_acquire_that_begins_in_a_short_outage_succeeds(
         async move { mutex.acquire().await }
     });
     outage(&mut ensemble, 3 * CALL_TIMEOUT).await;
-    let acquired = tokio::time::timeout(ELECTION, acquiring).await.expect("it is stuck").unwrap();
+    let acquired =
+        tokio::time::timeout(ELECTION, acquiring).await.expect("the waiter is stuck").unwrap();
     acquired.unwrap().release().await.unwrap();
     client.close().await;
 }
@@ -76,7 +88,7 @@ async fn hasty(ensemble: &Ensemble<impl Member>, connect: impl AsyncFn(&str) -> 
     connect(&ensemble.addresses()).await.with_call_timeout(CALL_TIMEOUT).unwrap()
 }
 
-/// No server answers for so long. Returns when all serve again.
+/// Stops all servers for `long`. Returns when all serve again.
 async fn outage(ensemble: &mut Ensemble<impl Member>, long: Duration) {
     for member in ensemble.members() {
         member.stop().unwrap();

@@ -1,5 +1,5 @@
-//! A storm: tasks that take locks in every way and leave them in every way, while the test troubles
-//! the servers. It knows which guards are valid, and notices what must not be.
+//! A storm: tasks that acquire and give up locks in every way, while faults are injected. It knows
+//! which guards are valid, and notices two that exclude each other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::ELECTION;
 
-/// Numbers that look like chance, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
@@ -31,26 +31,26 @@ impl Dice {
         self.0 >> 11
     }
 
-    /// One of the numbers below this one.
+    /// A number below this one.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 
-    /// So many milliseconds, or more, or as many as this.
+    /// A duration between these, in milliseconds.
     pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to + 1 - from))
     }
 }
 
-/// The locks that are fought for: one for readers and writers, one for takers of two permits.
+/// The locks: one for readers and writers, one for permits.
 const LOCKS: [&str; 2] = ["a", "b"];
 
 const PERMITS: u32 = 2;
 
-/// No term is longer.
+/// The longest TTL.
 const TTL: Duration = Duration::from_secs(6);
 
-/// A storm that goes on.
+/// The state that all tasks of a storm share.
 pub(crate) struct Storm {
     locks: Mutex<BTreeMap<&'static str, Register>>,
     counts: Mutex<BTreeMap<String, u64>>,
@@ -59,7 +59,7 @@ pub(crate) struct Storm {
     clients: Vec<Client>,
 }
 
-/// Who holds a lock, by what the holders know.
+/// The guards of a lock, and whether they believe that they hold it.
 #[derive(Default)]
 struct Register {
     held: HashMap<OwnerId, Held>,
@@ -75,7 +75,7 @@ struct Held {
 type Acquiring = Pin<Box<dyn Future<Output = Result<Guard>> + Send>>;
 
 impl Storm {
-    /// Starts so many tasks for each client, and one that takes locks away by force.
+    /// Starts `each` tasks for each client, and one that evicts holders.
     pub(crate) fn start(clients: Vec<Client>, each: usize, dice: &mut Dice) -> Running {
         let storm = Arc::new(Self {
             locks: Mutex::default(),
@@ -96,7 +96,7 @@ impl Storm {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Counts what happened, for the summary.
+    /// Counts an event for the summary.
     pub(crate) fn count(&self, what: impl Into<String>) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.into()).or_default() += 1;
@@ -127,7 +127,7 @@ impl Storm {
         }
     }
 
-    /// Drives an acquire to its end, or drops it on the way, or leaves it alone for a while.
+    /// Drives an acquire to its end, or drops it on the way, or stops polling it for a while.
     async fn drive(
         &self,
         mut acquiring: Acquiring,
@@ -142,7 +142,7 @@ impl Storm {
         if let Ok(done) = tokio::time::timeout(first, &mut acquiring).await {
             return Some(done);
         }
-        self.count("acquire: left alone");
+        self.count("acquire: not polled");
         tokio::time::sleep(dice.millis(100, 9_000)).await;
         tokio::time::timeout(limit, acquiring).await.ok()
     }
@@ -150,7 +150,7 @@ impl Storm {
     async fn hold(&self, lock: &'static str, guard: Guard, dice: &mut Dice) {
         let owner = guard.owner();
         let held = self.enter(lock, guard);
-        // Often so long that a server fails meanwhile: then it must not forget who holds.
+        // Often so long that a server fails meanwhile, and must keep the hold.
         let long = match dice.below(24) {
             0..3 => dice.millis(1_000, 9_000),
             3..6 => dice.millis(100, 1_000),
@@ -161,7 +161,7 @@ impl Storm {
             why = held.guard.lost() => self.count(format!("lost: {why:?}")),
         }
         self.leave(lock, owner);
-        // Who evicts may still look at it; then it is dropped when that is done.
+        // The task that evicts may still use it; then it is dropped afterwards.
         let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
         match dice.below(5) {
             0 => drop(guard),
@@ -173,14 +173,14 @@ impl Storm {
         }
     }
 
-    /// Notes who holds, and looks at the others who do.
+    /// Records a new guard, and checks it against the other valid ones.
     fn enter(&self, lock: &'static str, guard: Guard) -> Held {
         let held = Held { guard: Arc::new(guard), evicted: Arc::default() };
         let new = &held.guard;
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         let register = locks.entry(lock).or_default();
         let valid = |other: &&Held| {
-            // Who was evicted may not have heard of it.
+            // A holder that was evicted may not know it yet.
             !other.evicted.load(Ordering::SeqCst) && other.guard.is_valid()
         };
         let beside: Vec<&Held> = register.held.values().filter(valid).collect();
@@ -226,7 +226,7 @@ impl Storm {
         }
     }
 
-    /// After the storm everybody gets every lock.
+    /// After the storm every client gets every lock.
     async fn take_once(&self, client: &Client, lock: &'static str) {
         let options = Options::new().ttl(TTL);
         let acquiring = async {
@@ -247,7 +247,7 @@ impl Storm {
             Ok(Err(error)) => self.wrong(format!("{lock}: {error}")),
             Err(_) => {
                 let state = client.inspect(lock).await;
-                self.wrong(format!("{lock}: somebody is stuck: {state:#?}"));
+                self.wrong(format!("{lock}: a task is stuck: {state:#?}"));
             }
         }
     }
@@ -259,26 +259,26 @@ impl Dice {
     }
 }
 
-/// A storm, and those who are in it.
+/// A storm, and its tasks.
 pub(crate) struct Running {
     storm: Arc<Storm>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Running {
-    /// What goes on.
+    /// The shared state.
     pub(crate) fn storm(&self) -> &Storm {
         &self.storm
     }
 
-    /// Ends it, when the servers are well again: everybody gets every lock once more, closes, and
-    /// leaves nothing behind. Says what happened; the error is what must not have.
+    /// Ends the storm after the servers have recovered: every client gets every lock once more, closes, and
+    /// leaves nothing behind. Returns a summary; the error lists the violations.
     pub(crate) async fn end(self) -> Result<String, String> {
         self.storm.over.store(true, Ordering::SeqCst);
         for task in self.tasks {
             let ended = tokio::time::timeout(4 * ELECTION, task).await;
             if !ended.is_ok_and(|ended| ended.is_ok()) {
-                self.storm.wrong("somebody hangs, or panicked".into());
+                self.storm.wrong("a task hangs, or panicked".into());
             }
         }
         for client in &self.storm.clients {

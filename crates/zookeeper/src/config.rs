@@ -21,45 +21,46 @@ pub struct ZooKeeperConfig {
     pub username: Option<String>,
     /// The password to log in with.
     pub password: Option<Password>,
-    /// Who may do what with the nodes that are created.
+    /// Which users may use and delete the nodes that are created.
     pub access: Access,
     /// TLS, where the servers speak it.
     pub tls: Option<Tls>,
-    /// Whose locks stand in the same line, beside Curator's mutex.
-    pub neighbours: Neighbours,
+    /// Which other clients' locks exclude tenure's, beside Curator's mutex.
+    pub compat: Compat,
     /// How long to wait for a reply.
     pub timeout: Duration,
 }
 
-/// Who may use and delete the nodes that tenure creates.
+/// Which users may use and delete the nodes that tenure creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody who reaches the server.
+    /// Every client that reaches the server.
     World,
-    /// Whoever logs in as the one who created them.
+    /// The user that created them.
     Creator,
 }
 
-/// Clients that do not see the node of Curator's mutex, and so need one of their own. A claim's
-/// nodes are created and deleted together.
+/// Other clients that ignore the node of Curator's mutex. A claim has one more node for each of them;
+/// its nodes are created and deleted together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Neighbours {
+pub struct Compat {
     /// Curator's `InterProcessReadWriteLock`.
     pub curator_rw: bool,
     /// kazoo's `Lock`, `ReadLock` and `WriteLock`.
     pub kazoo: bool,
 }
 
-impl Neighbours {
-    /// The kind of a lock's own node: the servers delete a container when the lock is not used any
-    /// more. A lock of kazoo creates the node once, and fails for ever when it is gone.
+impl Compat {
+    /// The kind of a lock's own node. The servers delete a container when the lock is not used any more.
+    /// kazoo's lock creates the node once, and fails for ever when it is gone.
     pub(crate) const fn lock_mode(self) -> CreateMode {
         if self.kazoo { CreateMode::Persistent } else { CreateMode::Container }
     }
 }
 
 impl ZooKeeperConfig {
-    /// The defaults for these servers: no chroot, prefix `tenure/`, open to everybody, two seconds.
+    /// The defaults for these servers: no chroot, prefix `tenure/`, nodes open to all users, a timeout of
+    /// two seconds.
     pub fn new(servers: Vec<(String, u16)>) -> Self {
         Self {
             servers,
@@ -69,7 +70,7 @@ impl ZooKeeperConfig {
             password: None,
             access: Access::World,
             tls: None,
-            neighbours: Neighbours::default(),
+            compat: Compat::default(),
             timeout: CALL_TIMEOUT,
         }
     }
@@ -85,7 +86,7 @@ impl fmt::Debug for ZooKeeperConfig {
             .field("password", &self.password)
             .field("access", &self.access)
             .field("tls", &self.tls)
-            .field("neighbours", &self.neighbours)
+            .field("compat", &self.compat)
             .field("timeout", &self.timeout)
             .finish()
     }

@@ -105,12 +105,13 @@ impl Engine for ZooKeeperEngine {
         look: bool,
     ) -> Result<Entered<Key>> {
         let lock = self.layout.lock(&claim.name);
-        for _ in 0..ROUNDS {
-            if let Some(entered) = self.try_enter(session, claim, &lock, &record, look).await? {
+        for round in 0..ROUNDS {
+            let entered = self.try_enter(session, claim, &lock, &record, look, round > 0).await?;
+            if let Some(entered) = entered {
                 return Ok(entered);
             }
         }
-        let why = format!("the nodes above {lock} were deleted at every try: try again");
+        let why = format!("{lock} or the session's fence was deleted at every try: try again");
         Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why))
     }
 
@@ -148,7 +149,7 @@ impl Engine for ZooKeeperEngine {
             async move { synced.await.and(seen.await) }
         };
         let stat = self.with_any_session(ACQUIRE, look).await?;
-        // What else is below it may be in no queue.
+        // Other children may belong to no queue.
         Ok(stat.is_none_or(|stat| stat.num_children == 0).then_some(true))
     }
 
@@ -156,6 +157,25 @@ impl Engine for ZooKeeperEngine {
         let lock = self.layout.lock(name);
         let list = |session| self.list_lock(session, lock.clone());
         self.with_any_session(WAIT, list).await
+    }
+
+    async fn watch_queue(
+        &self,
+        name: &LockName,
+    ) -> Result<(Listing<Key>, BoxFuture<'static, Result<()>>)> {
+        let failed = |error| fault(WAIT, error);
+        let (session, seen) = (self.sessions.any(WAIT).await?, self.sessions.seen());
+        let lock = self.layout.lock(name);
+        let synced = session.wire.send(Sync { path: lock.clone() });
+        let watched = session.wire.send_watched(GetChildren::new(lock)).await;
+        let zxid = synced.zxid().await.map_err(failed)?;
+        up_to_date(zxid, seen).map_err(failed)?;
+        let Some(((children, stat), watch)) = if_there(watched).map_err(failed)? else {
+            // The queue is empty, so none of its entries will be removed.
+            return Ok((empty_listing(zxid), Box::pin(std::future::pending())));
+        };
+        let event = changed(WAIT, session, watch);
+        Ok((listing(children, &stat), Box::pin(async move { event.await.map(drop) })))
     }
 
     async fn watch(
@@ -304,7 +324,7 @@ impl Engine for ZooKeeperEngine {
         let (mut names, mut refused, mut all) = (Vec::new(), None, true);
         while let Some(seen) = looks.next().await {
             match seen {
-                // What other users keep beside our locks must not hide our locks.
+                // An unreadable node of another user must not hide tenure's locks.
                 Err(error @ Fault::Refused(Code::NoAuth)) => refused = Some(error),
                 seen => {
                     names.extend(seen.map_err(|error| fault(LIST, error))?);
@@ -355,7 +375,8 @@ impl ZooKeeperEngine {
         if session.is_over() { Ok(None) } else { outcome.map(Some) }
     }
 
-    /// Does work that other calls may wait for: it goes on although its caller may not be polled.
+    /// Runs work that other calls may wait for in the background: it goes on although its caller may not
+    /// be polled.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -375,7 +396,7 @@ impl ZooKeeperEngine {
         self.ask_twice(operation, call).await.map(|(answer, _)| answer)
     }
 
-    /// As [`with_any_session`](Self::with_any_session). Also tells why the first call had no answer, if
+    /// As [`with_any_session`](Self::with_any_session). Also returns why the first call had no answer, if
     /// it may have been carried out.
     async fn ask_twice<T, F: Future<Output = Result<T, Fault>>>(
         &self,
@@ -405,9 +426,7 @@ impl ZooKeeperEngine {
         up_to_date(zxid, seen)?;
         Ok(match listed {
             Some((children, stat)) => listing(children, &stat),
-            // None of the entries that were added before is there, and all that are added later are
-            // below a node that is created later.
-            None => Listing { entries: Vec::new(), covers: order_before(zxid) },
+            None => empty_listing(zxid),
         })
     }
 
@@ -430,7 +449,8 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Deletes the nodes of an entry, records it and tells its session, all or nothing.
+    /// Deletes the nodes of an entry, and writes to the audit record and the session's loss channel, all or
+    /// nothing.
     async fn try_evict(
         &self,
         session: &ZooKeeperSession,
@@ -447,7 +467,7 @@ impl ZooKeeperEngine {
         let recorded = held.then(|| session.wire.send(GetData::new(audit.as_str())));
         let delete = |path| Op::Delete(Delete { path, version: None });
         let mut ops: Vec<Op> = self.paths(name, entry).into_iter().map(delete).collect();
-        // A session of another client listens to nothing.
+        // A session of another client has no loss channel.
         if let Some((content, known)) = if_there(told.await)? {
             let data = with_loss(&content, &eviction.owner, token(&stat));
             ops.push(Op::SetData(SetData { path: channel, data, version: Some(known.version) }));
@@ -469,14 +489,14 @@ impl ZooKeeperEngine {
         done.map(drop).map_err(|failed| Fault::Refused(failed.code))
     }
 
-    /// Deletes the node of a lock whose last entry has left, if its numbers are worth it. An entry
-    /// that comes at the same moment makes it anew.
+    /// Deletes the node of a lock after its last entry was removed, if many of its numbers are used. An
+    /// entry that is added at the same moment creates it again.
     fn renew_numbers(&self, session: &ZooKeeperSession, lock: &str, left: &Entry<Key>) {
         let high = left.key.iter().filter_map(|node| number(node)).max();
-        // kazoo would not make it anew.
-        if high.is_some_and(|high| high > self.limits.renew) && !self.config.neighbours.kazoo {
+        // kazoo would not create it again.
+        if high.is_some_and(|high| high > self.limits.renew) && !self.config.compat.kazoo {
             self.parent_cache.lock().remove(lock);
-            // It is refused if there are other entries, which is as well.
+            // It is refused if there are other entries.
             drop(session.wire.send(Delete { path: lock.into(), version: None }));
         }
     }
@@ -508,6 +528,12 @@ pub(crate) fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
         Err(Fault::Refused(Code::NoNode)) => Ok(None),
         read => read.map(Some),
     }
+}
+
+/// The queue of a lock whose node is not there: none of the entries that were added before is there,
+/// and all that are added later are below a node that is created later.
+fn empty_listing(zxid: i64) -> Listing<Key> {
+    Listing { entries: Vec::new(), covers: order_before(zxid) }
 }
 
 /// The children of a node and its own state, at least as the leader knew them when this was called;
@@ -563,7 +589,8 @@ async fn watch(session: &ZooKeeperSession, path: &str) -> Result<Option<Watch>, 
     match session.wire.send_watched(GetData::new(path)).await {
         Ok((_, watch)) => Ok(Some(watch)),
         Err(Fault::Refused(Code::NoNode)) => Ok(None),
-        // Servers do not tell of the end of a node that may not be read, but of changes in the queue.
+        // Servers do not report the deletion of a node that may not be read, but they report changes of
+        // its parent's children.
         Err(Fault::Refused(Code::NoAuth)) => {
             let (lock, node) = path.rsplit_once('/').unwrap_or_default();
             let ((children, _), watch) = session.wire.send_watched(GetChildren::new(lock)).await?;

@@ -12,15 +12,20 @@ use crate::keys::parent;
 use crate::limits::used_up;
 use crate::names::{Key, alone, listing, number, order, stems};
 use crate::session::ZooKeeperSession;
-use crate::wire::{Code, CreateMode, Exists, FailedOp, Fault, GetChildren, Multi, Op, OpReply};
+use crate::wire::{
+    Call, Code, Create, CreateMode, Exists, FailedOp, Fault, GetChildren, Multi, Op, OpReply,
+};
 
 /// How many locks' nodes are remembered.
 const PARENTS: usize = 10_000;
 
 impl ZooKeeperEngine {
     /// Adds an entry in one transaction with the session's fence, and looks at the lock's node in the
-    /// same go: a server handles the requests of a session in their order. `None`: a node that it
+    /// same write: a server handles the requests of a session in their order. `None`: a node that it
     /// needs was missing, and has been made.
+    ///
+    /// A retry is sent while the fence cannot be moved, so that it does not fail for the same reason
+    /// again.
     pub(crate) async fn try_enter(
         &self,
         session: &Arc<ZooKeeperSession>,
@@ -28,25 +33,42 @@ impl ZooKeeperEngine {
         lock: &str,
         record: &[u8],
         look: bool,
+        is_retry: bool,
     ) -> Result<Option<Entered<Key>>> {
         let failed = |error| fault(ACQUIRE, error);
-        let wire = &session.wire;
-        wire.ready().await.map_err(failed)?;
-        let fence = session.fence().await.map_err(failed)?;
+        session.wire.ready().await.map_err(failed)?;
         let create = |stem: &String| {
             let path = format!("{lock}/{stem}");
             Op::Create(self.layout.create(&path, record, CreateMode::EphemeralSequential))
         };
-        let mut ops = vec![session.guard(fence)];
-        ops.extend(stems(claim, self.config.neighbours).iter().map(create));
+        let creates = stems(claim, self.config.compat).iter().map(create).collect();
         let known = self.parent_cache.lock().contains(lock);
-        // A lock that is new to this client is listed: whether that is allowed must be known.
-        let list = !known || (look && claim.mode != Mode::Exclusive);
-        let sent = now();
-        let above = (!known).then(|| wire.send(self.layout.create_lock(lock)));
-        let created = wire.send(Multi { ops });
-        let counted = (!list).then(|| wire.send(Exists::new(lock)));
-        let listed = list.then(|| wire.send(GetChildren::new(lock)));
+        let requests = Requests {
+            create_lock: (!known).then(|| self.layout.create_lock(lock)),
+            creates,
+            // A lock that is new to this client is listed: whether that is allowed must be known.
+            list: !known || (look && claim.mode != Mode::Exclusive),
+            lock: lock.to_owned(),
+        };
+        let (fence, sent, Calls { above, created, seen }) = if is_retry {
+            let fenced = Arc::clone(session);
+            let send = async move {
+                fenced
+                    .with_settled_fence(|fence| (fence, now(), requests.send(&fenced, fence)))
+                    .await
+            };
+            self.run(ACQUIRE, send).await?
+        } else {
+            let fence = session.fence().await.map_err(failed)?;
+            (fence, now(), requests.send(session, fence))
+        };
+        // The last reply is awaited first: then the others are there, and the caller is woken once.
+        let state = match seen {
+            Seen::Counted(counted) => counted.await.map(|stat| stat.map(|stat| (stat, None))),
+            Seen::Listed(listed) => {
+                listed.await.map(|(children, stat)| Some((stat, Some(children))))
+            }
+        };
         let above = match above {
             Some(above) => above.await.map(drop),
             None => Ok(()),
@@ -75,13 +97,6 @@ impl ZooKeeperEngine {
         // From here on the entry is there.
         let (transaction, nodes) = created_nodes(&replies)
             .ok_or_else(|| unsure("a part of ZooKeeper's reply is missing"))?;
-        let state = match (counted, listed) {
-            (Some(counted), _) => counted.await.map(|stat| stat.map(|stat| (stat, None))),
-            (None, Some(listed)) => {
-                listed.await.map(|(children, stat)| Some((stat, Some(children))))
-            }
-            (None, None) => Ok(None),
-        };
         let (stat, children) = match state {
             // A node that was created later is not the one that the entry is below.
             Ok(Some((stat, children))) if stat.czxid < transaction => (stat, children),
@@ -133,6 +148,46 @@ impl ZooKeeperEngine {
                 known.clear();
             }
             known.insert(lock.to_owned());
+        }
+    }
+}
+
+/// The requests that add an entry.
+struct Requests {
+    /// Creates the lock's own node, if it may be missing.
+    create_lock: Option<Create>,
+    /// Create the claim's nodes.
+    creates: Vec<Op>,
+    /// Whether to list the lock's children, and not only to count them.
+    list: bool,
+    lock: String,
+}
+
+/// The replies to [`Requests`].
+struct Calls {
+    above: Option<Call<Create>>,
+    created: Call<Multi>,
+    seen: Seen,
+}
+
+enum Seen {
+    Counted(Call<Exists>),
+    Listed(Call<GetChildren>),
+}
+
+impl Requests {
+    fn send(self, session: &ZooKeeperSession, fence: u64) -> Calls {
+        let Self { create_lock, creates, list, lock } = self;
+        let wire = &session.wire;
+        let above = create_lock.map(|create| wire.send(create));
+        let mut ops = vec![session.guard(fence)];
+        ops.extend(creates);
+        if list {
+            let (created, listed) = wire.send_both(Multi { ops }, GetChildren::new(lock));
+            Calls { above, created, seen: Seen::Listed(listed) }
+        } else {
+            let (created, counted) = wire.send_both(Multi { ops }, Exists::new(lock));
+            Calls { above, created, seen: Seen::Counted(counted) }
         }
     }
 }

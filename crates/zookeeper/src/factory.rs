@@ -7,7 +7,7 @@ use tenure_core::Result;
 use tenure_core::store::{Connecting, Scheme, Store, StoreFactory, StoreUrl, UrlOption};
 use tenure_tls::Tls;
 
-use crate::{Access, Neighbours, ZooKeeperConfig, ZooKeeperStore};
+use crate::{Access, Compat, ZooKeeperConfig, ZooKeeperStore};
 
 /// The engine behind `zk://` and `zks://`.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ fn config(url: &StoreUrl, context: &Connecting) -> Result<ZooKeeperConfig> {
     config.username = url.user().map(str::to_owned);
     config.password = context.password().cloned();
     config.access = access(url)?;
-    config.neighbours = compat(url)?;
+    config.compat = compat(url)?;
     config.tls = Tls::of(url)?;
     config.timeout = context.timeout();
     if let Some(prefix) = url.option("prefix") {
@@ -87,8 +87,8 @@ fn access(url: &StoreUrl) -> Result<Access> {
     }
 }
 
-fn compat(url: &StoreUrl) -> Result<Neighbours> {
-    let mut clients = Neighbours::default();
+fn compat(url: &StoreUrl) -> Result<Compat> {
+    let mut clients = Compat::default();
     let names = url.option("compat").unwrap_or_default().split(',');
     for name in names.filter(|name| !name.is_empty()) {
         match name {
@@ -125,7 +125,7 @@ mod tests {
         let secure = config("zks://h?ca=a.pem&cert=c.pem&key=k.pem&compat=kazoo").unwrap();
         assert_eq!((secure.chroot.as_str(), secure.prefix.as_str()), ("", "tenure/"));
         assert_eq!(secure.access, Access::World);
-        assert_eq!(secure.neighbours, Neighbours { kazoo: true, curator_rw: false });
+        assert_eq!(secure.compat, Compat { kazoo: true, curator_rw: false });
         let identity = Some(("c.pem".into(), "k.pem".into()));
         assert_eq!(secure.tls, Some(Tls { ca: Some("a.pem".into()), identity, ..Tls::default() }));
     }

@@ -1,4 +1,4 @@
-//! Four-letter words: what a server says of itself without a session.
+//! Four-letter words: what a server reports without a session.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use crate::config::ZooKeeperConfig;
 use crate::wire::address;
 
-/// The state of one server, as far as it tells.
+/// The state of one server, as far as it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Serves {
@@ -33,8 +33,8 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Why no session comes of it, where that is known.
-    pub(crate) fn trouble(&self) -> Option<&str> {
+    /// Why the server opens no session, where that is known.
+    pub(crate) fn fault(&self) -> Option<&str> {
         match self {
             Self::Serves { .. } | Self::Mute => None,
             Self::Idle => Some("it has no quorum"),

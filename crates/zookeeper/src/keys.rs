@@ -33,7 +33,7 @@ impl Layout {
                        control characters";
             return Err(Error::new(ErrorKind::Invalid, "use this ZooKeeper store", why));
         }
-        let lock_mode = config.neighbours.lock_mode();
+        let lock_mode = config.compat.lock_mode();
         Ok(Self { folder: folder.into(), stem: stem.into(), access: config.access, lock_mode })
     }
 

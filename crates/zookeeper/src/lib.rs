@@ -1,57 +1,96 @@
 //! Locks on ZooKeeper.
 //!
-//! [`ZooKeeperEngine`] adapts ZooKeeper to [`tenure_ordered`], which does the locking: it knows the
-//! names of nodes, the requests for each primitive call, and sessions. `wire` is the connection. No
-//! other file may speak ZooKeeper's protocol, and nothing here decides which claim holds a lock.
+//! [`ZooKeeperEngine`] adapts ZooKeeper to [`tenure_ordered`], which does the locking. Only `wire` may
+//! speak ZooKeeper's protocol, and nothing in this crate may decide which claim holds a lock.
 //!
-//! # What is in ZooKeeper
+//! | file | what |
+//! |---|---|
+//! | `engine`, `enter` | each primitive call; how an entry is added |
+//! | `session`, `sessions` | one session with its write fence; the few sessions of a client |
+//! | `names`, `keys`, `limits` | names of nodes and the queue they make; paths; ZooKeeper's numbers run out |
+//! | `wire` | the protocol: messages, connection, reconnects, watches |
+//! | `diagnose`, `four_letter_words` | what `tenure doctor` says |
 //!
-//! A lock `orders` with the prefix `tenure/` lives in these nodes:
+//! # Nodes
+//!
+//! A lock `orders` with the prefix `tenure/` is kept in these nodes:
 //!
 //! | node | what |
 //! |---|---|
 //! | `/tenure/orders` | a container, which the servers remove when it is not used any more |
-//! | `/tenure/orders/_c_<owner id>-lock-0000000017` | a claim that holds, or wants to hold, alone; ephemeral |
-//! | `…/_c_<owner id>-__READ__0000000018` | a claim that shares |
-//! | `…/_c_<owner id>-permits-2-5-0000000019` | a claim that takes two of five permits |
+//! | `/tenure/orders/_c_<owner id>-lock-0000000017` | an exclusive claim; ephemeral |
+//! | `…/_c_<owner id>-__READ__0000000018` | a shared claim |
+//! | `…/_c_<owner id>-permits-2-5-0000000019` | a claim for two of five permits |
 //! | `/tenure/%audit/orders` | evictions, newest first, at most 100 |
-//! | `/tenure/%holder-<session id>` | the loss channel: what was taken from a session by force; ephemeral |
+//! | `/tenure/%holder-<session id>` | the loss channel of a session: its evicted entries; ephemeral |
 //! | `/tenure/%fence-<session id>-<number>` | the write fence of a session; ephemeral, empty |
 //!
 //! The owner id has the form of a UUID. The first two are the nodes of Curator's
 //! `InterProcessMutex` and `InterProcessReadWriteLock`. The claim with the lowest number holds;
-//! shared and permit claims hold together as long as there is room. All that is decided is decided
-//! by names, so one listing is enough. What a node says (its TTL, since when, pid, host, label) is
-//! for people. In a lock's name, what ZooKeeper does not allow is written as in URLs: `/` is `%2F`.
+//! shared and permit claims hold together as long as there is room. Names alone decide which claims
+//! hold, so one listing is enough. A node's data (its TTL, since when, pid, host, label) is for display.
+//! In a lock's name, what ZooKeeper does not allow is written as in URLs: `/` is `%2F`.
 //!
 //! Curator's semaphore is a lock, a folder of leases and a count: four calls for a free one, and no
 //! queue. So permits have a form of their own, in the one queue that all kinds share.
 //!
 //! # A claim
 //!
-//! Its node is created in one transaction with a write to the session's fence, which fails if the
-//! fence was moved (`session.rs`), and whose reply tells the number of the transaction: the fencing
-//! token. Behind it, in the same packet, the lock's own node is asked for its state: if it has no
-//! other children the claim holds, after one round trip. Nothing is written to the lock's own node.
+//! The claim's node is created in one transaction with a write to the session's fence. The transaction
+//! fails if the fence was moved (`session.rs`), and the reply to the write has the number of the
+//! transaction: the fencing token. A request for the state of the lock's own node goes out in the same
+//! packet: if that node has no other children, the claim holds after one round trip, whichever client
+//! held the lock before. Nothing is written to the lock's own node.
 //!
-//! The numbers of nodes begin anew when the lock's own node was deleted and made anew. So an entry's
-//! order is the transaction that created the lock's node, and then its number.
+//! `try_acquire` looks before it creates: a node that comes and goes is in the way of others. Nothing is
+//! written when a waiter is admitted, except for permits: the next waiter may be admitted too, and
+//! watches the entry before its own.
 //!
-//! # Neighbours
+//! # Order
 //!
-//! Tenure waits for all of these; but not all see tenure. A Curator writer does not see a Curator
-//! mutex, and kazoo sees neither. With [`Neighbours`] a claim has a node for each of them: they are
-//! created in one transaction, and so have consecutive numbers. Beside kazoo the lock's own node is
-//! persistent: a lock of kazoo creates it once, and fails when it is gone.
+//! The numbers of nodes begin anew when the lock's own node was deleted and created again. So an entry's
+//! order is the transaction that created the lock's node, and then its number. A listing comes with the
+//! state of the lock's node, which tells how many numbers were given: so it is known which entries the
+//! listing would show.
+//!
+//! One entry can come before entries that are there already: a Curator writer that begins to read as
+//! well gives its reader the writer's own number. So when a Curator writer's node is gone, the queue is
+//! listed before its place counts as empty
+//! ([`Change::Replaced`](tenure_ordered::Change::Replaced)).
+//!
+//! # Lost replies
+//!
+//! A server that stood still may carry out a request after the client has looked for the node in vain
+//! on another connection. So before it looks, the fence is moved: its node is deleted and another one
+//! created. A late transaction then fails, because it writes to the node that was deleted. A fence is
+//! used only after its creation was confirmed, and its number is never used again.
+//!
+//! # Other clients
+//!
+//! Tenure waits for the claims of all these clients, but not all of them wait for tenure's. A Curator
+//! writer ignores a Curator mutex, and kazoo ignores both. With [`Compat`] a claim has a node for each
+//! of them: they are created in one transaction, and so have consecutive numbers. Beside kazoo the
+//! lock's own node is persistent: a lock of kazoo creates it once, and fails when it is gone.
+//!
+//! Servers with the fix of CVE-2024-23944 (3.8.4, 3.9.2, and Debian's 3.8.0-11+deb12u2) do not report
+//! changes of a node to a client that may not read it. Such an entry is followed by a watch on the
+//! lock's children.
 //!
 //! # Sessions
 //!
-//! A client has few sessions: claims share one that lasts at least as long as their TTL, and at most
-//! twice as long, with two seconds added. The connection keeps it alive. A claim that was not renewed
-//! in time is removed by itself; if the process dies, or is cut off, the servers end the session with
-//! all its nodes. A waiter's entry ends with its session, too: one that dies in the queue is in the
-//! way until then. A TTL that the servers' limits do not allow is refused; one below them is
-//! accepted, and the death of a holder is then noticed later.
+//! A client has few sessions, because each costs a connection: claims share one that lasts at least as
+//! long as their TTL, and at most twice as long, with two seconds added. The two seconds are for a
+//! server that dies: it takes with it which sessions it has heard from and not yet reported to the
+//! leader. The connection keeps the session alive; a claim that was not renewed in time is removed on
+//! its own. If the process dies, or is cut off, the servers end the session with all its nodes. A TTL
+//! above the servers' limit is refused; one below their limit is accepted, and the death of a holder is
+//! then noticed later.
+//!
+//! A claim's term counts from the last *write* that was answered: a server that lost the leader goes on
+//! answering reads, and a leader that lost the others even `sync`, while a new leader ends their
+//! sessions. So a renewal is a write to the fence, one for all claims of a session that are renewed at
+//! the time, and a look at the node. For the same reason the reply of a server counts only if the server
+//! knows the latest transaction that any session of the client has seen.
 //!
 //! # What is promised
 //!
@@ -59,8 +98,8 @@
 //! any minority of its servers. Tokens are the transactions that created the nodes: they rise until
 //! the data is wiped, or restored from an older snapshot. A holder that is cut off stops by its own
 //! clock before the servers end its session: its term counts from the last write that was answered,
-//! not from what a single server says, which may have lost the others. A holder that is evicted is
-//! told at once.
+//! not from what a single server says, which may have lost the others. A holder that is evicted hears
+//! of it at once.
 
 mod cells;
 mod config;
@@ -81,7 +120,7 @@ pub mod testing;
 mod tests;
 mod wire;
 
-pub use config::{Access, Neighbours, ZooKeeperConfig};
+pub use config::{Access, Compat, ZooKeeperConfig};
 pub use engine::ZooKeeperEngine;
 pub use factory::ZooKeeperFactory;
 pub use tenure_tls::{Password, Tls};

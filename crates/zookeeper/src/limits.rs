@@ -1,8 +1,8 @@
 //! ZooKeeper's numbers end: it counts the children that a node ever had with 31 bits.
 //!
-//! After the last number the order of a queue would break for other clients. So the node of a lock
-//! that has used half of them is deleted at a moment when the lock is not used, and numbers begin
-//! anew. If there was no such moment, the lock is refused when it comes near the end.
+//! After the last number the order of a queue would break for other clients. So when a lock has used
+//! half of the numbers, its node is deleted at a moment when the lock is not used, and numbers begin
+//! anew. If there is no such moment, the lock is refused near the end of the numbers.
 
 use tenure_core::{Error, ErrorKind};
 
@@ -31,7 +31,7 @@ impl Limits {
 
 pub(crate) fn used_up(operation: &'static str, lock: &str) -> Error {
     let why = format!(
-        "ZooKeeper's numbers below {lock} are nearly used up: when nobody holds or waits, delete \
+        "ZooKeeper's numbers below {lock} are nearly used up: when no claim holds or waits, delete \
          that node, and they begin anew"
     );
     Error::new(ErrorKind::Full, operation, why)

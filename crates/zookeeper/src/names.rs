@@ -10,7 +10,7 @@ use tenure_core::{Mode, OwnerId};
 use tenure_ordered::{Entry, Listing};
 use tenure_proto::Order;
 
-use crate::config::Neighbours;
+use crate::config::Compat;
 use crate::wire::Stat;
 
 /// The names of an entry's nodes, in the order of their numbers. The first is the one that is
@@ -31,10 +31,10 @@ const KINDS: [(&str, Mode); 5] = [
 ];
 
 /// The names of a claim's nodes without their numbers.
-pub(crate) fn stems(claim: &Claim, neighbours: Neighbours) -> Vec<String> {
+pub(crate) fn stems(claim: &Claim, compat: Compat) -> Vec<String> {
     let curator = |kind: &str| format!("_c_{}-{kind}", dashed(claim.owner));
     let kazoo = |kind: &str| format!("{}{kind}", claim.owner);
-    let Neighbours { curator_rw, kazoo: beside_kazoo } = neighbours;
+    let Compat { curator_rw, kazoo: beside_kazoo } = compat;
     let mut names = Vec::new();
     match claim.mode {
         Mode::Exclusive => {
@@ -231,11 +231,11 @@ mod tests {
 
     #[test]
     fn our_names_are_read_as_they_were_made() {
-        let all = Neighbours { curator_rw: true, kazoo: true };
+        let all = Compat { curator_rw: true, kazoo: true };
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { take: 2, of: 30 }] {
-            for neighbours in [Neighbours::default(), all] {
+            for compat in [Compat::default(), all] {
                 let claim = claim(mode);
-                let stems = stems(&claim, neighbours);
+                let stems = stems(&claim, compat);
                 let children: Vec<String> =
                     (7..).zip(&stems).map(|(number, name)| format!("{name}{number:010}")).collect();
                 let listed = listing(children.clone(), &lock(20, children.len()));
@@ -290,8 +290,8 @@ mod tests {
         }
         let both = queue(&["lock--2147483648", "lock-2147483647"]);
         assert_eq!(numbers(&both), [Some(i32::MAX), Some(i32::MIN)]);
-        for stranger in ["lock-12", "lock-9999999999", "", "0000000001", "lock-00000é0001"] {
-            assert_eq!(queue(&[stranger]), [], "{stranger}");
+        for foreign in ["lock-12", "lock-9999999999", "", "0000000001", "lock-00000é0001"] {
+            assert_eq!(queue(&[foreign]), [], "{foreign}");
         }
     }
 

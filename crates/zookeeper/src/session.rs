@@ -45,15 +45,15 @@ pub struct ZooKeeperSession {
     /// The TTL that it was opened for.
     opened_for: Duration,
     confirmed: AtomicU64,
-    /// Taken by the call that has the session confirmed, for all that wait for it.
+    /// Held by the call that has the session confirmed, for all calls that wait for it.
     confirming: Turn<Failed>,
     fence: Mutex<Fence>,
-    /// Taken by the call that makes or moves the fence, for all that wait for it.
+    /// Held by the call that makes or moves the fence, for all calls that wait for it.
     fencing: Turn<Failed>,
 }
 
-/// When the last call that failed was sent, and how it failed: calls that were made before, and wait
-/// for their turn, fail with it. Else each of them would wait for a reply in turn.
+/// When the last call that failed was sent, and how it failed. Calls that were made before that, and
+/// wait for their turn, fail with the same fault; else each of them would wait for a reply of its own.
 type Failed = Option<(Moment, Fault)>;
 
 #[derive(Debug, Default)]
@@ -85,8 +85,8 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Whether claims of this TTL are in good hands: they end in time after their process dies, and
-    /// not before.
+    /// Whether the session suits claims of this TTL: it lasts at least as long, and ends soon enough after
+    /// their process dies.
     pub(crate) fn fits(&self, ttl: Duration) -> bool {
         self.life() >= ttl && self.life().min(self.opened_for) <= 2 * ttl
     }
@@ -160,6 +160,21 @@ impl ZooKeeperSession {
             Some(number) => Ok(number),
             None => self.make_fence().await,
         }
+    }
+
+    /// Has `send` send a write that carries the fence, while the fence is not being moved. The writes of
+    /// a session are carried out in order, so a later move does not make it fail.
+    pub(crate) async fn with_settled_fence<T>(
+        &self,
+        send: impl FnOnce(u64) -> T,
+    ) -> Result<T, Fault> {
+        let _turn = self.fencing.lock().await;
+        let current = self.fence.lock().current;
+        let number = match current {
+            Some(number) => number,
+            None => self.make_fence().await?,
+        };
+        Ok(send(number))
     }
 
     /// What a write carries so that it fails when the fence was moved. Its reply has the number of
@@ -270,7 +285,7 @@ impl ZooKeeperSession {
                 Err(fault) => Err(fault),
             };
         }
-        // Those above it may be there already, and not be ours to create.
+        // The nodes above it may exist already, where this user may not create any.
         made
     }
 

@@ -81,7 +81,7 @@ impl Sessions {
         let length = match self.choose(ttl) {
             Ok(session) => match session.wire.ready().await {
                 Ok(()) => return Ok(session),
-                // One that turns out to be over is replaced.
+                // A session that turns out to be over is replaced.
                 Err(_) if session.is_over() => ttl,
                 Err(error) => return Err(fault(operation, error)),
             },

@@ -1,4 +1,4 @@
-//! What only a look from inside shows.
+//! The engine against a real server, below the store.
 
 use std::collections::HashSet;
 use std::slice::from_ref;
@@ -10,7 +10,7 @@ use tenure_core::{Effect, ErrorKind, LockName, Mode};
 use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
 use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
-use crate::config::Neighbours;
+use crate::config::Compat;
 use crate::engine::ZooKeeperEngine;
 use crate::limits::Limits;
 use crate::names::{Key, stems};
@@ -57,7 +57,7 @@ fn entering(
     claim: &Claim,
 ) -> Multi {
     let mut ops = vec![session.guard(fence)];
-    ops.extend(stems(claim, Neighbours::default()).iter().map(|stem| {
+    ops.extend(stems(claim, Compat::default()).iter().map(|stem| {
         let path = format!("{LOCK}/{stem}");
         Op::Create(engine.layout.create(&path, b"", CreateMode::EphemeralSequential))
     }));
@@ -80,9 +80,9 @@ macro_rules! on_a_server {
 
 on_a_server! {
     async fn the_first_claim_on_an_empty_server_holds_and_its_token_is_its_czxid(server) {
-        for neighbours in [Neighbours::default(), Neighbours { curator_rw: true, kazoo: true }] {
+        for compat in [Compat::default(), Compat { curator_rw: true, kazoo: true }] {
             let mut config = config(&server);
-            (config.neighbours, config.chroot) = (neighbours, format!("/{}", neighbours.kazoo));
+            (config.compat, config.chroot) = (compat, format!("/{}", compat.kazoo));
             let lock = format!("{}{LOCK}", config.chroot);
             let (engine, _background, session) = engine(config).await;
             let claim = claim();
@@ -123,7 +123,7 @@ on_a_server! {
         assert_eq!(sent.unwrap_err(), FailedOp { index: 0, code: Code::NoNode });
         assert!(engine.find(&session, &in_time).await.unwrap().is_some());
         assert_eq!(engine.find(&session, &late).await.unwrap(), None);
-        // One move serves all who asked before it.
+        // One move serves all calls that were made before it.
         let moved = session.fence().await.unwrap();
         assert!(moved != fence && engine.fence_writes(&session, began).await.unwrap());
         assert_eq!(session.fence().await.unwrap(), moved);
@@ -170,7 +170,7 @@ on_a_server! {
         let (engine, _background, session) = engine(config(&server)).await;
         let (claim, earlier) = (claim(), Bare::connect(server.port()).await.unwrap());
         earlier.make(LOCK).await.unwrap();
-        let node = format!("{LOCK}/{}", stems(&claim, Neighbours::default())[0]);
+        let node = format!("{LOCK}/{}", stems(&claim, Compat::default())[0]);
         let left = earlier.create(&node, b"", Kind::EphemeralSequential, Rights::All);
         left.await.unwrap();
         assert_eq!(engine.find(&session, &claim).await.unwrap(), None);
@@ -183,7 +183,7 @@ on_a_server! {
 }
 
 on_a_server! {
-    async fn entries_below_a_lock_node_that_was_made_anew_come_after_the_older_ones(server) {
+    async fn entries_below_a_lock_node_that_was_created_again_come_after_the_older_ones(server) {
         let (engine, _background, session) = engine(config(&server)).await;
         let bare = Bare::connect(server.port()).await.unwrap();
         let claim = claim();
@@ -206,7 +206,7 @@ on_a_server! {
 }
 
 on_a_server! {
-    async fn a_waiter_is_served_after_its_lock_node_was_deleted_and_made_anew(server) {
+    async fn a_waiter_is_served_after_its_lock_node_was_deleted_and_created_again(server) {
         let store = ZooKeeperStore::connect(config(&server)).await.unwrap();
         let (held, waits) = (claim(), claim());
         store.claim(&held, WaitPolicy::queue(TTL)).await.unwrap();
@@ -231,7 +231,7 @@ on_a_server! {
         let granted = || async {
             matches!(store.claim(&waits, WaitPolicy::queue(TTL)).await, Ok(ClaimOutcome::Granted(_)))
         };
-        assert!(eventually(GENEROUS, granted).await, "nobody else is there");
+        assert!(eventually(GENEROUS, granted).await, "no other entry is there");
     }
 }
 

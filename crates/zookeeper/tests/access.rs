@@ -1,4 +1,4 @@
-//! Who gets in: passwords, rights, TLS, and servers that are not there.
+//! Passwords, ACLs, TLS, and servers that are not there.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -36,20 +36,20 @@ fn login(config: &ZooKeeperConfig, user: &str, password: &str) -> ZooKeeperConfi
 }
 
 on_servers! {
-    async fn what_a_user_creates_is_the_users_own() {
+    async fn nodes_of_a_user_are_closed_to_other_users() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let anybody = config_of(&server);
-        let ours = login(&anybody, "app", "secret");
+        let anonymous = config_of(&server);
+        let ours = login(&anonymous, "app", "secret");
         works(&client(&ours).await).await;
         works(&client(&ours).await).await;
-        for stranger in [login(&anybody, "app", "wrong"), login(&anybody, "other", "x"), anybody] {
-            let stranger = client(&stranger).await;
-            let denied = stranger.mutex("orders").unwrap().try_acquire().await.unwrap_err();
+        for other in [login(&anonymous, "app", "wrong"), login(&anonymous, "other", "x"), anonymous] {
+            let other = client(&other).await;
+            let denied = other.mutex("orders").unwrap().try_acquire().await.unwrap_err();
             assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
             assert!(denied.to_string().contains("rights"), "{denied}");
-            let denied = stranger.mutex("new").unwrap().acquire().await.unwrap_err();
+            let denied = other.mutex("new").unwrap().acquire().await.unwrap_err();
             assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
-            assert_eq!(stranger.list("").await.unwrap_err().kind(), ErrorKind::Denied);
+            assert_eq!(other.list("").await.unwrap_err().kind(), ErrorKind::Denied);
         }
     }
 }
@@ -70,7 +70,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn what_a_user_may_not_read_does_not_hide_the_rest() {
+    async fn an_unreadable_node_does_not_hide_the_others() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let warden = Bare::connect(server.port()).await.unwrap();
         warden.make("/tenure").await.unwrap();
@@ -160,7 +160,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_lost_quorum_is_told_from_a_lack_of_trust() {
+    async fn a_lost_quorum_is_distinguished_from_a_failed_tls_handshake() {
         let files = Certificates::make().unwrap();
         let mut ensemble = ZooKeeperEnsemble::start_with_tls(&[], &files).unwrap();
         let ports = ensemble.members().iter().map(|member| member.tls_port().unwrap());
@@ -181,7 +181,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_server_that_hangs_is_not_said_to_lack_trust() {
+    async fn a_server_that_hangs_is_not_reported_as_a_tls_failure() {
         let files = Certificates::make().unwrap();
         let mut server = ZooKeeperServer::start_with_tls(&[], &files).unwrap();
         let mut config = config_of(&server);
@@ -252,10 +252,10 @@ on_servers! {
     /// No client may read the node: that it is there can be seen all the same, and that it goes.
     async fn a_waiter_behind_a_node_that_it_may_not_read_sends_few_requests_and_is_served() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        let stranger = Bare::connect(server.port()).await.unwrap();
-        stranger.make("/tenure/orders").await.unwrap();
+        let other = Bare::connect(server.port()).await.unwrap();
+        other.make("/tenure/orders").await.unwrap();
         let node = "/tenure/orders/_c_11111111-2222-3333-4444-555555555555-lock-";
-        let created = stranger.create(node, b"", Kind::EphemeralSequential, Rights::Blind).await;
+        let created = other.create(node, b"", Kind::EphemeralSequential, Rights::Blind).await;
         let node = created.unwrap();
         let client = client(&config_of(&server)).await;
         let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(60)));
@@ -267,7 +267,7 @@ on_servers! {
         let sent = server.requests().unwrap() - before;
         assert!(sent <= 20, "{sent} requests in {long:?}");
         assert!(!waiting.is_finished(), "{:?}", waiting.await);
-        stranger.delete(&node).await.unwrap();
+        other.delete(&node).await.unwrap();
         let held = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
         held.unwrap().release().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! How many connections a process has, whatever it locks.
+//! How many connections a process opens.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 

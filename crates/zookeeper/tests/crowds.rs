@@ -12,19 +12,19 @@ use tenure_trials::crowds;
 on_servers! {
     async fn a_crowd_outlasts_a_standstill_of_the_server_and_is_served_in_order() {
         let alone = Ensemble::of(vec![ZooKeeperServer::start(&[]).unwrap()]).unwrap();
-        crowds::waiters_outlast_the_trouble_of_servers_in_their_order(alone, connect).await;
+        crowds::waiters_outlast_server_faults_and_are_served_in_order(alone, connect).await;
     }
 }
 
 on_servers! {
     async fn a_crowd_outlasts_the_death_of_servers_and_is_served_in_order() {
         let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        crowds::waiters_outlast_the_trouble_of_servers_in_their_order(ensemble, connect).await;
+        crowds::waiters_outlast_server_faults_and_are_served_in_order(ensemble, connect).await;
     }
 }
 
 on_servers! {
-    async fn two_thousand_who_arrive_at_once_are_all_served() {
+    async fn two_thousand_waiters_that_arrive_at_once_are_all_served() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         crowds::all_who_arrive_at_once_are_served(&client(&config_of(&server)).await, 2_000).await;
     }
@@ -35,6 +35,13 @@ on_servers! {
         let mut server = ZooKeeperServer::start(&[]).unwrap();
         let client = client(&config_of(&server)).await;
         crowds::waiters_for_many_locks_outlast_a_standstill(&mut server, &client, 3_000).await;
+    }
+}
+
+on_servers! {
+    async fn an_arrival_costs_the_same_behind_ten_waiters_and_behind_two_thousand() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        crowds::an_arrival_costs_the_same_in_a_long_queue(&server, connect).await;
     }
 }
 

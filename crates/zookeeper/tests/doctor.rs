@@ -19,7 +19,7 @@ fn has(findings: &[Finding], severity: Severity, word: &str) -> bool {
 }
 
 on_servers! {
-    async fn a_single_server_open_to_the_world_is_told_so_and_is_not_unsafe() {
+    async fn a_single_open_server_gets_advice_and_is_not_called_unsafe() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let found = findings(&config_of(&server)).await;
         assert!(has(&found, Severity::Advice, "its loss stops all locks"), "{found:?}");

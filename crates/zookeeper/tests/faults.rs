@@ -1,5 +1,5 @@
-//! Servers that die, stop and come back, sessions that end, replies that are lost: nobody holds
-//! beside another, nobody is stuck, nothing is left behind, and tokens keep rising.
+//! Servers that die, stop and come back, sessions that end, replies that are lost: no two claims hold at
+//! once, no claim is stuck, nothing is left behind, and tokens keep rising.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -11,7 +11,7 @@ use common::{client, config, config_of, connect, store};
 use tenure_core::store::{ClaimOutcome, Eviction, Released, Renewal, Store, WaitPolicy, now};
 use tenure_core::{ErrorKind, Fence, LossReason, Options};
 use tenure_testkit::{GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually};
-use tenure_trials::{ELECTION, claim, members, ways};
+use tenure_trials::{ELECTION, claim, failing_servers, partitions};
 use tenure_zookeeper::testing::{Bare, Kind, Rights};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -19,19 +19,19 @@ const TTL: Duration = Duration::from_secs(2);
 on_servers! {
     async fn the_death_of_any_server_under_load_costs_no_lock() {
         let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        members::deaths_cost_no_lock(ensemble, connect).await;
+        failing_servers::deaths_cost_no_lock(ensemble, connect).await;
     }
 }
 
 on_servers! {
     async fn a_server_that_stands_still_under_load_costs_no_lock() {
         let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        members::standing_still_costs_no_lock(ensemble, connect).await;
+        failing_servers::standing_still_costs_no_lock(ensemble, connect).await;
     }
 }
 
 on_servers! {
-    async fn a_server_that_is_silent_keeps_nobody_from_connecting() {
+    async fn a_silent_server_does_not_delay_connecting() {
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
         let silent = (ensemble.leader().unwrap() + 1) % 3;
         ensemble.members()[silent].stop().unwrap();
@@ -46,21 +46,21 @@ on_servers! {
 on_servers! {
     async fn a_guard_outlives_the_leader() {
         let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        members::a_guard_outlives_the_leader(ensemble, connect).await;
+        failing_servers::a_guard_outlives_the_leader(ensemble, connect).await;
     }
 }
 
 on_servers! {
-    async fn without_a_quorum_the_holder_hears_of_danger_and_loss() {
+    async fn without_a_quorum_the_guard_reports_danger_and_loss() {
         let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        members::a_lost_quorum_is_heard_of(ensemble, connect).await;
+        failing_servers::a_lost_quorum_is_reported(ensemble, connect).await;
     }
 }
 
 on_servers! {
     /// A server that lost the leader answers reads for a long time, while the leader ends the
-    /// sessions of its clients: what it says keeps no lock.
-    async fn a_server_that_lost_the_leader_keeps_nobody_in_the_belief_that_it_holds() {
+    /// sessions of its clients: its replies must not extend a hold.
+    async fn replies_of_a_server_that_lost_the_leader_extend_no_hold() {
         let mut ensemble = ZooKeeperEnsemble::start(&["syncLimit=1000"]).unwrap();
         let leader = ensemble.leader().unwrap();
         let alone = (leader + 1) % 3;
@@ -85,26 +85,26 @@ on_servers! {
 on_servers! {
     async fn a_restart_of_the_whole_ensemble_keeps_locks_places_and_tokens() {
         let ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
-        members::a_restart_of_all_keeps_everything(ensemble, connect).await;
+        failing_servers::a_restart_of_all_keeps_everything(ensemble, connect).await;
     }
 }
 
 on_servers! {
     async fn a_client_that_is_cut_off_knows_before_another_holds() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        ways::a_holder_knows_before_another_holds(server.port(), connect).await;
+        partitions::a_holder_knows_before_another_holds(server.port(), connect).await;
     }
 }
 
 on_servers! {
     async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        ways::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
+        partitions::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
     }
 }
 
 on_servers! {
-    /// The node is there, and nobody knows: the one who asks again finds it.
+    /// The node was created and the reply was lost: the same claim, made again, finds the node.
     async fn a_claim_whose_reply_is_lost_is_one_claim() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
@@ -113,7 +113,7 @@ on_servers! {
         let (store, other) = (store(&short).await, store(&config_of(&server)).await);
         let long = Duration::from_secs(60);
         let policy = WaitPolicy::queue(long);
-        // What it needs is there before, so that one call is all there is to lose.
+        // The lock's node exists before, so that the claim is a single request.
         let first = claim("a", long);
         store.claim(&first, policy).await.unwrap();
         store.release(&first).await.unwrap();
@@ -167,7 +167,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_claim_that_nobody_asks_for_again_is_removed_though_its_session_lives() {
+    async fn a_claim_that_is_not_asked_for_again_is_removed_though_its_session_lives() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         let [kept, forgotten] = ["kept", "forgotten"].map(|name| claim(name, TTL));
@@ -187,8 +187,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// The servers end the session of one that they do not hear of. It then knows, and goes on with
-    /// a new one: the nodes of the old one are nothing to it.
+    /// The servers end the session of a client that is cut off. The client then opens a new session, and
+    /// ignores nodes of the old one.
     async fn a_session_that_ended_is_replaced_and_its_holds_are_lost() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
@@ -227,8 +227,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// Long before its next renewal: a server that does not know the session says so.
-    async fn a_holder_whose_session_was_ended_by_the_servers_is_told_at_once() {
+    /// Long before its next renewal: a server that does not know the session refuses the reconnect.
+    async fn a_holder_whose_session_the_servers_ended_hears_of_it_at_once() {
         let servers = [(); 2].map(|()| ZooKeeperServer::start(&[]).unwrap());
         let proxy = Proxy::start(servers[0].port()).unwrap();
         let long = Options::new().ttl(Duration::from_secs(500));
@@ -301,8 +301,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// It does not know yet that the others are gone, and goes on answering what it need not ask
-    /// them. They may have another leader by then, and let sessions end.
+    /// The leader does not know yet that it lost the others, and goes on answering reads. The others may
+    /// have another leader by then, which ends sessions.
     async fn a_leader_that_is_cut_off_renews_nothing() {
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();
         let leader = ensemble.leader().unwrap();
@@ -326,8 +326,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// One that opens a session, and one that has a hold confirmed, each left alone at any moment.
-    async fn a_claim_that_nobody_drives_holds_up_nobody_else() {
+    /// One claim opens a session, another has a hold confirmed; each is no longer polled at some moment.
+    async fn a_claim_that_is_not_polled_delays_no_other() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         for (seconds, polls) in (10..16).zip(1..) {

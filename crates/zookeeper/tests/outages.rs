@@ -37,9 +37,9 @@ on_servers! {
 }
 
 on_servers! {
-    /// The client tries to come back to the server that stands still, turns to another, does not find
-    /// what it asked for, and gives up. The first server then reads that the session is to be its own
-    /// again, and the creations that it was sent before, in whichever order.
+    /// The client tries to reconnect to the server that stands still, then to another one, does not find
+    /// the nodes it asked for, and gives up. The first server then reads the reconnect and the earlier
+    /// creations, in either order.
     async fn a_claim_that_a_server_carries_out_late_does_not_stay() {
         const LOCKS: usize = 100;
         // A server that stands still is not given up by the leader.
@@ -67,7 +67,7 @@ on_servers! {
             assert_eq!(failed, LOCKS, "it stands still");
             let comes_back = || async { proxy.connections() > connections };
             assert!(eventually(ELECTION, comes_back).await, "the client stays");
-            // It has said who it is.
+            // It has sent its session's id and password.
             tokio::time::sleep(CALL_TIMEOUT).await;
             proxy.lead_to(ensemble.members()[leader].port());
             hasty.close().await;

@@ -76,7 +76,7 @@ fn alarms(facts: &Facts) -> Finding {
     };
     if alarms.contains(&AlarmType::Corrupt) {
         return Finding::danger(
-            "a member's data is corrupt: members may disagree on who holds a lock",
+            "a member's data is corrupt: members may disagree on which claim holds a lock",
             "replace the corrupt member (`etcdctl alarm list` names it)",
         );
     }
@@ -163,7 +163,7 @@ fn parse(version: &str) -> Option<(u32, u32, u32)> {
 fn access(facts: &Facts) -> Finding {
     match (facts.guarded, facts.encrypted) {
         (false, _) => Finding::advice(
-            "nobody has to log in: whoever reaches etcd can take and delete every lock",
+            "no user has to log in: every client that reaches etcd can take and delete every lock",
             "make users and roles, then `etcdctl auth enable`",
         ),
         (true, false) => {

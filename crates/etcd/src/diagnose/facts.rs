@@ -1,4 +1,4 @@
-//! What the members say of themselves.
+//! What the members report.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::rpc::{
 pub(crate) struct Facts {
     /// What each member that the store knows answers.
     pub(crate) known: Vec<(String, Answer)>,
-    /// How many members there are, and how many of them vote. `None`: the user may not know.
+    /// How many members there are, and how many of them vote. `None`: the user may not ask.
     pub(crate) members: Option<(usize, usize)>,
-    /// What alarms are on. `None`: the user may not know.
+    /// The active alarms. `None`: the user may not ask.
     pub(crate) alarms: Option<Vec<AlarmType>>,
     /// Whether users have to log in.
     pub(crate) guarded: bool,
     pub(crate) encrypted: bool,
-    /// The shortest life of a lease. `None`: none was to be had.
+    /// The shortest TTL of a lease. `None`: no lease was granted.
     pub(crate) shortest_lease: Option<Duration>,
 }
 
@@ -81,9 +81,9 @@ async fn status(link: Link, limit: Duration) -> Answer {
     }
 }
 
-/// A login that is certainly wrong tells whether anybody looks at logins at all.
+/// Whether authentication is enabled: the refusal of a wrong login shows it.
 async fn is_guarded(link: Link, limit: Duration) -> bool {
-    let nobody = AuthenticateRequest { name: "tenure-doctor".into(), password: String::new() };
-    let asked = tokio::time::timeout(limit, AuthClient::new(link).authenticate(nobody)).await;
+    let wrong = AuthenticateRequest { name: "tenure-doctor".into(), password: String::new() };
+    let asked = tokio::time::timeout(limit, AuthClient::new(link).authenticate(wrong)).await;
     !matches!(asked, Ok(Err(status)) if status.message().contains("authentication is not enabled"))
 }

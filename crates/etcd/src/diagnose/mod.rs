@@ -1,8 +1,7 @@
 //! Whether this cluster is fit to lock on.
 //!
-//! What the members say of themselves is collected first ([`facts`]); each check is then a pure
-//! function over it ([`checks`]). What no member says is tried out on a lock that nobody else uses
-//! ([`self_test`]).
+//! What the members report is collected first ([`facts`]); each check is then a pure function of it
+//! ([`checks`]). What no member reports is tried on a lock of its own ([`self_test`]).
 
 mod checks;
 mod facts;
@@ -12,10 +11,10 @@ use tenure_core::{Finding, Result};
 
 use crate::engine::EtcdEngine;
 
-/// What to do where no news of a hand-over comes.
+/// The remedy if a waiter is not notified of a release.
 const SILENCE: &str = "see that no proxy holds watches back";
 
-/// Everything there is to say about the cluster.
+/// All findings about the cluster.
 pub(crate) async fn diagnose(store: &dyn Store, engine: &EtcdEngine) -> Result<Vec<Finding>> {
     let facts = facts::collect(engine).await;
     let mut findings = checks::of(&facts);

@@ -25,17 +25,31 @@ struct Process {
     wanted: Step,
     /// The watches in place, in the engine.
     watches: BTreeMap<Order, WatchFor>,
+    /// The watch on the queue as a whole: in place, or its event has not arrived yet.
+    queue_watch: bool,
+    queue_event: bool,
     /// The events that have not arrived yet.
     events: Vec<(Order, bool)>,
     /// A listing that was made and has not arrived yet.
-    listing: Option<(Vec<(Order, Mode)>, Order)>,
+    listing: Option<Listing>,
     holds: BTreeSet<Order>,
     waits: BTreeSet<Order>,
 }
 
+/// What is listed, up to which order, and whether the queue was watched before.
+type Listing = (Vec<(Order, Mode)>, Order, bool);
+
 impl World {
     fn new(processes: usize) -> Self {
         Self { processes: vec![Process::default(); processes], ..Self::default() }
+    }
+
+    /// So that a few holders are many.
+    fn watching_at_most(mut self, holders: usize) -> Self {
+        for process in &mut self.processes {
+            process.view = OrderedQueue::watching_at_most(holders);
+        }
+        self
     }
 
     fn held(&self) -> BTreeSet<Order> {
@@ -69,6 +83,9 @@ impl World {
 
     fn notify(&mut self, order: Order, removed: bool) {
         for process in &mut self.processes {
+            if removed && std::mem::take(&mut process.queue_watch) {
+                process.queue_event = true;
+            }
             match process.watches.get(&order) {
                 Some(WatchFor::Removal) if !removed => {}
                 Some(_) => {
@@ -102,6 +119,10 @@ impl World {
             }
             keep
         });
+        if !step.watch_queue && !process.begins_queue_watch() {
+            (process.queue_watch, process.queue_event) = (false, false);
+            process.view.handle_queue_unwatched();
+        }
         process.wanted = step;
     }
 
@@ -109,7 +130,8 @@ impl World {
     fn choices(&self, number: usize) -> usize {
         let process = &self.processes[number];
         let list = usize::from(process.listing.is_some() || process.wanted.list);
-        list + process.events.len() + self.unwatched(number).len()
+        let queue_event = usize::from(process.queue_event);
+        list + queue_event + process.events.len() + self.unwatched(number).len()
     }
 
     fn unwatched(&self, number: usize) -> Vec<(Order, WatchFor)> {
@@ -149,8 +171,15 @@ impl World {
             }
             return self.advance(number);
         }
-        if let Some((listed, covers)) = process.listing.take() {
+        if !process.begins_queue_watch() && std::mem::take(&mut process.queue_event) {
+            process.view.handle_queue_unwatched();
+            return self.advance(number);
+        }
+        if let Some((listed, covers, watched)) = process.listing.take() {
             process.view.handle_listing_ended(false);
+            if watched {
+                process.view.handle_queue_watched();
+            }
             for gone in process.view.handle_listed(listed, covers) {
                 process.waits.remove(&gone);
             }
@@ -160,7 +189,9 @@ impl World {
             process.view.handle_listing_begun();
             process.wanted.list = false;
             let listed = self.queue.iter().map(|(order, (mode, _))| (*order, *mode)).collect();
-            process.listing = Some((listed, self.last));
+            let watched = process.wanted.watch_queue && !process.queue_watch;
+            process.queue_watch |= watched;
+            process.listing = Some((listed, self.last, watched));
         }
     }
 
@@ -180,6 +211,13 @@ impl World {
     }
 }
 
+impl Process {
+    /// Whether a watch on the queue was set whose listing has not arrived. Its event arrives later.
+    fn begins_queue_watch(&self) -> bool {
+        self.listing.as_ref().is_some_and(|(_, _, watched)| *watched)
+    }
+}
+
 impl std::fmt::Debug for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "waits {:?}, watches {:?}, {:?}", self.waits, self.watches, self.view)
@@ -189,9 +227,9 @@ impl std::fmt::Debug for Process {
 const MODES: [Mode; 5] =
     [Mode::Exclusive, Mode::Shared, permits(1, 2), permits(2, 2), permits(1, 3)];
 
-/// Plays one history: each number is one step.
-fn play(modes: &[Mode], steps: impl IntoIterator<Item = usize>) {
-    let mut world = World::new(2);
+/// Plays one history: each number is one step. At most so many holders are watched one by one.
+fn play(modes: &[Mode], most_watched: usize, steps: impl IntoIterator<Item = usize>) {
+    let mut world = World::new(2).watching_at_most(most_watched);
     for step in steps {
         let mode = modes[step / 16 % modes.len()];
         match step % 16 {
@@ -220,6 +258,10 @@ fn play(modes: &[Mode], steps: impl IntoIterator<Item = usize>) {
                 for order in lost.into_keys() {
                     world.processes[0].view.handle_unwatched(order);
                 }
+                let process = &mut world.processes[0];
+                process.queue_watch = false;
+                process.queue_event |= process.begins_queue_watch();
+                process.view.handle_queue_unwatched();
                 world.advance(0);
             }
             other => world.act(other % 2, other / 2 - 3),
@@ -236,7 +278,9 @@ fn every_short_history_admits_exactly_what_the_queue_admits() {
         let modes = [MODES[pair / MODES.len()], MODES[pair % MODES.len()]];
         for history in 0..STEPS.len().pow(5) {
             let step = |place: u32| STEPS[history / STEPS.len().pow(place) % STEPS.len()];
-            play(&modes, [0].into_iter().chain((0..5).map(step)));
+            // None, one or two, independent of the steps.
+            let most_watched = history.count_ones() as usize % 3;
+            play(&modes, most_watched, [0].into_iter().chain((0..5).map(step)));
         }
     }
 }
@@ -247,8 +291,9 @@ proptest! {
     #[test]
     fn long_histories_admit_exactly_what_the_queue_admits(
         steps in prop::collection::vec(0usize..16 * 5, 1..120),
+        most_watched in 0usize..3,
     ) {
-        play(&MODES, steps);
+        play(&MODES, most_watched, steps);
     }
 }
 
@@ -292,4 +337,25 @@ fn a_run_of_missing_entries_is_listed_instead_of_walked() {
         view.handle_missing(step.watch[0].0);
     }
     assert!(tries < 20, "{tries}");
+}
+
+#[test]
+fn a_waiter_behind_many_permit_holders_watches_the_queue_and_not_each_of_them() {
+    const HOLDERS: u32 = 10_000;
+    let mut world = World::new(2);
+    for _ in 0..HOLDERS {
+        world.enter(Some(0), permits(1, HOLDERS));
+    }
+    world.settle();
+    for _ in 0..3 {
+        world.enter(Some(1), permits(1, HOLDERS));
+    }
+    world.settle();
+    let watches = world.processes[1].watches.len();
+    assert!(watches <= 3 && world.processes[1].queue_watch, "{watches} watches");
+    // One in the middle leaves.
+    world.remove(Order::from(HOLDERS / 2), false);
+    world.settle();
+    assert_eq!(world.processes[1].holds.len(), 1);
+    assert!(world.processes[1].watches.len() <= 3);
 }

@@ -23,7 +23,7 @@ fn quorum(facts: &Facts) -> Finding {
     let servers = &facts.servers;
     let silent: Vec<_> = servers
         .iter()
-        .filter_map(|(name, answer)| answer.trouble().map(|why| format!("{name} ({why})")))
+        .filter_map(|(name, answer)| answer.fault().map(|why| format!("{name} ({why})")))
         .collect();
     if !silent.is_empty() {
         let what = format!("{} does not serve: fewer failures are survived", silent.join(", "));
@@ -155,11 +155,11 @@ fn terms(facts: &Facts) -> Vec<Finding> {
 fn access(facts: &Facts) -> Finding {
     match (facts.open, facts.logs_in, facts.encrypted) {
         (Some(true), ..) => Finding::advice(
-            "the nodes are open to the world: whoever reaches ZooKeeper can delete every lock",
+            "the nodes are open to the world: every client that reaches ZooKeeper can delete every lock",
             "name a user in the URL, and set the prefix node's rights with `setAcl`",
         ),
         (_, false, _) => Finding::advice(
-            "nobody logs in: locks will be open to whoever reaches ZooKeeper",
+            "no user logs in: locks will be open to every client that reaches ZooKeeper",
             "name a user in the URL: zk://user:password@host",
         ),
         (_, true, false) => {
@@ -173,7 +173,7 @@ fn numbers(facts: &Facts) -> Option<Finding> {
     let (lock, given) = facts.numbers.as_ref()?;
     let limit = i64::from(Limits::default().last);
     let share = given.saturating_mul(100) / limit;
-    let remedy = "when nobody holds or waits, delete the lock's node: numbers begin anew";
+    let remedy = "when no claim holds or waits, delete the lock's node: numbers begin anew";
     Some(if *given >= limit {
         let what = format!("the numbers of {lock:?} are used up: it cannot be taken");
         Finding::danger(what, remedy)
@@ -255,7 +255,7 @@ mod tests {
             (with(|it| it.settings.as_mut().unwrap().shortest = GRACE * 10), "after 20s"),
             (with(|it| it.settings.as_mut().unwrap().tick = GRACE * 2), "a tick of 4s"),
             (with(|it| it.open = Some(true)), "open to the world"),
-            (with(|it| it.logs_in = false), "nobody logs in"),
+            (with(|it| it.logs_in = false), "no user logs in"),
             (with(|it| it.encrypted = false), "without encryption"),
             (with(|it| it.numbers = Some(("b".into(), 1 << 30))), "\"b\" are used up to 50 %"),
             (facts("3.6.3", 3), "not maintained"),

@@ -1,4 +1,4 @@
-//! What the servers say of themselves.
+//! What the servers report.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::wire::{Acl, Exists, GetAcl, GetChildren, GetData, address};
 pub(crate) struct Facts {
     /// What each server that the store knows answers.
     pub(crate) servers: Vec<(String, Answer)>,
-    /// How many servers vote; `None` if nobody may know.
+    /// How many servers vote; `None` if the user may not read it.
     pub(crate) voters: Option<usize>,
     /// How long the session for the default TTL lasts.
     pub(crate) life: Duration,
@@ -24,7 +24,7 @@ pub(crate) struct Facts {
     pub(crate) settings: Option<Settings>,
     /// Whether some servers let a session last longer than others.
     pub(crate) uneven: bool,
-    /// Whether everybody may delete the locks; `None` if there are none yet.
+    /// Whether every client may delete the locks; `None` if there are none yet.
     pub(crate) open: Option<bool>,
     pub(crate) logs_in: bool,
     pub(crate) encrypted: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Facts {
     pub(crate) numbers: Option<(String, i64)>,
 }
 
-/// Times, as a server is set.
+/// The configured times of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) tick: Duration,
@@ -54,7 +54,7 @@ impl Settings {
 /// How many locks' numbers are looked at.
 const LOCKS: usize = 2_000;
 
-/// Where the servers keep who votes.
+/// The node that lists the voting servers.
 const VOTERS: &str = "/zookeeper/config";
 
 const DIAGNOSE: &str = "diagnose ZooKeeper";
@@ -104,8 +104,8 @@ fn voters(config: &str) -> usize {
 async fn is_open(engine: &ZooKeeperEngine, session: &ZooKeeperSession) -> Option<bool> {
     let path = engine.layout.folder().to_owned();
     let (acl, _) = session.wire.send(GetAcl { path }).await.ok()?;
-    let mut anybody = acl.iter().filter(|one| one.scheme == "world");
-    Some(anybody.any(|one| one.permissions & Acl::DELETE != 0))
+    let mut world = acl.iter().filter(|one| one.scheme == "world");
+    Some(world.any(|one| one.permissions & Acl::DELETE != 0))
 }
 
 /// The lock that has used the most numbers.

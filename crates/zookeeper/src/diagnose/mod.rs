@@ -1,7 +1,7 @@
 //! Whether this ensemble is fit to lock on.
 //!
-//! What the servers say of themselves is collected first ([`facts`]); each check is then a pure
-//! function over it ([`checks`]). What no server tells is tried out on a lock of its own.
+//! What the servers report is collected first ([`facts`]); each check is then a pure function of it
+//! ([`checks`]). What no server reports is tried on a lock of its own ([`self_test`]).
 
 mod checks;
 mod facts;
@@ -11,10 +11,10 @@ use tenure_core::{Finding, Result};
 
 use crate::engine::ZooKeeperEngine;
 
-/// What to do if a waiter is not told of a release.
+/// The remedy if a waiter is not notified of a release.
 const SILENCE: &str = "see that no proxy holds watches back";
 
-/// Everything there is to say about the ensemble.
+/// All findings about the ensemble.
 pub(crate) async fn diagnose(store: &dyn Store, engine: &ZooKeeperEngine) -> Result<Vec<Finding>> {
     let facts = facts::collect(engine).await?;
     let mut findings = checks::of(&facts);

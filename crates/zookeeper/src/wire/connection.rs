@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tenure_tls::Stream;
 use tokio::io::ReadBuf;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -40,7 +40,7 @@ const LONGEST_FRAME: usize = 64 << 20;
 /// While fewer replies than this are owed, callers write to the socket by themselves.
 const FEW: usize = 16;
 
-/// A connection whose oldest call has waited for so many limits is given up.
+/// A connection whose oldest call has waited for this many call timeouts is given up.
 const DEAD: u32 = 5;
 
 const CHUNK: usize = 16 << 10;
@@ -48,16 +48,16 @@ const CHUNK: usize = 16 << 10;
 /// About how much memory is kept for input between frames.
 const SPARE: usize = 1 << 20;
 
-const NONSENSE: &str = "what it sends makes no sense: is this a ZooKeeper server?";
+const NONSENSE: &str = "the reply makes no sense: is this a ZooKeeper server?";
 
-/// How long to wait for what.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     /// For the reply to a call.
     limit: Duration,
     /// After the last request, before a ping.
     ping: Duration,
-    /// For any sign of a server that owes a reply.
+    /// For any reply or event of a server that owes a reply.
     silence: Duration,
 }
 
@@ -100,7 +100,7 @@ struct Owner {
 struct Shared {
     state: Mutex<State>,
     watches: Arc<Watches>,
-    /// The latest transaction that a server spoke of to this session.
+    /// The latest transaction that a server has reported to this session.
     zxid: Arc<AtomicI64>,
     /// Wakes the task that serves the connection.
     task: AtomicWaker,
@@ -128,6 +128,38 @@ struct State {
 impl State {
     fn is_open(&self) -> bool {
         !self.ended && self.closed.is_none()
+    }
+
+    /// Whether a caller may write to the socket by itself.
+    fn is_idle(&self) -> bool {
+        !self.writing && self.pending.len() < FEW
+    }
+
+    /// Adds a request to what is to be written.
+    fn add<R: Request>(
+        &mut self,
+        xid: Option<i32>,
+        request: &R,
+        watch: Option<WatchWish>,
+    ) -> Result<oneshot::Receiver<Outcome>, Fault> {
+        if !self.is_open() {
+            return Err(Fault::NotConnected);
+        }
+        let xid = xid.unwrap_or(self.next_xid);
+        frame(&mut self.outgoing, |out| {
+            out.int(xid);
+            out.int(request.opcode());
+            request.write(out);
+        })
+        .map_err(|Malformed| Fault::Refused(Code::BadArguments))?;
+        if xid == self.next_xid {
+            self.next_xid = xid.checked_add(1).unwrap_or(1);
+        }
+        let (reply, receiver) = oneshot::channel();
+        self.last_sent = Instant::now();
+        let (sent, reply) = (self.last_sent, Some(reply));
+        self.pending.push_back(Pending { xid, sent, watch, reply });
+        Ok(receiver)
     }
 }
 
@@ -206,6 +238,19 @@ impl Connection {
         self.write(None, request, None)
     }
 
+    /// Sends two requests with one write. As [`send`](Self::send) for each.
+    pub(super) fn send_both<A: Request, B: Request>(
+        &self,
+        first: &A,
+        second: &B,
+    ) -> [Result<oneshot::Receiver<Outcome>, Fault>; 2] {
+        let mut state = self.0.shared.state.lock();
+        let idle = state.is_idle();
+        let sent = [state.add(None, first, None), state.add(None, second, None)];
+        self.flush(state, idle);
+        sent
+    }
+
     /// As [`send`](Self::send), with a watch.
     pub(super) fn send_watched<R: Watchable>(
         &self,
@@ -215,9 +260,9 @@ impl Connection {
         self.write(None, &request.watching(), Some(wish))
     }
 
-    /// Tells the server of watches from earlier connections. Nothing else may have been sent.
+    /// Restores the watches of earlier connections. Nothing else may have been sent.
     pub(super) fn restore(&self, request: &SetWatches) {
-        // If the connection has ended, the next one is told.
+        // If the connection has ended, the next one restores them.
         let _ = self.write(Some(XID_SET_WATCHES), request, None);
     }
 
@@ -237,26 +282,16 @@ impl Connection {
         request: &R,
         watch: Option<WatchWish>,
     ) -> Result<oneshot::Receiver<Outcome>, Fault> {
+        let mut state = self.0.shared.state.lock();
+        let idle = state.is_idle();
+        let receiver = state.add(xid, request, watch)?;
+        self.flush(state, idle);
+        Ok(receiver)
+    }
+
+    /// Writes what was added, if the connection was idle before; else leaves it to the task.
+    fn flush(&self, mut state: MutexGuard<'_, State>, idle: bool) {
         let Owner { shared, shortcut, pace } = &*self.0;
-        let mut state = shared.state.lock();
-        if !state.is_open() {
-            return Err(Fault::NotConnected);
-        }
-        let idle = !state.writing && state.pending.len() < FEW;
-        let xid = xid.unwrap_or(state.next_xid);
-        frame(&mut state.outgoing, |out| {
-            out.int(xid);
-            out.int(request.opcode());
-            request.write(out);
-        })
-        .map_err(|Malformed| Fault::Refused(Code::BadArguments))?;
-        if xid == state.next_xid {
-            state.next_xid = xid.checked_add(1).unwrap_or(1);
-        }
-        let (reply, receiver) = oneshot::channel();
-        let sent = Instant::now();
-        state.last_sent = sent;
-        state.pending.push_back(Pending { xid, sent, watch, reply: Some(reply) });
         if idle
             && let Some(socket) = shortcut
             && let Ok(written) = socket.try_write(&state.outgoing)
@@ -264,12 +299,12 @@ impl Connection {
             // The rest, and any error, is left to the task.
             state.outgoing.drain(..written);
         }
-        let wake = !state.outgoing.is_empty() || sent + pace.limit.min(pace.silence) < state.armed;
+        let due = state.last_sent + pace.limit.min(pace.silence);
+        let wake = !state.outgoing.is_empty() || due < state.armed;
         drop(state);
         if wake {
             shared.task.wake();
         }
-        Ok(receiver)
     }
 }
 
@@ -315,8 +350,8 @@ pub(super) fn unframe(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     Ok(reader.rest().get(..length))
 }
 
-/// Removes frames that were handed out. The memory of a long one, such as a large listing, is not
-/// kept; while one arrives, its memory grows as that of any vector.
+/// Removes frames that were dispatched. The memory of a long frame, such as a large listing, is not
+/// kept.
 fn discard(input: &mut Vec<u8>, taken: usize) {
     input.drain(..taken);
     if taken > 0 && input.len() < SPARE && input.capacity() > 2 * SPARE {
@@ -325,7 +360,7 @@ fn discard(input: &mut Vec<u8>, taken: usize) {
 }
 
 impl Shared {
-    /// Hands out all frames that have arrived in full.
+    /// Dispatches all frames that have arrived in full.
     fn dispatch(&self, input: &mut Vec<u8>) -> Result<(), Malformed> {
         let mut taken = 0;
         while let Some(content) = unframe(&input[taken..])? {

@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         mut read: impl FnMut(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, Malformed> {
         let count = self.length()?;
-        // Each item takes at least one byte: a count beyond that is a lie.
+        // Each item takes at least one byte, so a larger count is malformed.
         if count > self.0.len() {
             return Err(Malformed);
         }

@@ -25,6 +25,6 @@ pub(crate) use messages::{
     Acl, Check, Code, Create, CreateMode, Delete, Event, Exists, FailedOp, GetAcl, GetChildren,
     GetData, Multi, Op, OpReply, Request, SetData, Stat, Sync,
 };
-pub(crate) use session::Session;
+pub(crate) use session::{Call, Session};
 pub(crate) use target::{Target, address};
 pub(crate) use watches::Watch;

@@ -1,8 +1,8 @@
 //! A session with ZooKeeper, over one connection at a time.
 //!
-//! One task serves the session: it awaits the end of the connection, finds another server, tells it
-//! of the watches, and decides when the session is over. Nothing that was sent on one connection is
-//! ever sent again on another.
+//! One task serves the session: it awaits the end of the connection, connects to another server,
+//! restores the watches there, and decides when the session is over. A request that was sent on one
+//! connection is never sent again on another.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -46,12 +46,12 @@ struct Shared {
     target: Arc<Target>,
     wanted: Duration,
     id: i64,
-    /// What proves to other servers that the session is ours.
+    /// Proves to other servers that this client owns the session.
     password: Vec<u8>,
     /// The session timeout in milliseconds.
     life: AtomicU64,
     watches: Arc<Watches>,
-    /// The latest transaction that a server spoke of.
+    /// The latest transaction that a server has reported.
     zxid: Arc<AtomicI64>,
     status: watch::Sender<Status>,
 }
@@ -138,8 +138,8 @@ impl Session {
         self.shared().id
     }
 
-    /// The session timeout: how long the servers keep the session without a sign of life. It never
-    /// falls: a session that the servers shorten is over.
+    /// The session timeout: how long the servers keep the session without a request. It never falls: a
+    /// session that the servers shorten is over.
     pub(crate) fn life(&self) -> Duration {
         self.shared().life()
     }
@@ -150,7 +150,7 @@ impl Session {
         self.shared().status.borrow().number
     }
 
-    /// The latest transaction that a server spoke of. No reply on this session shows an older state.
+    /// The latest transaction that a server has reported. No reply on this session shows an older state.
     pub(crate) fn zxid(&self) -> i64 {
         self.shared().zxid.load(Ordering::Acquire)
     }
@@ -192,6 +192,23 @@ impl Session {
     /// Dropping the call does not unsend the request.
     pub(crate) fn send<R: Request>(&self, request: R) -> Call<R> {
         Call(self.with_connection(|connection| connection.send(&request)).into(), PhantomData)
+    }
+
+    /// Sends two requests, one behind the other, with one write. As [`send`](Self::send) for each.
+    ///
+    /// A caller that needs both replies should await the second one first: it comes last, so the caller
+    /// is woken once.
+    pub(crate) fn send_both<A: Request, B: Request>(
+        &self,
+        first: A,
+        second: B,
+    ) -> (Call<A>, Call<B>) {
+        let [first, second] = match &self.shared().status.borrow().phase {
+            Phase::Connected(connection) => connection.send_both(&first, &second),
+            Phase::Disconnected => [Err(Fault::NotConnected), Err(Fault::NotConnected)],
+            Phase::Closing | Phase::Over => [Err(Fault::Over), Err(Fault::Over)],
+        };
+        (Call(first.into(), PhantomData), Call(second.into(), PhantomData))
     }
 
     /// As [`send`](Self::send), and leaves a watch, which comes with the reply. A reply that is a
@@ -364,8 +381,8 @@ impl Shared {
                 Err(why) => break why,
             }
             if link.life < self.life() {
-                // It is not closed: the holders are told now, and must have stopped before the servers
-                // delete their nodes.
+                // It is not closed: the holders hear of the loss now, and must have stopped before the
+                // servers delete their nodes.
                 break format!(
                     "the servers have shortened it from {:?} to {:?}: its holders rely on more",
                     self.life(),
@@ -377,7 +394,7 @@ impl Shared {
         ending.end(&why);
     }
 
-    /// After a pause, finds a server that goes on with the session, and tells it of the watches.
+    /// After a pause, connects to a server that goes on with the session, and restores the watches.
     ///
     /// # Errors
     /// Why the session is over.

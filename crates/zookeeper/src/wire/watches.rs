@@ -70,9 +70,9 @@ impl Watches {
         }
     }
 
-    /// What a new server must be told, in requests that it does not find too long.
+    /// The requests that restore the watches on a new server, each short enough for it.
     pub(super) fn restore(&self, zxid: i64) -> Vec<SetWatches> {
-        // Servers take requests of up to 1 MiB unless they are told otherwise.
+        // Servers accept requests of up to 1 MiB by default.
         const BATCH: usize = 128 << 10;
         let empty = || SetWatches { zxid, ..SetWatches::default() };
         let mut registry = self.0.lock();

@@ -1,10 +1,10 @@
-//! One of ours and one of theirs.
+//! One client of tenure and one of another project.
 
 use tenure_core::ErrorKind;
 
 use crate::scene::{NAME, PATH, Scene, connect};
 use tenure_testkit::{GENEROUS, eventually};
-use tenure_zookeeper::Neighbours;
+use tenure_zookeeper::Compat;
 use tenure_zookeeper::testing::Bare;
 
 pub(crate) async fn their_hold_keeps_ours_out(scene: &Scene) {
@@ -19,7 +19,7 @@ pub(crate) async fn their_hold_keeps_ours_out(scene: &Scene) {
     let state = scene.state().await;
     let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
     assert_eq!((holder.pid, &holder.host), (None, &None), "they did not say");
-    assert!(state.waiters.is_empty(), "who only tries leaves nothing: {state:?}");
+    assert!(state.waiters.is_empty(), "a try leaves no entry: {state:?}");
     theirs.release().await;
     scene.assert_free().await;
 }
@@ -37,7 +37,7 @@ pub(crate) async fn our_hold_keeps_theirs_out(scene: &Scene) {
 
 pub(crate) async fn their_release_wakes_our_waiter(scene: &Scene) {
     let mut theirs = scene.theirs().await;
-    // One that was alone with the lock for a while sees theirs all the same.
+    // A client that used the lock alone for a while notices theirs all the same.
     for _ in 0..5 {
         scene.mutex().acquire().await.unwrap().release().await.unwrap();
     }
@@ -75,8 +75,8 @@ pub(crate) async fn their_death_lets_ours_in(scene: &Scene) {
     guard.release().await.unwrap();
 }
 
-/// The numbers are the server's, so everybody is served in the order of coming.
-pub(crate) async fn ours_and_theirs_stand_in_one_line(scene: &Scene) {
+/// The server numbers all nodes, so all clients are served in the order of their arrival.
+pub(crate) async fn ours_and_theirs_are_served_in_one_order(scene: &Scene) {
     let (mut first, mut third) = (scene.theirs().await, scene.theirs().await);
     assert!(first.try_hold().await);
     let second = scene.waiter(1).await;
@@ -99,15 +99,15 @@ pub(crate) async fn ours_and_theirs_stand_in_one_line(scene: &Scene) {
     scene.assert_free().await;
 }
 
-/// Whoever locks first makes the parent. One of ours vanishes when it is empty, unless theirs could
-/// not bear that.
-pub(crate) async fn a_parent_of_ours_that_vanishes_stops_nobody(scene: &Scene) {
-    // They do not see a permit: so they can hold the lock once while our parent is there.
+/// The first client creates the parent node. Tenure's parent is deleted when it is empty, unless the
+/// other client could not cope with that.
+pub(crate) async fn a_deleted_parent_of_ours_stops_no_client(scene: &Scene) {
+    // They ignore a permit, so they can hold the lock once while our parent is there.
     let permit = scene.ours.semaphore(NAME, 1).unwrap().acquire().await.unwrap();
     let mut theirs = scene.theirs().await;
     permit.release().await.unwrap();
-    // When this one has vanished, the other has, too, if it can.
-    let others = connect(scene.ports[0], Neighbours::default()).await;
+    // When this one has been deleted, so has the other, if it is a container.
+    let others = connect(scene.ports[0], Compat::default()).await;
     others.mutex("another").unwrap().acquire().await.unwrap().release().await.unwrap();
     let looks = Bare::connect(scene.ports[0]).await.unwrap();
     let another = PATH.replace("orders", "another");

@@ -1,30 +1,30 @@
-//! Lock clients of other projects on the same paths, the real ones: each is driven by line (see
+//! The real lock clients of other projects, on the same paths. Each is driven by lines of text (see
 //! `interop/README.md`) and goes through the same cases.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod cases;
+mod external;
+mod invisible;
 mod kinds;
 mod mixed;
 mod scene;
-mod strangers;
-mod theirs;
 
 use scene::{Scene, Setting};
 use tenure_testkit::{ExternalClient, ZooKeeperServer};
-use tenure_zookeeper::Neighbours;
+use tenure_zookeeper::Compat;
 
-const NOBODY: Neighbours = Neighbours { curator_rw: false, kazoo: false };
-const CURATOR_RW: Neighbours = Neighbours { curator_rw: true, kazoo: false };
-const KAZOO: Neighbours = Neighbours { curator_rw: false, kazoo: true };
-const ALL: Neighbours = Neighbours { curator_rw: true, kazoo: true };
+const DEFAULT: Compat = Compat { curator_rw: false, kazoo: false };
+const CURATOR_RW: Compat = Compat { curator_rw: true, kazoo: false };
+const KAZOO: Compat = Compat { curator_rw: false, kazoo: true };
+const ALL: Compat = Compat { curator_rw: true, kazoo: true };
 
 const CURATOR_DEBIAN: ExternalClient = ExternalClient { name: "curator-debian", needs: &["java"] };
 const CURATOR_MAVEN: ExternalClient = ExternalClient { name: "curator-maven", needs: &["java"] };
 const KAZOO_CLIENT: ExternalClient = ExternalClient { name: "kazoo", needs: &["python3"] };
 
-/// A module a client and a kind of lock, with what our store is told about it, and how many servers
-/// there are; a test a case.
+/// One module for each client and kind of lock, with tenure's `Compat` and the number of servers; one
+/// test for each case.
 macro_rules! clients {
     ($($module:ident: $client:ident, $kind:literal, $beside:ident, $servers:literal
         => $($cases:ident),+;)*) => {
@@ -64,16 +64,16 @@ macro_rules! mutex {
             cases::their_release_wakes_our_waiter,
             cases::our_release_lets_theirs_in,
             cases::their_death_lets_ours_in,
-            cases::ours_and_theirs_stand_in_one_line,
+            cases::ours_and_theirs_are_served_in_one_order,
             mixed::ours_and_theirs_count_together_and_lose_nothing,
         }
     };
 }
 
-/// Not for a kazoo that we were not told of: it makes a parent once, and never again.
+/// Not for kazoo without its option: it creates a parent once, and never again.
 macro_rules! parent {
     () => {
-        crate::tests! { cases::a_parent_of_ours_that_vanishes_stops_nobody, }
+        crate::tests! { cases::a_deleted_parent_of_ours_stops_no_client, }
     };
 }
 
@@ -92,42 +92,42 @@ macro_rules! read_write {
 
 macro_rules! unseen {
     () => {
-        crate::tests! { strangers::without_the_option_only_ours_gives_way, }
+        crate::tests! { invisible::without_the_option_only_ours_gives_way, }
     };
 }
 
 macro_rules! semaphore {
     () => {
-        crate::tests! { strangers::their_semaphore_and_ours_do_not_meet, }
+        crate::tests! { invisible::their_semaphore_and_ours_do_not_exclude_each_other, }
     };
 }
 
 use {mutex, parent, read_write, semaphore, tests, unseen};
 
 clients! {
-    curator_mutex_debian: CURATOR_DEBIAN, "exclusive", NOBODY, 1 => mutex, parent;
-    curator_mutex_maven: CURATOR_MAVEN, "exclusive", NOBODY, 1 => mutex, parent;
+    curator_mutex_debian: CURATOR_DEBIAN, "exclusive", DEFAULT, 1 => mutex, parent;
+    curator_mutex_maven: CURATOR_MAVEN, "exclusive", DEFAULT, 1 => mutex, parent;
     curator_read_write_debian: CURATOR_DEBIAN, "write", CURATOR_RW, 1 => read_write;
     curator_read_write_maven: CURATOR_MAVEN, "write", CURATOR_RW, 1 => read_write;
-    curator_read_write_without_the_option: CURATOR_DEBIAN, "write", NOBODY, 1 => unseen;
-    curator_semaphore: CURATOR_DEBIAN, "permit-of-1", NOBODY, 1 => semaphore;
+    curator_read_write_without_the_option: CURATOR_DEBIAN, "write", DEFAULT, 1 => unseen;
+    curator_semaphore: CURATOR_DEBIAN, "permit-of-1", DEFAULT, 1 => semaphore;
     kazoo_lock: KAZOO_CLIENT, "exclusive", KAZOO, 1 => mutex, parent;
-    kazoo_lock_that_knows_curator: KAZOO_CLIENT, "exclusive-beside-curator", NOBODY, 1 => mutex;
+    kazoo_lock_that_knows_curator: KAZOO_CLIENT, "exclusive-beside-curator", DEFAULT, 1 => mutex;
     kazoo_read_write: KAZOO_CLIENT, "write", KAZOO, 1 => read_write;
-    kazoo_lock_without_the_option: KAZOO_CLIENT, "exclusive", NOBODY, 1 => unseen;
-    curator_mutex_on_an_ensemble: CURATOR_DEBIAN, "exclusive", NOBODY, 3 => mutex;
+    kazoo_lock_without_the_option: KAZOO_CLIENT, "exclusive", DEFAULT, 1 => unseen;
+    curator_mutex_on_an_ensemble: CURATOR_DEBIAN, "exclusive", DEFAULT, 3 => mutex;
     kazoo_lock_on_an_ensemble: KAZOO_CLIENT, "exclusive", KAZOO, 3 => mutex;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn curator_and_kazoo_both_give_way_to_ours_and_ours_to_both() {
+async fn curator_and_kazoo_both_exclude_ours_and_ours_excludes_both() {
     static SETTING: Setting =
         Setting { client: CURATOR_DEBIAN, kind: "exclusive", beside: ALL, servers: 1 };
-    let name = "curator_and_kazoo_both_give_way_to_ours_and_ours_to_both";
+    let name = "curator_and_kazoo_both_exclude_ours_and_ours_excludes_both";
     let clients = [CURATOR_DEBIAN, KAZOO_CLIENT];
     if ZooKeeperServer::is_missing(name) || clients.iter().any(|client| client.is_missing(name)) {
         return;
     }
     let scene = Scene::set(&SETTING).await;
-    strangers::ours_is_between_two_who_do_not_meet(&scene, &KAZOO_CLIENT).await;
+    invisible::tenure_excludes_two_clients_that_ignore_each_other(&scene, &KAZOO_CLIENT).await;
 }

@@ -1,4 +1,4 @@
-//! Many of ours and of theirs.
+//! Many clients of tenure and of other projects.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tenure_testkit::temp_dir;
 
+use crate::external::Driver;
 use crate::scene::Scene;
-use crate::theirs::Theirs;
 
 const EACH: usize = 2;
 const ROUNDS: usize = 10;
@@ -20,8 +20,8 @@ pub(crate) async fn ours_and_theirs_count_together_and_lose_nothing(scene: &Scen
     count_together(scene, drivers).await;
 }
 
-/// Ours, and these of theirs, as many rounds each.
-pub(crate) async fn count_together(scene: &Scene, drivers: Vec<Theirs>) {
+/// Counts with clients of tenure and these, as many rounds each.
+pub(crate) async fn count_together(scene: &Scene, drivers: Vec<Driver>) {
     let folder = temp_dir();
     let file = &*folder.path().join("counter");
     std::fs::write(file, "0").unwrap();
@@ -31,13 +31,13 @@ pub(crate) async fn count_together(scene: &Scene, drivers: Vec<Theirs>) {
     let (_, mut tokens) = join(join_all(theirs), join_all(ours)).await;
     let counted: usize = std::fs::read_to_string(file).unwrap().parse().unwrap();
     assert_eq!(counted, all * ROUNDS);
-    // What was counted when a token was given tells their order.
+    // The count at the time of each grant gives the order of the tokens.
     let mut tokens: Vec<(usize, u64)> = tokens.drain(..).flatten().collect();
     tokens.sort_unstable();
     assert!(tokens.is_sorted_by(|one, next| one.1 < next.1), "{tokens:?}");
 }
 
-async fn their_rounds(mut theirs: Theirs, file: &Path) {
+async fn their_rounds(mut theirs: Driver, file: &Path) {
     for _ in 0..ROUNDS {
         theirs.hold().await;
         count(file).await;
@@ -56,7 +56,7 @@ async fn our_rounds(scene: &Scene, file: &Path) -> Vec<(usize, u64)> {
     tokens
 }
 
-/// Not atomic, and slow: two at a time lose a count.
+/// Not atomic, and slow: two holders at once lose a count.
 async fn count(file: &Path) -> usize {
     let before: usize = std::fs::read_to_string(file).unwrap().parse().unwrap();
     tokio::time::sleep(Duration::from_millis(2)).await;

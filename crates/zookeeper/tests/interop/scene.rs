@@ -1,4 +1,4 @@
-//! One server or several, a client of ours there, and as many of theirs as a case starts.
+//! One server or several, a client of tenure, and as many other clients as a case starts.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use tenure_core::{Client, Guard, LockState, Mutex};
 use tenure_testkit::{ExternalClient, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
-use tenure_zookeeper::{Neighbours, ZooKeeperConfig, ZooKeeperStore};
+use tenure_zookeeper::{Compat, ZooKeeperConfig, ZooKeeperStore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::theirs::Theirs;
+use crate::external::Driver;
 
-/// The lock, as we call it and as they do.
+/// The lock's name in tenure, and its path for other clients.
 pub(crate) const NAME: &str = "orders";
 pub(crate) const PATH: &str = "/apps/locks/orders";
 
-/// Longer than any test: what ends such a session is its own goodbye.
+/// Longer than any test: such a session ends only when its client closes it.
 const LONG: Duration = Duration::from_secs(120);
-/// The session of one that is to die without a goodbye.
+/// The session of a client that is to be killed.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// A client of theirs, the kind of lock it uses, and what we are told about it.
+/// Another client, the kind of lock it uses, and tenure's setting for it.
 pub(crate) struct Setting {
     pub(crate) client: ExternalClient,
     pub(crate) kind: &'static str,
-    pub(crate) beside: Neighbours,
+    pub(crate) beside: Compat,
     /// How many servers there are. Of several, ours is connected to another than theirs.
     pub(crate) servers: usize,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Scene {
     pub(crate) ours: Client,
 }
 
-/// Parents that are left empty vanish at once, not after minutes.
+/// Empty containers are deleted at once, not after minutes.
 const SETTINGS: &[&str] = &["-Dznode.container.checkIntervalMs=200"];
 
 impl Scene {
@@ -57,35 +57,35 @@ impl Scene {
         Self { setting, _servers: servers, ports, ours }
     }
 
-    /// One more client of theirs.
-    pub(crate) async fn theirs(&self) -> Theirs {
+    /// Starts another client.
+    pub(crate) async fn theirs(&self) -> Driver {
         self.start(self.setting.kind, LONG).await
     }
 
-    /// One of another kind.
-    pub(crate) async fn theirs_that(&self, kind: &str) -> Theirs {
+    /// Starts another client with this kind of lock.
+    pub(crate) async fn theirs_that(&self, kind: &str) -> Driver {
         self.start(kind, LONG).await
     }
 
-    /// One whose session ends soon after its death.
-    pub(crate) async fn mortal(&self) -> Theirs {
+    /// Starts another client whose session ends soon after it is killed.
+    pub(crate) async fn mortal(&self) -> Driver {
         self.start(self.setting.kind, SHORT).await
     }
 
-    /// One of yet another project.
-    pub(crate) async fn others(&self, client: &ExternalClient, kind: &str) -> Theirs {
-        Theirs::start(client, self.ports[1], PATH, kind, LONG).await
+    /// Starts a client of another project.
+    pub(crate) async fn others(&self, client: &ExternalClient, kind: &str) -> Driver {
+        Driver::start(client, self.ports[1], PATH, kind, LONG).await
     }
 
-    async fn start(&self, kind: &str, session: Duration) -> Theirs {
-        Theirs::start(&self.setting.client, self.ports[1], PATH, kind, session).await
+    async fn start(&self, kind: &str, session: Duration) -> Driver {
+        Driver::start(&self.setting.client, self.ports[1], PATH, kind, session).await
     }
 
     pub(crate) fn mutex(&self) -> Mutex {
         self.ours.mutex(NAME).unwrap()
     }
 
-    /// One of ours that wants the lock, and stands in line as the last of so many that wait.
+    /// Starts a waiter of tenure. Returns when it is the last of `waiting` waiters.
     pub(crate) async fn waiter(&self, waiting: usize) -> Waiter {
         let mutex = self.mutex();
         let waiter = tokio::spawn(async move { mutex.acquire().await });
@@ -103,7 +103,7 @@ impl Scene {
         assert!(state.is_free(), "{state:?}");
     }
 
-    /// Ours, and nobody else's.
+    /// This guard, and no other claim, holds the lock.
     pub(crate) async fn assert_held_by(&self, guard: &Guard) {
         let state = self.state().await;
         let owners: Vec<&str> = state.holders.iter().map(|holder| &*holder.owner).collect();
@@ -111,14 +111,14 @@ impl Scene {
         assert!(guard.is_valid());
     }
 
-    /// Returns when so many stand in line, of ours and of theirs.
+    /// Returns when this many claims wait, of tenure and of others.
     pub(crate) async fn until_waiting(&self, count: usize) {
         let waiting = || async { self.state().await.waiters.len() == count };
         assert!(eventually(GENEROUS, waiting).await, "{count} never waited");
     }
 }
 
-/// One of ours that waits.
+/// A waiter of tenure.
 pub(crate) struct Waiter(JoinHandle<tenure_core::Result<Guard>>);
 
 impl Waiter {
@@ -132,10 +132,10 @@ impl Waiter {
     }
 }
 
-/// A client of ours beside these.
-pub(crate) async fn connect(port: u16, beside: Neighbours) -> Client {
+/// A client of tenure with these settings.
+pub(crate) async fn connect(port: u16, beside: Compat) -> Client {
     let mut config = ZooKeeperConfig::new(vec![("127.0.0.1".into(), port)]);
     (config.chroot, config.prefix) = ("/apps".into(), "locks/".into());
-    config.neighbours = beside;
+    config.compat = beside;
     Client::new(Arc::new(ZooKeeperStore::connect(config).await.unwrap())).unwrap()
 }

@@ -142,7 +142,7 @@ impl Peer {
     }
 
     /// The next request that is no ping. Pings are answered.
-    pub(super) fn asked_for_more_than_a_sign_of_life(&mut self) -> Option<Asked> {
+    pub(super) fn asked_besides_pings(&mut self) -> Option<Asked> {
         loop {
             let asked = self.asked()?;
             if asked.xid != XID_PING {
@@ -173,7 +173,7 @@ impl Peer {
 
     /// Answers all requests without a body, until the client closes the connection.
     pub(super) fn serve(&mut self) {
-        while let Some(asked) = self.asked_for_more_than_a_sign_of_life() {
+        while let Some(asked) = self.asked_besides_pings() {
             self.reply(asked.xid, 0, 0, &[]);
         }
     }

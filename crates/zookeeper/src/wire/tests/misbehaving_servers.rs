@@ -41,7 +41,7 @@ async fn a_session_that_the_servers_shorten_is_over_and_not_taken_from_its_holde
     let fake = Fake::start(move |number, mut peer| {
         // First as long as was asked for, then longer, then shorter.
         peer.welcome([30_000, 40_000, 35_000][number.min(2)]);
-        let asked = peer.asked_for_more_than_a_sign_of_life();
+        let asked = peer.asked_besides_pings();
         sender.send((number, asked.map(|asked| asked.opcode))).unwrap();
     });
     let session = session(&fake).await;
@@ -62,7 +62,7 @@ async fn a_session_that_the_servers_shorten_is_over_and_not_taken_from_its_holde
 async fn an_expired_session_is_over_with_its_watches() {
     let fake = Fake::start(|number, mut peer| {
         peer.welcome(if number == 0 { 30_000 } else { 0 });
-        if let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+        if let Some(asked) = peer.asked_besides_pings() {
             peer.reply(asked.xid, 5, -101, &[]);
         }
     });
@@ -95,7 +95,7 @@ async fn each_connection_logs_in_first_then_restores_watches_and_tells_what_it_h
     let (saw_hello, saw_request) = (Arc::clone(&hellos), Arc::clone(&requests));
     let fake = Fake::start(move |number, mut peer| {
         saw_hello.lock().unwrap().extend(peer.welcome(30_000));
-        while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+        while let Some(asked) = peer.asked_besides_pings() {
             saw_request.lock().unwrap().push((number, asked.opcode, asked.body));
             let (zxid, code) = if asked.opcode == 3 { (77, -101) } else { (0, 0) };
             peer.reply(asked.xid, zxid, code, &[]);
@@ -155,7 +155,7 @@ async fn calls_without_a_reply_fail_with_their_connection_and_are_not_sent_again
     let receiver = Mutex::new(receiver);
     let fake = Fake::start(move |number, mut peer| {
         peer.welcome(30_000);
-        while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+        while let Some(asked) = peer.asked_besides_pings() {
             saw.lock().unwrap().push((number, asked.body));
             if number > 0 {
                 peer.reply(asked.xid, 0, 0, &[]);
@@ -190,7 +190,7 @@ async fn without_a_connection_nothing_is_sent_or_kept() {
         1 => drop(receiver.lock().unwrap().recv()),
         _ => {
             peer.welcome(30_000);
-            while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+            while let Some(asked) = peer.asked_besides_pings() {
                 saw.lock().unwrap().push(asked.body[5]);
                 peer.reply(asked.xid, 0, 0, &[]);
             }
@@ -225,7 +225,7 @@ impl Wake for Stopper {
 async fn a_connection_that_has_just_ended_is_not_taken_for_ready() {
     let fake = Fake::start(|number, mut peer| {
         peer.welcome(30_000);
-        while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+        while let Some(asked) = peer.asked_besides_pings() {
             if number == 0 {
                 return;
             }
@@ -271,7 +271,7 @@ async fn a_call_that_takes_too_long_fails_and_keeps_its_place() {
     let receiver = Mutex::new(receiver);
     let fake = Fake::start(move |_, mut peer| {
         peer.welcome(60_000);
-        let Some(first) = peer.asked_for_more_than_a_sign_of_life() else { return };
+        let Some(first) = peer.asked_besides_pings() else { return };
         receiver.lock().unwrap().recv().unwrap();
         peer.reply(first.xid, 0, -101, &[]);
         peer.serve();
@@ -299,7 +299,7 @@ async fn requests_to_a_server_that_reads_slowly_stay_whole_and_in_order() {
         peer.welcome(60_000);
         receiver.lock().unwrap().recv().unwrap();
         let mut numbers = 1..;
-        while let Some(asked) = peer.asked_for_more_than_a_sign_of_life() {
+        while let Some(asked) = peer.asked_besides_pings() {
             assert_eq!(Some(asked.xid), numbers.next());
             let version = [0; 68];
             let body = if asked.opcode == 5 { &version[..] } else { &[] };
@@ -369,7 +369,7 @@ async fn an_idle_session_sends_pings_and_leaves_a_server_that_does_not_answer_th
 async fn nonsense_ends_the_connection_and_not_the_session() {
     let fake = Fake::start(|number, mut peer| {
         peer.welcome(30_000);
-        let Some(asked) = peer.asked_for_more_than_a_sign_of_life() else { return };
+        let Some(asked) = peer.asked_besides_pings() else { return };
         match number {
             0 => peer.write_raw(&i32::MAX.to_be_bytes()),
             1 => peer.write_raw(&(-1_i32).to_be_bytes()),
@@ -447,7 +447,7 @@ async fn a_server_that_refuses_to_restore_watches_is_left() {
     let (sender, asked) = mpsc::channel();
     let fake = Fake::start(move |number, mut peer| {
         peer.welcome(30_000);
-        let Some(asked) = peer.asked_for_more_than_a_sign_of_life() else { return };
+        let Some(asked) = peer.asked_besides_pings() else { return };
         if number == 0 {
             peer.reply(asked.xid, 5, NO_NODE, &[]);
             return;

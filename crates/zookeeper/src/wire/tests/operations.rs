@@ -239,11 +239,11 @@ async fn a_user_logs_in_and_others_do_not_get_in() {
     let server = ZooKeeperServer::start(&[]).unwrap();
     let mut user = target(&[server.port()]);
     user.login = Some(("app".into(), "secret".into()));
-    let (user, stranger) = (open(user, LIFE).await.unwrap(), session(server.port()).await);
+    let (user, other) = (open(user, LIFE).await.unwrap(), session(server.port()).await);
     let private = Create { acl: Acl::creator_all(), ..node("/a", CreateMode::Persistent) };
     user.send(private).await.unwrap();
     user.send(GetData::new("/a")).await.unwrap();
-    let denied = stranger.send(GetData::new("/a")).await.unwrap_err();
+    let denied = other.send(GetData::new("/a")).await.unwrap_err();
     assert_eq!(denied, Fault::Refused(Code::NoAuth));
 }
 

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use tenure_testkit::{ExternalClient, Process};
 
-/// A bound for an answer: a client may stand behind many rounds of others.
+/// The limit for an answer: a client may wait behind many rounds of others.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running client. Ends with the test.
-pub(crate) struct Theirs(Process);
+pub(crate) struct Driver(Process);
 
-impl Theirs {
-    /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
-    /// says is not `busy` for want of a connection.
+impl Driver {
+    /// Starts a client while the lock is free. It has held the lock once when this returns, so that it
+    /// does not answer `busy` for lack of a connection.
     pub(crate) async fn start(
         client: &ExternalClient,
         port: u16,
@@ -43,7 +43,7 @@ impl Theirs {
         self.held().await;
     }
 
-    /// Lets it wait for the lock.
+    /// Has it wait for the lock.
     pub(crate) fn want(&mut self) {
         self.send("wait");
     }
@@ -53,18 +53,18 @@ impl Theirs {
         assert_eq!(self.answer().await, "held");
     }
 
-    /// Whether it says nothing for a while. That we see it wait does not say that it does.
+    /// Whether it answers nothing for a while: that its node is in the queue does not prove that it waits.
     pub(crate) async fn is_silent(&mut self) -> bool {
         self.0.line(Duration::from_millis(200)).await.is_none()
     }
 
-    /// Lets it give back the lock.
+    /// Has it release the lock.
     pub(crate) async fn release(&mut self) {
         self.send("release");
         assert_eq!(self.answer().await, "released");
     }
 
-    /// Ends it so that it cannot say goodbye.
+    /// Kills it, so that it cannot close its session.
     pub(crate) fn kill9(&mut self) {
         self.0.kill9().unwrap();
     }

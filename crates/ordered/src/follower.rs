@@ -20,19 +20,27 @@ use tokio::time::Instant;
 use crate::engine::{Change, Engine, Entry, Listing, Watching};
 use crate::shared::Shared;
 
-/// How often a short queue is listed although nothing was heard, in case news was lost.
-const LIST_ANYWAY: Duration = Duration::from_secs(30);
+/// How often the watched entries are looked at although no notification came, in case one was lost.
+///
+/// That costs the same in a queue of any length. A lost write to an entry ([`WatchFor::Change`]) shows
+/// in a listing alone: so does a removal behind a watch on the whole queue.
+pub(crate) const CHECK: Duration = Duration::from_secs(30);
 
-/// The interval grows with the queue, so that the listings of all its waiters' processes together do
-/// not grow with the square of its length: so many entries are listed in each `LIST_ANYWAY`.
+/// A short queue is listed in each [`CHECK`]. The interval grows with the queue, so that the listings of
+/// all its waiters' processes together do not grow with the square of its length: so many entries are
+/// listed in each `CHECK`.
 const SHORT_QUEUE: usize = 100;
 const LONGEST_INTERVAL: u32 = 20;
+
+/// After a fault, the watches of this many queues begin again in each second.
+const QUEUES_PER_SECOND: u32 = 1_000;
+const LONGEST_SPREAD: Duration = Duration::from_secs(10);
 
 /// From when on, and how often, an outage is reported to the log.
 const FIRST_WARNING: Duration = Duration::from_secs(5);
 const NEXT_WARNING: Duration = Duration::from_secs(60);
 
-pub(crate) struct Line<E: Engine> {
+pub(crate) struct FollowedQueue<E: Engine> {
     pub(crate) name: LockName,
     view: Mutex<View<E::Key>>,
     /// Wakes the task: there may be something to list or to watch.
@@ -46,7 +54,7 @@ struct View<K> {
     wanted: Step,
 }
 
-impl<E: Engine> Line<E> {
+impl<E: Engine> FollowedQueue<E> {
     pub(crate) fn new(name: LockName) -> Self {
         let view = View {
             queue: OrderedQueue::default(),
@@ -84,7 +92,7 @@ impl<E: Engine> Line<E> {
         self.view.lock().queue.is_first(order)
     }
 
-    /// Notes that an entry was removed, and admits those that it kept out.
+    /// Notes that an entry was removed, and admits the waiters that it kept out.
     pub(crate) fn remove(&self, shared: &Arc<Shared<E>>, order: Order) {
         {
             let mut view = self.view.lock();
@@ -95,7 +103,7 @@ impl<E: Engine> Line<E> {
         self.advance(shared);
     }
 
-    /// Admits the waiters whose turn has come, and wakes the task for what is left to do.
+    /// Admits the waiters that the view admits, and wakes the task if there is something to list or watch.
     pub(crate) fn advance(&self, shared: &Arc<Shared<E>>) {
         let mut view = self.view.lock();
         let step = view.queue.step();
@@ -113,15 +121,18 @@ impl<E: Engine> Line<E> {
     /// Follows the queue until this process has no waiters in it.
     pub(crate) async fn follow(self: Arc<Self>, shared: Arc<Shared<E>>) {
         let mut follower = Follower {
-            line: Arc::clone(&self),
+            followed: Arc::clone(&self),
             shared,
             watches: HashMap::new(),
+            queue_watch: None,
             events: FuturesUnordered::new(),
             paused: false,
+            check_at: Instant::now(),
             list_at: Instant::now(),
             backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
-            trouble: None,
+            outage: None,
         };
+        follower.check_later();
         follower.list_later();
         while follower.begin_wanted() {
             tokio::select! {
@@ -130,9 +141,8 @@ impl<E: Engine> Line<E> {
                     follower.handle_what_is_there();
                 }
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep_until(follower.list_at) => {
-                    self.view.lock().queue.handle_stale();
-                    follower.list_later();
+                () = tokio::time::sleep_until(follower.check_at.min(follower.list_at)) => {
+                    follower.check();
                 }
             }
             self.advance(&follower.shared);
@@ -154,28 +164,36 @@ impl<K> View<K> {
     }
 }
 
-/// The task of one line.
+/// The task that follows one queue.
 struct Follower<E: Engine> {
-    line: Arc<Line<E>>,
+    followed: Arc<FollowedQueue<E>>,
     shared: Arc<Shared<E>>,
     watches: HashMap<Order, (WatchFor, AbortHandle)>,
+    /// The watch on the queue as a whole.
+    queue_watch: Option<AbortHandle>,
     events: FuturesUnordered<BoxFuture<'static, Event<E::Key>>>,
     /// Nothing new is begun until the pause after a fault is over.
     paused: bool,
-    /// When the queue is listed although nothing was heard.
+    /// When the watched entries are looked at, and the queue is listed, although no notification came.
+    check_at: Instant,
     list_at: Instant,
     backoff: Backoff,
-    trouble: Option<Trouble>,
+    outage: Option<Outage>,
 }
 
 /// An outage, and when to report it next.
-struct Trouble {
+struct Outage {
     since: Moment,
     report: Moment,
 }
 
+/// Resolves when a queue that is watched as a whole has changed.
+type QueueWatch = BoxFuture<'static, Result<()>>;
+
 enum Event<K> {
-    Listed(Result<Listing<K>>),
+    /// A listing; with a watch on the queue if one was asked for.
+    Listed(Result<(Listing<K>, Option<QueueWatch>)>),
+    QueueChanged(Result<()>),
     Watched(Order, WatchFor, Result<Option<BoxFuture<'static, Result<Change>>>>),
     Changed(Order, WatchFor, Result<Change>),
     /// A watch was given up.
@@ -184,24 +202,24 @@ enum Event<K> {
 }
 
 impl<E: Engine> Follower<E> {
-    /// Begins what the view asks for. False: no waiter is left, and the line is closed.
+    /// Begins what the view asks for. False: no waiter is left, and the queue is followed no more.
     fn begin_wanted(&mut self) -> bool {
-        let line = Arc::clone(&self.line);
-        let mut lines = None;
-        let mut view = line.view.lock();
+        let followed = Arc::clone(&self.followed);
+        let mut queues = None;
+        let mut view = followed.view.lock();
         if view.queue.is_idle() {
             drop(view);
-            // Waiters are added while the lines are locked, so none is added to one that ends.
-            lines = Some(self.shared.lines.lock());
-            view = line.view.lock();
+            // Waiters are added while `queues` is locked, so none is added to a queue that ends here.
+            queues = Some(self.shared.queues.lock());
+            view = followed.view.lock();
             if view.queue.is_idle() {
-                if let Some(lines) = &mut lines {
-                    lines.remove(&line.name);
+                if let Some(queues) = &mut queues {
+                    queues.remove(&followed.name);
                 }
                 return false;
             }
         }
-        drop(lines);
+        drop(queues);
         let wanted = view.wanted.clone();
         // There may be as many as a semaphore has permits.
         let kinds: HashMap<Order, WatchFor> = wanted.watch.iter().copied().collect();
@@ -213,15 +231,28 @@ impl<E: Engine> Follower<E> {
             }
             keep
         });
+        if !wanted.watch_queue
+            && let Some(abort) = self.queue_watch.take()
+        {
+            abort.abort();
+            view.queue.handle_queue_unwatched();
+        }
         if self.paused {
             return true;
         }
         if wanted.list {
             view.queue.handle_listing_begun();
             view.wanted.list = false;
-            let (shared, name) = (Arc::clone(&self.shared), line.name.clone());
-            let listed = async move { Event::Listed(shared.engine.list(&name).await) };
-            self.events.push(Box::pin(listed));
+            let (shared, name) = (Arc::clone(&self.shared), followed.name.clone());
+            let watches = wanted.watch_queue && self.queue_watch.is_none();
+            self.events.push(Box::pin(async move {
+                Event::Listed(if watches {
+                    let watched = shared.engine.watch_queue(&name).await;
+                    watched.map(|(listing, changed)| (listing, Some(changed)))
+                } else {
+                    shared.engine.list(&name).await.map(|listing| (listing, None))
+                })
+            }));
         }
         for (order, kind) in wanted.watch {
             if let Some(entry) = view.entries.get(&order)
@@ -234,7 +265,8 @@ impl<E: Engine> Follower<E> {
     }
 
     fn watch(&mut self, entry: Entry<E::Key>, kind: WatchFor) {
-        let (shared, name, order) = (Arc::clone(&self.shared), self.line.name.clone(), entry.order);
+        let (shared, name, order) =
+            (Arc::clone(&self.shared), self.followed.name.clone(), entry.order);
         let watching = match kind {
             WatchFor::Removal => Watching::Removal,
             WatchFor::Change => Watching::Change,
@@ -258,7 +290,7 @@ impl<E: Engine> Follower<E> {
         self.events.push(Box::pin(async move { event.await.unwrap_or(Event::Dropped) }));
     }
 
-    /// Handles events that have happened by now, so that the view is looked at once for all of them.
+    /// Handles all events that are ready, so that the view is evaluated once for all of them.
     fn handle_what_is_there(&mut self) {
         for _ in 0..self.events.len() {
             let Some(Some(event)) = self.events.next().now_or_never() else { return };
@@ -268,22 +300,38 @@ impl<E: Engine> Follower<E> {
 
     fn handle(&mut self, event: Event<E::Key>) {
         match event {
-            Event::Listed(Ok(listing)) => {
+            Event::Listed(Ok((listing, changed))) => {
                 self.recover();
-                let mut view = self.line.view.lock();
+                let mut view = self.followed.view.lock();
                 view.queue.handle_listing_ended(false);
+                if let Some(changed) = changed {
+                    view.queue.handle_queue_watched();
+                    let (abort, registration) = AbortHandle::new_pair();
+                    let changed = Abortable::new(changed, registration);
+                    self.queue_watch = Some(abort);
+                    self.events.push(Box::pin(async move {
+                        changed.await.map_or(Event::Dropped, Event::QueueChanged)
+                    }));
+                }
                 let gone = view.show(listing);
                 drop(view);
                 self.shared.forget(gone);
                 self.list_later();
             }
             Event::Listed(Err(error)) => {
-                self.line.view.lock().queue.handle_listing_ended(true);
+                self.followed.view.lock().queue.handle_listing_ended(true);
                 self.pause(&error);
+            }
+            Event::QueueChanged(outcome) => {
+                self.queue_watch = None;
+                self.followed.view.lock().queue.handle_queue_unwatched();
+                if let Err(error) = outcome {
+                    self.pause(&error);
+                }
             }
             Event::Watched(order, kind, Ok(Some(changed))) => {
                 self.recover();
-                self.line.view.lock().queue.handle_watched(order, kind);
+                self.followed.view.lock().queue.handle_watched(order, kind);
                 let changed = async move { Event::Changed(order, kind, changed.await) };
                 self.push(order, kind, changed);
             }
@@ -298,7 +346,7 @@ impl<E: Engine> Follower<E> {
             }
             Event::Changed(order, kind, Ok(change @ (Change::Written | Change::Replaced))) => {
                 self.watches.remove(&order);
-                let mut view = self.line.view.lock();
+                let mut view = self.followed.view.lock();
                 view.queue.handle_unwatched(order);
                 if kind == WatchFor::Change || change == Change::Replaced {
                     view.queue.handle_stale();
@@ -306,7 +354,7 @@ impl<E: Engine> Follower<E> {
             }
             Event::Watched(order, _, Err(error)) | Event::Changed(order, _, Err(error)) => {
                 self.watches.remove(&order);
-                self.line.view.lock().queue.handle_unwatched(order);
+                self.followed.view.lock().queue.handle_unwatched(order);
                 self.pause(&error);
             }
             Event::Dropped => {}
@@ -315,7 +363,7 @@ impl<E: Engine> Follower<E> {
     }
 
     fn gone(&self, order: Order, missing: bool) {
-        let mut view = self.line.view.lock();
+        let mut view = self.followed.view.lock();
         if missing {
             view.queue.handle_missing(order);
         } else {
@@ -327,28 +375,29 @@ impl<E: Engine> Follower<E> {
         self.shared.forget(owner.map(|owner| (owner, order)));
     }
 
-    /// Waits for a moment before anything new is begun: the lines of a client that lost its
-    /// connection do not all come back at once.
+    /// Begins nothing new for a while. The pause differs from queue to queue, so that a client that lost
+    /// its connection does not set all its watches again at once.
     fn pause(&mut self, error: &Error) {
         let now = now();
-        let trouble =
-            self.trouble.get_or_insert_with(|| Trouble { since: now, report: now + FIRST_WARNING });
-        let (lock, waiting) = (&self.line.name, self.line.waiting());
+        let outage =
+            self.outage.get_or_insert_with(|| Outage { since: now, report: now + FIRST_WARNING });
+        let (lock, waiting) = (&self.followed.name, self.followed.waiting());
         if !error.is_transient() {
-            for owner in self.line.waiters() {
+            for owner in self.followed.waiters() {
                 self.shared.claims.fail(owner, error);
             }
         }
-        if now >= trouble.report {
-            trouble.report = now + NEXT_WARNING;
-            let lasts = now.since(trouble.since);
-            tracing::warn!(%lock, waiting, ?lasts, %error, "waiting on although the store fails");
+        if now >= outage.report {
+            outage.report = now + NEXT_WARNING;
+            let lasts = now.since(outage.since);
+            tracing::warn!(%lock, waiting, ?lasts, %error, "still waiting for the lock: the store fails");
         } else {
             tracing::debug!(%lock, waiting, %error, "watching again after a pause");
         }
         if !self.paused {
             self.paused = true;
-            let pause = self.backoff.next(self.chance());
+            let queues = self.shared.queues.lock().len();
+            let pause = self.backoff.next(self.chance()) + spread_over(queues, self.fraction());
             self.events.push(Box::pin(async move {
                 tokio::time::sleep(pause).await;
                 Event::Resume
@@ -356,32 +405,71 @@ impl<E: Engine> Follower<E> {
         }
     }
 
+    /// Looks whether the watched entries are there, by watching them again; and lists the queue if it
+    /// is time.
+    fn check(&mut self) {
+        let followed = Arc::clone(&self.followed);
+        let mut view = followed.view.lock();
+        if Instant::now() >= self.list_at {
+            view.queue.handle_stale();
+            drop(view);
+            self.list_later();
+            return;
+        }
+        self.watches.retain(|order, (kind, abort)| {
+            let keep = *kind == WatchFor::Change;
+            if !keep {
+                abort.abort();
+                view.queue.handle_unwatched(*order);
+            }
+            keep
+        });
+        drop(view);
+        self.check_later();
+    }
+
+    fn check_later(&mut self) {
+        self.check_at = Instant::now() + self.shared.check.mul_f64(self.jitter());
+    }
+
     fn list_later(&mut self) {
-        let entries = self.line.view.lock().entries.len();
-        self.list_at = Instant::now() + list_interval(entries).mul_f64(self.spread());
+        let entries = self.followed.view.lock().entries.len();
+        let interval = list_interval(self.shared.check, entries);
+        self.list_at = Instant::now() + interval.mul_f64(self.jitter());
     }
 
     fn recover(&mut self) {
-        self.trouble = None;
+        self.outage = None;
         self.backoff.reset();
     }
 
-    /// A number that differs from moment to moment and from line to line.
+    /// A number that differs from moment to moment and from queue to queue.
     fn chance(&self) -> u64 {
-        let name = self.line.name.as_str().bytes();
-        let seed = now().as_nanos() ^ (Arc::as_ptr(&self.line) as usize as u64);
+        let name = self.followed.name.as_str().bytes();
+        let seed = now().as_nanos() ^ (Arc::as_ptr(&self.followed) as usize as u64);
         name.fold(seed, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
+    /// Between 0 and 1.
+    fn fraction(&self) -> f64 {
+        (self.chance() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// Between 0.75 and 1.25.
-    fn spread(&self) -> f64 {
-        0.75 + (self.chance() >> 11) as f64 / (1_u64 << 53) as f64 / 2.0
+    fn jitter(&self) -> f64 {
+        0.75 + self.fraction() / 2.0
     }
 }
 
-fn list_interval(entries: usize) -> Duration {
+fn list_interval(check: Duration, entries: usize) -> Duration {
     let intervals = u32::try_from(entries.div_ceil(SHORT_QUEUE)).unwrap_or(u32::MAX);
-    LIST_ANYWAY * intervals.clamp(1, LONGEST_INTERVAL)
+    check * intervals.clamp(1, LONGEST_INTERVAL)
+}
+
+/// How long one of `queues` queues waits before it watches again, so that they do not all do so at once.
+fn spread_over(queues: usize, fraction: f64) -> Duration {
+    let seconds = queues as f64 / f64::from(QUEUES_PER_SECOND);
+    Duration::from_secs_f64(seconds.min(LONGEST_SPREAD.as_secs_f64())).mul_f64(fraction)
 }
 
 #[cfg(test)]
@@ -390,9 +478,9 @@ mod tests {
 
     #[test]
     fn a_long_queue_is_listed_less_often() {
-        assert_eq!(list_interval(0), LIST_ANYWAY);
-        assert_eq!(list_interval(SHORT_QUEUE), LIST_ANYWAY);
-        assert_eq!(list_interval(10 * SHORT_QUEUE), 10 * LIST_ANYWAY);
-        assert_eq!(list_interval(usize::MAX), LONGEST_INTERVAL * LIST_ANYWAY);
+        assert_eq!(list_interval(CHECK, 0), CHECK);
+        assert_eq!(list_interval(CHECK, SHORT_QUEUE), CHECK);
+        assert_eq!(list_interval(CHECK, 10 * SHORT_QUEUE), 10 * CHECK);
+        assert_eq!(list_interval(CHECK, usize::MAX), LONGEST_INTERVAL * CHECK);
     }
 }

@@ -1,6 +1,6 @@
 //! Servers that die, stop and come back.
 //!
-//! Each case takes the servers, and how a client of their store comes by their addresses.
+//! Each scenario takes the servers, and a function that connects a client to their addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn clients(
     clients
 }
 
-/// Three clients that take turns, three tasks each.
+/// Three clients with three tasks each, which take one lock in turn.
 async fn load(
     ensemble: &Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
@@ -35,10 +35,11 @@ async fn load(
     (turns, tasks)
 }
 
-/// The leader dies under load, and the member that all ask first: the lock goes on.
+/// The leader dies under load, and so does the server that all clients ask first: the lock is still
+/// handed on.
 ///
 /// # Panics
-/// If it does not.
+/// If it is not.
 pub async fn deaths_cost_no_lock(
     mut ensemble: Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
@@ -57,10 +58,11 @@ pub async fn deaths_cost_no_lock(
     turns.stop(tasks).await;
 }
 
-/// Each member in turn stands still under load: the lock goes on, also while it comes back.
+/// Each server in turn stands still under load: the lock is still handed on, also while the server
+/// comes back.
 ///
 /// # Panics
-/// If it does not.
+/// If it is not.
 pub async fn standing_still_costs_no_lock(
     mut ensemble: Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
@@ -76,7 +78,7 @@ pub async fn standing_still_costs_no_lock(
     turns.stop(tasks).await;
 }
 
-/// Whoever holds when the leader dies goes on holding, and whoever waits is next.
+/// A guard stays valid when the leader dies, and the waiter behind it is next.
 ///
 /// # Panics
 /// If not.
@@ -98,17 +100,17 @@ pub async fn a_guard_outlives_the_leader(
     assert!(!waiting.is_finished());
     let token = guard.token();
     guard.release().await.unwrap();
-    let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+    let next = tokio::time::timeout(ELECTION, waiting).await.expect("the waiter is stuck").unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
 }
 
-/// Without most of the servers the holder hears of danger and loss; the lock is there again with
-/// them.
+/// Without a majority of the servers the guard reports danger and then loss; when they are back, the
+/// lock can be acquired.
 ///
 /// # Panics
 /// If not.
-pub async fn a_lost_quorum_is_heard_of(
+pub async fn a_lost_quorum_is_reported(
     mut ensemble: Ensemble<impl Member>,
     connect: impl AsyncFn(&str) -> Client,
 ) {
@@ -134,8 +136,8 @@ pub async fn a_lost_quorum_is_heard_of(
     client.close().await;
 }
 
-/// All servers die at once and come back with what they have on disk: who held holds, who waited is
-/// next, and tokens rise.
+/// All servers die at once and come back with what they have on disk: the guard stays valid, the waiter
+/// is next, and tokens rise.
 ///
 /// # Panics
 /// If not.
@@ -165,10 +167,10 @@ pub async fn a_restart_of_all_keeps_everything(
         busy
     };
     assert!(eventually(ELECTION, refused).await, "it was never busy");
-    assert!(!waiting.is_finished(), "two hold at once");
+    assert!(!waiting.is_finished(), "two claims hold at once");
     let token = guard.token();
     guard.release().await.unwrap();
-    let next = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+    let next = tokio::time::timeout(ELECTION, waiting).await.expect("the waiter is stuck").unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
 }

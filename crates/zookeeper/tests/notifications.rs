@@ -1,4 +1,4 @@
-//! News of a hand-off: few nodes are watched, and few clients are woken.
+//! Notifications of a hand-off: few nodes are watched, and few clients are woken.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -6,7 +6,7 @@ mod common;
 
 use common::{client, config_of, store};
 use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
-use tenure_trials::news;
+use tenure_trials::notifications;
 
 const WAITERS: usize = 100;
 const CLIENTS: usize = 4;
@@ -29,11 +29,11 @@ on_servers! {
         for _ in 0..CLIENTS {
             clients.push(client(&config_of(&server)).await.with_call_timeout(GENEROUS).unwrap());
         }
-        let holder = clients[0].mutex("a").unwrap().with(news::deaf()).acquire().await.unwrap();
+        let holder = clients[0].mutex("a").unwrap().with(notifications::deaf()).acquire().await.unwrap();
         let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();
         let mut tasks = tokio::task::JoinSet::new();
         for place in 0..WAITERS {
-            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(news::deaf());
+            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(notifications::deaf());
             let sender = sender.clone();
             tasks.spawn(async move { sender.send(mutex.acquire().await.unwrap()).unwrap() });
         }
@@ -48,7 +48,7 @@ on_servers! {
         let mut held = holder;
         for _ in 0..WAITERS {
             held.release().await.unwrap();
-            held = tokio::time::timeout(GENEROUS, guards.recv()).await.expect("no news").unwrap();
+            held = tokio::time::timeout(GENEROUS, guards.recv()).await.expect("no notification came").unwrap();
             let now = events(&server);
             assert!(now - before < 4.5, "{} events for one release", now - before);
             before = now;
@@ -62,21 +62,21 @@ on_servers! {
 on_servers! {
     async fn a_release_at_any_moment_while_a_waiter_joins_is_heard() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        news::a_release_while_a_waiter_joins_is_heard(&client(&config_of(&server)).await).await;
+        notifications::a_release_while_a_waiter_joins_is_heard(&client(&config_of(&server)).await).await;
     }
 }
 
 on_servers! {
-    async fn news_of_a_waiter_that_gave_up_admits_no_claim() {
+    async fn a_waiter_that_gives_up_admits_no_other_early() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        news::a_waiter_that_gave_up_lets_nobody_in(&store(&config_of(&server)).await).await;
+        notifications::a_waiter_that_gives_up_admits_no_other_early(&store(&config_of(&server)).await).await;
     }
 }
 
 on_servers! {
-    async fn every_kind_of_waiter_is_woken_by_news_alone() {
+    async fn every_kind_of_waiter_is_woken_by_notifications_alone() {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let clients = [client(&config_of(&server)).await, client(&config_of(&server)).await];
-        news::every_kind_of_waiter_is_woken(clients).await;
+        notifications::every_kind_of_waiter_is_woken(clients).await;
     }
 }

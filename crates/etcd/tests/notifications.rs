@@ -1,4 +1,4 @@
-//! News of a hand-off: they reach the one they are for, and nobody else.
+//! Notifications of a hand-off reach the waiter that they are for, and no other.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -10,7 +10,7 @@ use common::{client, config_of, store};
 use tenure_core::Options;
 use tenure_core::store::Eviction;
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
-use tenure_trials::{news, until_waiting};
+use tenure_trials::{notifications, until_waiting};
 
 const WAITERS: usize = 1_000;
 const CLIENTS: usize = 4;
@@ -25,22 +25,22 @@ fn events(server: &EtcdServer) -> f64 {
 }
 
 on_servers! {
-    async fn a_hand_off_among_a_thousand_is_news_for_one() {
+    async fn a_hand_off_among_a_thousand_waiters_causes_one_event() {
         let server = EtcdServer::start(&[]).unwrap();
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             let client = client(&config_of(&server)).await;
             clients.push(client.with_call_timeout(GENEROUS).unwrap());
         }
-        let holder = clients[0].mutex("a").unwrap().with(news::deaf()).acquire().await.unwrap();
+        let holder = clients[0].mutex("a").unwrap().with(notifications::deaf()).acquire().await.unwrap();
         let (sender, mut guards) = tokio::sync::mpsc::unbounded_channel();
         let mut tasks = tokio::task::JoinSet::new();
         for place in 0..WAITERS {
-            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(news::deaf());
+            let mutex = clients[place % CLIENTS].mutex("a").unwrap().with(notifications::deaf());
             let sender = sender.clone();
             tasks.spawn(async move { sender.send(mutex.acquire().await.unwrap()).unwrap() });
             if place % 50 == 0 {
-                // Some after the other: how quickly they come is not the question.
+                // In batches: the speed of arrivals does not matter here.
                 let come = || async {
                     let state = clients[0].inspect("a").await;
                     state.is_ok_and(|state| state.waiters.len() == place + 1)
@@ -52,17 +52,17 @@ on_servers! {
             clients[0].inspect("a").await.is_ok_and(|state| state.waiters.len() == WAITERS)
         };
         assert!(eventually(3 * GENEROUS, all).await);
-        // Each watches the one before it when its own watch and that one's are made.
+        // Time for all clients to set their watches.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let before = events(&server);
         holder.release().await.unwrap();
         for _ in 0..HANDED {
             let guard = tokio::time::timeout(GENEROUS, guards.recv()).await;
-            guard.expect("no news came").unwrap().release().await.unwrap();
+            guard.expect("no notification came").unwrap().release().await.unwrap();
         }
         let guard = tokio::time::timeout(GENEROUS, guards.recv()).await;
         let each = (events(&server) - before) / (HANDED + 1) as f64;
-        // A watch of one's own key that is not cancelled in time hears of the release, too.
+        // A watch on a client's own key that is not cancelled in time sees the release, too.
         assert!((0.9..1.5).contains(&each), "{each} events a hand-off");
         drop(guard);
         tasks.abort_all();
@@ -72,13 +72,13 @@ on_servers! {
 on_servers! {
     async fn a_release_at_any_moment_while_a_waiter_joins_is_heard() {
         let server = EtcdServer::start(&[]).unwrap();
-        news::a_release_while_a_waiter_joins_is_heard(&client(&config_of(&server)).await).await;
+        notifications::a_release_while_a_waiter_joins_is_heard(&client(&config_of(&server)).await).await;
     }
 }
 
 on_servers! {
-    /// It holds on the lease it waited on, which is short, until its key is on one that lasts for its TTL.
-    async fn who_is_handed_the_lock_has_its_whole_term_soon() {
+    /// Its lease was confirmed some time before it was admitted.
+    async fn a_waiter_that_is_admitted_has_its_whole_term_soon() {
         let server = EtcdServer::start(&[]).unwrap();
         let [holds, waits] =
             [client(&config_of(&server)).await, client(&config_of(&server)).await];
@@ -90,7 +90,7 @@ on_servers! {
             until_waiting(&holds, "a", 1).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
             first.release().await.unwrap();
-            let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("no news").unwrap();
+            let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("no notification came").unwrap();
             let whole = || async { guard.remaining() > Duration::from_secs(1800) };
             assert!(eventually(GENEROUS, whole).await, "{:?}", guard.remaining());
             let state = holds.inspect("a").await.unwrap();
@@ -108,8 +108,8 @@ fn keys(server: &EtcdServer) -> usize {
 }
 
 on_servers! {
-    /// Whatever comes first: it is not let in, or hears at once that it is out again.
-    async fn a_waiter_that_is_evicted_as_its_turn_comes_does_not_stay() {
+    /// Whichever comes first: it is not admitted, or its guard is lost at once.
+    async fn a_waiter_that_is_evicted_while_it_is_admitted_does_not_stay() {
         let server = EtcdServer::start(&[]).unwrap();
         let [holds, waits] =
             [client(&config_of(&server)).await, client(&config_of(&server)).await];
@@ -128,7 +128,7 @@ on_servers! {
             let (evicted, ()) = tokio::join!(holds.store().evict(&order), release);
             evicted.unwrap();
             let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
-            // It was out before, and in line again; or it is out now.
+            // It was evicted as a waiter, and queued again; or it is evicted as a holder now.
             let settled = || async {
                 let holders = holds.inspect("a").await.unwrap().holders;
                 let token = holders.first().and_then(|holder| holder.token);
@@ -144,7 +144,6 @@ on_servers! {
 }
 
 on_servers! {
-    /// The release is asked for while the key is being moved.
     async fn a_release_right_after_a_hand_off_leaves_nothing() {
         let server = EtcdServer::start(&[]).unwrap();
         let clients = [client(&config_of(&server)).await, client(&config_of(&server)).await];
@@ -167,16 +166,16 @@ on_servers! {
 }
 
 on_servers! {
-    async fn news_of_a_waiter_that_gave_up_let_nobody_in() {
+    async fn a_waiter_that_gives_up_admits_no_other_early() {
         let server = EtcdServer::start(&[]).unwrap();
-        news::a_waiter_that_gave_up_lets_nobody_in(&store(&config_of(&server)).await).await;
+        notifications::a_waiter_that_gives_up_admits_no_other_early(&store(&config_of(&server)).await).await;
     }
 }
 
 on_servers! {
-    async fn every_kind_of_waiter_is_woken_by_news_alone() {
+    async fn every_kind_of_waiter_is_woken_by_notifications_alone() {
         let server = EtcdServer::start(&[]).unwrap();
         let clients = [client(&config_of(&server)).await, client(&config_of(&server)).await];
-        news::every_kind_of_waiter_is_woken(clients).await;
+        notifications::every_kind_of_waiter_is_woken(clients).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Clients that are cut off from their servers.
 //!
-//! Each case takes a server's port, and how a client of its store comes by an address.
+//! Each scenario takes a server's port, and a function that connects a client to an address.
 
 use std::time::Duration;
 
@@ -10,15 +10,18 @@ use tenure_testkit::{GENEROUS, Proxy, Way};
 
 use crate::{ELECTION, until_waiting};
 
-/// A client whose way can be troubled, and one beside it.
-async fn troubled(server: u16, connect: impl AsyncFn(&str) -> Client) -> (Proxy, Client, Client) {
+/// A proxy, a client behind it, and a client that reaches the server directly.
+async fn behind_proxy(
+    server: u16,
+    connect: impl AsyncFn(&str) -> Client,
+) -> (Proxy, Client, Client) {
     let proxy = Proxy::start(server).unwrap();
     let cut_off = connect(&proxy.address()).await;
     (proxy, cut_off, connect(&format!("127.0.0.1:{server}")).await)
 }
 
-/// A holder that is cut off knows that it lost before another holds, and what it sends late harms
-/// nobody: whether its connections go on then, or end.
+/// A holder that is cut off knows of its loss before another claim holds the lock, and its late
+/// requests harm no later holder, whether its connections are resumed or closed.
 ///
 /// # Panics
 /// If not.
@@ -26,7 +29,7 @@ pub async fn a_holder_knows_before_another_holds(
     server: u16,
     connect: impl AsyncFn(&str) -> Client,
 ) {
-    let (proxy, cut_off, other) = troubled(server, connect).await;
+    let (proxy, cut_off, other) = behind_proxy(server, connect).await;
     let options = Options::new().ttl(Duration::from_secs(2));
     for round in 0..4 {
         let mutex = cut_off.mutex("a").unwrap().with(options.clone());
@@ -35,7 +38,7 @@ pub async fn a_holder_knows_before_another_holds(
         let deadline = now() + guard.remaining();
         let next = other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap();
         let valid = guard.is_valid();
-        assert!(!valid, "two were valid at once");
+        assert!(!valid, "two guards are valid at once");
         assert!(now() >= deadline, "granted before the holder's own deadline");
         assert_eq!(guard.lost().await, LossReason::Expired);
         match round % 2 {
@@ -51,8 +54,8 @@ pub async fn a_holder_knows_before_another_holds(
     }
 }
 
-/// A waiter that was cut off while its turn came is served when it is back: whether the news come
-/// late, or were lost.
+/// A waiter that was cut off while the lock was released to it gets the lock when it is reconnected,
+/// whether the notification comes late or was lost.
 ///
 /// # Panics
 /// If not.
@@ -60,21 +63,21 @@ pub async fn a_waiter_is_served_when_it_is_back(
     server: u16,
     connect: impl AsyncFn(&str) -> Client,
 ) {
-    let (proxy, cut_off, other) = troubled(server, connect).await;
-    for way in [Way::Shut, Way::Deaf] {
+    let (proxy, cut_off, other) = behind_proxy(server, connect).await;
+    for fault in [Way::Shut, Way::Deaf] {
         let guard = other.mutex("a").unwrap().acquire_within(ELECTION).await.unwrap();
         let mutex = cut_off.mutex("a").unwrap();
         let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
         until_waiting(&other, "a", 1).await;
-        proxy.set(way);
+        proxy.set(fault);
         guard.release().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        match way {
+        match fault {
             Way::Shut => proxy.set(Way::Open),
             _ => proxy.heal(),
         }
         let next = tokio::time::timeout(ELECTION, waiting).await;
-        let next = next.unwrap_or_else(|_| panic!("{way:?}: it is stuck")).unwrap();
+        let next = next.unwrap_or_else(|_| panic!("{fault:?}: the waiter is stuck")).unwrap();
         next.release().await.unwrap();
     }
 }

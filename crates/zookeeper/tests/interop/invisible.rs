@@ -1,11 +1,11 @@
-//! Who does not see whom, and must be told apart from who does.
+//! Locks of other clients that ignore tenure's nodes, or that tenure ignores.
 
 use tenure_core::ErrorKind;
 use tenure_testkit::ExternalClient;
 
 use crate::scene::{NAME, Scene};
 
-/// Whoever looks for other names than ours does not see us. We see them.
+/// A client that looks for other names ignores tenure's node. Tenure waits for its node.
 pub(crate) async fn without_the_option_only_ours_gives_way(scene: &Scene) {
     let mut theirs = scene.theirs().await;
     let guard = scene.mutex().acquire().await.unwrap();
@@ -18,8 +18,8 @@ pub(crate) async fn without_the_option_only_ours_gives_way(scene: &Scene) {
     waiter.granted().await.release().await.unwrap();
 }
 
-/// Curator's semaphore keeps its leases one floor deeper, each in nobody's line.
-pub(crate) async fn their_semaphore_and_ours_do_not_meet(scene: &Scene) {
+/// Curator's semaphore keeps its leases below a folder of the lock's node, so they are in no queue.
+pub(crate) async fn their_semaphore_and_ours_do_not_exclude_each_other(scene: &Scene) {
     let (mut theirs, mut more) = (scene.theirs().await, scene.theirs().await);
     assert!(theirs.try_hold().await);
     assert!(!more.try_hold().await, "it has one permit");
@@ -31,8 +31,11 @@ pub(crate) async fn their_semaphore_and_ours_do_not_meet(scene: &Scene) {
     scene.assert_free().await;
 }
 
-/// Curator and kazoo do not see each other. Each sees us, and we see both.
-pub(crate) async fn ours_is_between_two_who_do_not_meet(scene: &Scene, other: &ExternalClient) {
+/// Curator and kazoo ignore each other. Each waits for tenure, and tenure for both.
+pub(crate) async fn tenure_excludes_two_clients_that_ignore_each_other(
+    scene: &Scene,
+    other: &ExternalClient,
+) {
     let mut curator = scene.theirs().await;
     let mut kazoo = scene.others(other, "exclusive").await;
     let guard = scene.mutex().acquire().await.unwrap();
@@ -45,7 +48,7 @@ pub(crate) async fn ours_is_between_two_who_do_not_meet(scene: &Scene, other: &E
     guard.release().await.unwrap();
     curator.held().await;
     kazoo.held().await;
-    // By our own rule the second of them waits, too.
+    // Tenure counts the second of them as a waiter.
     let waiter = scene.waiter(2).await;
     kazoo.release().await;
     scene.until_waiting(1).await;

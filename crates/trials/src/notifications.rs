@@ -1,4 +1,4 @@
-//! News of a hand-off: they reach the one they are for, and nobody else.
+//! Notifications of a hand-off reach the waiter that they are for, and no other.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio::task::JoinSet;
 
 use crate::claim;
 
-/// Nothing but news wakes who waits like this.
+/// Options of a waiter that no poll and no expiry wakes: only a notification does.
 pub fn deaf() -> Options {
     Options::new().ttl(Duration::from_secs(500)).poll_cap(Duration::from_secs(3600))
 }
 
-/// Between the look and the watch, at whichever moment: no release falls through.
+/// A release at any moment while a waiter joins, also between its look and its watch, wakes the waiter.
 ///
 /// # Panics
-/// If one does.
+/// If one does not.
 pub async fn a_release_while_a_waiter_joins_is_heard(client: &Client) {
     let mutex = client.mutex("a").unwrap().with(deaf());
     for round in 0..200 {
@@ -29,16 +29,16 @@ pub async fn a_release_while_a_waiter_joins_is_heard(client: &Client) {
         tokio::time::sleep(Duration::from_micros(round * 40)).await;
         guard.release().await.unwrap();
         let next = tokio::time::timeout(GENEROUS, waiting).await;
-        let next = next.unwrap_or_else(|_| panic!("round {round}: no news")).unwrap();
+        let next = next.unwrap_or_else(|_| panic!("round {round}: no notification came")).unwrap();
         next.release().await.unwrap();
     }
 }
 
-/// When a waiter gives up, the one behind it is not let in beside the holder; but after it.
+/// When a waiter gives up, the waiter behind it is not admitted beside the holder, but after it.
 ///
 /// # Panics
 /// If not.
-pub async fn a_waiter_that_gave_up_lets_nobody_in(store: &dyn Store) {
+pub async fn a_waiter_that_gives_up_admits_no_other_early(store: &dyn Store) {
     let long = Duration::from_secs(60);
     let [holder, first, second] = [(); 3].map(|()| claim("a", long));
     let policy = WaitPolicy::queue(long);
@@ -47,19 +47,18 @@ pub async fn a_waiter_that_gave_up_lets_nobody_in(store: &dyn Store) {
     for waiter in [&first, &second] {
         assert!(!granted(&store.claim(waiter, policy).await.unwrap()));
     }
-    // Time to make its watch, and then to hear.
+    // Time to set its watch, so that the release below is noticed.
     tokio::time::sleep(Duration::from_millis(300)).await;
     store.release(&first).await.unwrap();
     let place = QueueTicket::default();
     let early = tokio::time::timeout(Duration::from_millis(700), store.wait(&second, &place));
-    assert!(early.await.is_err(), "it was let in beside the holder");
+    assert!(early.await.is_err(), "it was admitted beside the holder");
     store.release(&holder).await.unwrap();
-    let news = tokio::time::timeout(GENEROUS, store.wait(&second, &place)).await;
-    assert!(granted(&news.expect("no news").unwrap()));
+    let woken = tokio::time::timeout(GENEROUS, store.wait(&second, &place)).await;
+    assert!(granted(&woken.expect("no notification came").unwrap()));
 }
 
-/// Writers, readers and takers of permits, each in turn and some together, of two clients, are all
-/// served.
+/// Writers, readers and claims for permits, of two clients, all get the lock.
 ///
 /// # Panics
 /// If one is not.
@@ -87,6 +86,11 @@ pub async fn every_kind_of_waiter_is_woken(clients: [Client; 2]) {
     });
     let left = all.await;
     let state = clients[0].inspect("a").await.unwrap();
-    assert!(left.is_ok(), "no news for {} of {:?}", state.waiters.len(), state.holders);
+    assert!(
+        left.is_ok(),
+        "{} waiters were not woken, holders: {:?}",
+        state.waiters.len(),
+        state.holders
+    );
     assert!(state.is_free(), "{state:?}");
 }

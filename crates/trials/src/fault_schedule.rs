@@ -1,4 +1,4 @@
-//! What happens to servers and clients in a storm.
+//! Which faults a storm injects, and when.
 
 use std::time::{Duration, Instant};
 
@@ -10,29 +10,29 @@ use crate::storm::{Dice, Storm};
 
 const CLIENTS: usize = 3;
 
-/// Minutes of trouble: servers that stop and die, clients that are cut off, holders that are evicted,
-/// acquires that are dropped and left alone. `STORM` says how many seconds, and `SEED` which; what
-/// happened is printed.
+/// Minutes of random faults: servers that stand still and die, clients that are cut off, holders that
+/// are evicted, acquires that are dropped or not polled. The environment variable `STORM` sets its
+/// length in seconds, `SEED` the faults. Prints a summary.
 ///
 /// # Panics
-/// If one holds beside another, somebody is stuck, or anything is left behind.
+/// If two claims hold that exclude each other, a task is stuck, or an entry is left behind.
 pub async fn storm(mut ensemble: Ensemble<impl Member>, connect: impl AsyncFn(&str) -> Client) {
     let mut dice = Dice::new(setting("SEED", 7));
-    let (mut clients, mut ways) = (Vec::new(), Vec::new());
+    let (mut clients, mut proxies_of) = (Vec::new(), Vec::new());
     for _ in 0..CLIENTS {
         let members = ensemble.members().iter();
         let proxies: Vec<Proxy> =
             members.map(|member| Proxy::start(member.port()).unwrap()).collect();
         let addresses: Vec<String> = proxies.iter().map(Proxy::address).collect();
         clients.push(connect(&addresses.join(",")).await);
-        ways.push(proxies);
+        proxies_of.push(proxies);
     }
     let running = Storm::start(clients, 4, &mut dice);
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(setting("STORM", 60)) {
         tokio::time::sleep(dice.millis(100, 2_000)).await;
-        let trouble = trouble(ensemble.members(), &ways, &mut dice).await;
-        running.storm().count(format!("trouble: {trouble}"));
+        let fault = inject(ensemble.members(), &proxies_of, &mut dice).await;
+        running.storm().count(format!("fault: {fault}"));
     }
     ensemble.until_all_serve().unwrap();
     match running.end().await {
@@ -46,10 +46,10 @@ pub async fn storm(mut ensemble: Ensemble<impl Member>, connect: impl AsyncFn(&s
     }
 }
 
-/// Makes trouble for a while, and says which.
-async fn trouble(members: &mut [impl Member], ways: &[Vec<Proxy>], dice: &mut Dice) -> String {
+/// Injects a fault for a while, and names it. `proxies_of` has the proxies of each client.
+async fn inject(members: &mut [impl Member], proxies_of: &[Vec<Proxy>], dice: &mut Dice) -> String {
     let one = dice.below(members.len() as u64) as usize;
-    // What is short loses a few replies; what is long, a term.
+    // A short fault loses a few replies; a long one outlasts a lease.
     let long = match dice.below(2) {
         0 => dice.millis(5, 300),
         _ => dice.millis(500, 7_000),
@@ -75,13 +75,13 @@ async fn trouble(members: &mut [impl Member], ways: &[Vec<Proxy>], dice: &mut Di
             "a server is killed".into()
         }
         _ => {
-            // One that is deaf is over for itself, and still there for the servers.
+            // With `Deaf` the client's requests arrive and the replies are lost.
             let way = if dice.below(2) == 0 { Way::Shut } else { Way::Deaf };
-            let way_of_one = &ways[dice.below(ways.len() as u64) as usize];
-            way_of_one.iter().for_each(|proxy| proxy.set(way));
+            let proxies = &proxies_of[dice.below(proxies_of.len() as u64) as usize];
+            proxies.iter().for_each(|proxy| proxy.set(way));
             tokio::time::sleep(2 * long).await;
-            way_of_one.iter().for_each(Proxy::heal);
-            format!("to a client the way is {way:?}")
+            proxies.iter().for_each(Proxy::heal);
+            format!("the connections of a client are {way:?}")
         }
     }
 }
