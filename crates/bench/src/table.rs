@@ -11,6 +11,8 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// The highest acceptable ratio. `None` if the row is for information only.
     pub(crate) bound: Option<f64>,
+    /// Why the bound may be missed, where that is known; shown when it is.
+    pub(crate) reason: &'static str,
 }
 
 impl Row {
@@ -24,7 +26,14 @@ impl Row {
     ) -> Self {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let (what, against) = (what.into(), against.into());
-        Self { what, ours: micros(ours), against, theirs: micros(theirs), unit: "us", bound }
+        let (ours, theirs) = (micros(ours), micros(theirs));
+        Self { what, ours, against, theirs, unit: "us", bound, reason: "" }
+    }
+
+    /// The same row, with the reason for which its bound may be missed.
+    pub(crate) fn because(mut self, reason: &'static str) -> Self {
+        self.reason = reason;
+        self
     }
 
     fn ratio(&self) -> f64 {
@@ -65,6 +74,7 @@ pub(crate) fn print(rows: &[Row]) {
         let verdict = match row.bound {
             None => "for information".to_owned(),
             Some(_) if row.is_within_bound() => "holds".to_owned(),
+            Some(_) if !row.reason.is_empty() => format!("ABOVE: {}", row.reason),
             Some(_) => format!("ABOVE {}", known_reason(what)).trim_end().to_owned(),
         };
         let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
