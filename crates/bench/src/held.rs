@@ -87,6 +87,5 @@ fn row(store: &str, what: &str, share: f64) -> Row {
         theirs: 10.0,
         unit: "%",
         bound: Some(1.0),
-        reason: "",
     }
 }

@@ -57,7 +57,6 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
         theirs: micros(few),
         unit: "us",
         bound: Some(1.3),
-        reason: "",
     };
     let idle = Row {
         what: format!("{store}: server CPU for 1,000 idle waiters for a permit"),
@@ -66,7 +65,6 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
         theirs: 1.0,
         unit: "%",
         bound: Some(1.0),
-        reason: "",
     };
     Ok(vec![arrivals, idle])
 }

@@ -50,7 +50,6 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             theirs: few,
             unit: "calls",
             bound: Some(1.1),
-            reason: "among 2 the line is often empty, and such a turn takes fewer calls",
         });
         let spent = |against: &str, theirs, bound| Row {
             what: format!("redis: time in scripts per hand-off among {name} waiters"),
@@ -59,7 +58,6 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
             theirs,
             unit: "us",
             bound,
-            reason: "",
         };
         rows.push(spent("the limit", LIMIT, Some(1.0)));
         rows.push(spent("the scripts of Redisson's lock, by one bare client", redisson, None));

@@ -65,10 +65,7 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         row("5 nodes", five, "the same on one node", one, None),
         row("5 nodes", five, "the same commands over five bare sockets", bare, Some(1.25)),
         row(unreachable, degraded, "the same with all 5", five, Some(1.2)),
-        row("5 nodes", five, "rslock", other, Some(1.0)).because(
-            "the store's own thread serves the connections, so that a blocked runtime loses no lock; \
-             a caller that sleeps is woken by it",
-        ),
+        row("5 nodes", five, "rslock", other, Some(1.0)),
         row(unreachable, degraded, "rslock", other_degraded, Some(0.2)),
     ])
 }
