@@ -16,6 +16,7 @@ use tenure_core::store::{
 };
 use tenure_core::{Error, ErrorKind, Result};
 
+use crate::fault::accepted;
 use crate::scripts::{Call, Script};
 use crate::store::{RedisStore, millis};
 use crate::wire::{Arg, Value, cmd};
@@ -134,7 +135,8 @@ impl Cells for RedisStore {
 impl RedisStore {
     async fn get(&self, operation: &'static str, key: &CellKey) -> Result<Option<Stored>> {
         let (name, slot) = self.keyring.cell(key);
-        let reply = self.servers.send(operation, slot, &cmd("GET").arg(&name)).await;
+        let reply = self.servers.call(operation, slot, &cmd("GET").arg(&name), None).await;
+        let reply = reply.and_then(|(reply, _)| accepted(operation, reply));
         stored(operation, reply.map_err(|error| error.about(&key.name))?)
     }
 
@@ -147,19 +149,12 @@ impl RedisStore {
         arguments: &[Arg<'_>],
     ) -> Result<Value> {
         let (name, slot) = self.keyring.cell(key);
-        let call = Call { operation, slot, keys: &[&name], arguments };
-        let ran = self.run(script, call).await;
+        let call = Call { operation, slot, keys: &[&name], arguments, wait: self.wait.as_ref() };
+        let ran = script.run(&self.servers, call).await;
         let (reply, acknowledged) = ran.map_err(|error| error.about(&key.name))?;
-        let wanted = u64::from(self.config.replicas);
-        match acknowledged {
-            None => Ok(reply),
-            Some(Value::Integer(count)) if u64::try_from(count).unwrap_or(0) >= wanted => Ok(reply),
-            Some(_) => {
-                let why = format!("fewer than {wanted} replicas have acknowledged it in time");
-                let error = Error::new(ErrorKind::QuorumLost, operation, why);
-                Err(error.with_unknown_effect().about(&key.name))
-            }
-        }
+        let unknown = |error: Error| error.with_unknown_effect().about(&key.name);
+        self.check_replicas(operation, acknowledged).map_err(unknown)?;
+        Ok(reply)
     }
 }
 
