@@ -24,6 +24,24 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
 }
 
 #[test]
+fn every_path_that_a_document_names_exists() {
+    let mut absent = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(root().join(&page)).unwrap();
+        for line in prose(&text) {
+            let code = line.split('`').skip(1).step_by(2);
+            let paths = code.filter(|code| code.starts_with("crates/") && !code.contains(' '));
+            absent.extend(
+                paths
+                    .filter(|path| !root().join(path).exists())
+                    .map(|path| format!("{}: {path}", page.display())),
+            );
+        }
+    }
+    assert!(absent.is_empty(), "no such files:\n{}", absent.join("\n"));
+}
+
+#[test]
 fn every_page_is_in_the_book() {
     let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
     let listed: BTreeSet<PathBuf> =
@@ -34,9 +52,14 @@ fn every_page_is_in_the_book() {
 }
 
 #[test]
-fn the_readme_is_short() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    assert!(readme.lines().count() <= 120, "the README has {} lines", readme.lines().count());
+fn the_readme_and_the_map_are_short() {
+    for (page, limit) in [("README.md", 120), ("ARCHITECTURE.md", 250)] {
+        let lines = fs::read_to_string(root().join(page)).unwrap().lines().count();
+        assert!(
+            lines <= limit,
+            "{page} has {lines} lines: move details to docs/ or a crate's lib.rs"
+        );
+    }
 }
 
 #[test]

@@ -59,7 +59,6 @@ fn on_valkey(runtime: &Runtime) -> Outcome<Vec<Row>> {
         let what = format!("valkey 9: 1,024 tasks, {what}, server CPU per acquire + release");
         Row::of_times(what, ours, "bare SET NX PX + DELIFEQ", bare, Some(1.3))
     };
-    // A token needs a script, and even an empty script costs more than both commands.
     Ok(vec![row("unfenced", unfenced), row("fenced", fenced)])
 }
 

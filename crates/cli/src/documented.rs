@@ -73,7 +73,9 @@ fn commands(line: &str) -> Vec<Vec<String>> {
         let names: Vec<&str> = words.iter().map(String::as_str).collect();
         let arguments = match names.as_slice() {
             ["tenure", rest @ ..] | ["exec", "tenure", rest @ ..] => rest,
-            ["cargo", "run", "--release", "--", rest @ ..] => rest,
+            ["cargo", "run", "--release", "--", rest @ ..] | ["cargo", "run", "--", rest @ ..] => {
+                rest
+            }
             ["xargs", rest @ ..] => match rest.iter().position(|word| *word == "tenure") {
                 Some(at) => &rest[at + 1..],
                 None => continue,

@@ -1,6 +1,6 @@
-//! The documents' tables of guarantees say what each engine's `Capabilities` say.
+//! The tables of guarantees in the documents agree with the `Capabilities` of each engine.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tenure::store::{Capabilities, Clock, Fencing};
 use tenure_testkit::{EtcdServer, RedisServer, ZooKeeperServer, lacks, temp_dir};

@@ -48,7 +48,9 @@ mod watch;
 
 #[cfg(feature = "json")]
 pub use cells::Json;
-pub use cells::{Cell, CellValue, Counter, Updated};
+pub use cells::{
+    Cell, CellValue, Counter, Decision, Once, OnceOutcome, Rate, RateLimiter, Updated,
+};
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
 pub use duration::parse_duration;

@@ -13,8 +13,8 @@ use crate::{Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token
 pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
 pub use crate::cells::contract::{
-    Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped,
-    Version,
+    Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Rule, Stored, Swap, SwapId, Swapped,
+    Take, Taken, Version,
 };
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};

@@ -26,6 +26,7 @@
 //! | `tenure/orders/<owner id>-shared` | a shared claim |
 //! | `tenure/orders/<owner id>-permits-2-5` | a claim for two of five permits |
 //! | `tenure/%audit/orders` | evictions, newest first, at most 100 |
+//! | `tenure/%cell/orders`, `%counter/`, `%limit/`, `%once/` | values of that name (module `cells`) |
 //! | `tenure/%lease/<lease id>` | the loss channel of a lease: names the entries that were evicted from it |
 //! | `tenure/%fence/<lease id>` | the write fence of a lease |
 //!

@@ -18,6 +18,7 @@
 //! | `members` | byte *i* is locked by the process in slot *i* while it lives; the same in all versions |
 //! | `wake/`*i* | the FIFO through which the process in slot *i* receives wake-ups for its waiters |
 //! | `audit.log` | one JSON line per eviction |
+//! | `cells/` | values: one file each, and the locks of their swaps (module `cells`) |
 //! | `init` | locked while the table is created or replaced |
 //!
 //! # A claim, step by step

@@ -1,9 +1,10 @@
--- Asks for a lock.
+-- Claims a lock, and queues the claim if it must wait.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 owner  2 kind: 'x 0 0', 's <take> 0' or 'p <take> <of>'  3 ttl ms
 --       4 '<pid> <host> <label>'; and, to queue:  5 patience ms  6 inbox channel
 -- Returns 'granted <token>' | 'queued <ms until the obstacle ends, -1, or 0: refresh at once> <server
--- time us>' | 'busy' | 'more': ask again, not all whose terms have ended are removed
+-- time us>' | 'busy' | 'more': call again, expired holders are left to remove
+-- Invariant: a claim is in the queue at most once, and never both in the queue and a holder.
 --
 -- To queue behind a holder takes six calls: GET K (is it held alone?), TIME (when the place ends),
 -- ZRANGE (the last ticket), HSETNX (the record, and whether the claim is new), ZADD (the place), PTTL
@@ -12,7 +13,7 @@ local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner, kind, patience = ARGV[1], ARGV[2], tonumber(ARGV[5] or '0')
 local value = redis.call('GET', K)
 
--- Held by another alone: nothing can be granted.
+-- Another claim holds the lock exclusively: nothing can be granted.
 if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= owner then
   if patience == 0 then return 'busy' end
   local call = redis.call
@@ -34,7 +35,7 @@ if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= 
       call('PEXPIRE', W, lease)
       call('PEXPIRE', Q, lease)
     end
-    -- Tells the holder's release to look. A foreign holder's value is left alone.
+    -- Marks the holder's value: its release has to look at the queue. A foreign value is left alone.
     if string.sub(value, 33, 33) == ' ' and string.find(string.sub(value, 1, 33), '^%x+ $') then
       call('SETRANGE', K, '32', '!')
     end
@@ -48,7 +49,7 @@ end
 
 local ttl = tonumber(ARGV[3])
 
--- Held already: a repeated call. The term starts anew.
+-- The owner holds already: a repeated call. The term restarts.
 local token, as = held(owner)
 if token then
   extend(owner, as, ttl)
@@ -69,7 +70,7 @@ if not last[1] then
 end
 local before = call('HGET', W, owner)
 before = before and words(before, 3)
--- One whose place has ended, or that was lost, joins anew.
+-- A claim whose place has expired, or was lost, joins again.
 if before and tonumber(before[1]) > now and call('ZSCORE', Q, owner) then
   record[2] = before[2]
 else

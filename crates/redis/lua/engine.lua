@@ -1,13 +1,13 @@
--- The engine: what claim, refresh, release and evict share when a lock is contended or pooled.
--- Composed behind each script's fast path at build, with line.lua or quorum/line.lua at its end;
--- never run alone.
+-- The engine: what claim, refresh, release and evict share when a lock is contended or pooled. Composed
+-- behind each script's fast path when the store connects, with line.lua or quorum/line.lua at its end;
+-- never run by itself.
 --
 -- Expects these locals: K, Q, W, P, E, T (key names), value (what GET K returned) and mint (of
 -- mint.lua).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
 --               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
---               is a space, or ! when a claim may wait: a release without it need not look.
---               Since may be -: then the token tells, which begins as the time
+--               is a space, or ! if a claim may wait: a release without it need not look at the queue.
+--               <since> may be -: then the token, which contains the time, tells
 --   Q  zset     owner -> ticket. Tickets rise, so this is the order of arrival
 --   W  hash     owner -> "<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>"
 --   P  hash     owner -> "<token> <since> <kind> <take> <of> <ttl> <pid> <host> <label>"
@@ -16,8 +16,8 @@
 -- Times are the server's, in ms. Every number goes to a command as text: see mint.lua.
 --
 -- Invariants:
--- K exists exactly while the lock is held, so any SET NX client is kept out. Every key but T ends by
--- itself when no client refreshes it.
+-- K exists exactly while the lock is held, so any SET NX client is excluded. Every key but T expires
+-- when no client refreshes it.
 -- The work of a run has a bound, whatever the length of the line and the size of the pool: at most
 -- 2 * BATCH claims are admitted, 4 * BATCH waiters looked at and 2 * BATCH ended holders removed. A
 -- function that stops at a bound returns true, for "there is more", and a later call goes on.
@@ -43,7 +43,7 @@ local function words(text, n)
   return found
 end
 
--- What the holders leave room for: kind ('-' none, 'x', 's', 'p') and permits taken.
+-- How the lock is held: kind ('-' not held, 'x', 's', 'p') and permits taken.
 local function room()
   if not value then return '-', 0 end
   local kind, taken = string.match(value, '^pool ([sp]) (%d+)$')
@@ -51,7 +51,7 @@ local function room()
   return kind, tonumber(taken)
 end
 
--- Writes the pool's marker, which lasts for `ttl` at least, or removes the pool when it is empty.
+-- Writes the pool's value, which lasts for `ttl` at least, or removes the pool if it is empty.
 local function save_pool(kind, taken, ttl)
   if taken <= 0 then
     call('UNLINK', K, P, E)
@@ -68,9 +68,9 @@ local function save_pool(kind, taken, ttl)
   end
 end
 
--- Records were lost, by an eviction or by hand, and with them how much was taken. A reader takes one.
--- Permits taken are those of the others, once no term without a record is left; in a pool too large
--- to count in one run they come back when it is empty.
+-- Counts the permits taken again after records were lost, by an eviction or by hand. A reader takes one.
+-- Permits are counted once no term without a record is left; in a pool that is too large to count in one
+-- run they come back when it is empty.
 local function recount()
   local kind = room()
   local holders = call('ZCARD', E)
@@ -84,10 +84,10 @@ local function recount()
   save_pool(kind, taken, 0)
 end
 
--- Takes holders out of the pool.
+-- Removes holders from the pool.
 local function leave(owners)
   local kind, taken = room()
-  -- A pool whose marker was taken away by force or by another client is no pool.
+  -- A pool whose value was removed by force or by another client is no pool.
   if kind == '-' or kind == 'x' then return end
   local terms, records, freed = call('ZREM', E, unpack(owners)), 0, 0
   for _, record in ipairs(call('HMGET', P, unpack(owners))) do
@@ -102,8 +102,8 @@ local function leave(owners)
   if terms > records and value then recount() end
 end
 
--- Removes holders whose terms have ended. `me`, which asks for the lock and does not hold it, is
--- removed in any case: it would be counted twice.
+-- Removes expired holders. `me`, which claims the lock and does not hold it, is removed in any case: it
+-- would be counted twice.
 local function drop_ended(me)
   local kind = room()
   if kind == '-' or kind == 'x' then return false end
@@ -122,8 +122,8 @@ local function admits(kind, taken, w)
   return (kind == '-' or kind == 'p') and take > 0 and taken + take <= tonumber(w[5])
 end
 
--- Gives the lock to claims {owner, w = record, term = ms}: one alone, or several of one kind. Each
--- gets its token; on a quorum, tokens have a floor.
+-- Grants the lock to claims {owner, w = record, term = ms}: one exclusive claim, or several of one kind.
+-- Each gets its token; on a quorum, tokens have a floor.
 local function grant(claims, floor)
   local kind = claims[1].w[3]
   if kind == 'x' then
@@ -135,7 +135,7 @@ local function grant(claims, floor)
     return
   end
   local held_as, taken = room()
-  -- What is left of an earlier pool ends here.
+  -- Remains of an earlier pool are removed.
   if held_as == '-' then call('UNLINK', P, E) end
   local records, ends, longest = {}, {}, 0
   for _, one in ipairs(claims) do
@@ -153,13 +153,13 @@ local function grant(claims, floor)
   save_pool(kind, taken, longest)
 end
 
--- What `owner` has now: its token and how it holds, or nil.
+-- The token of `owner` and how it holds, or nil.
 local function held(owner)
   if not value then return nil end
   if string.sub(value, 1, 32) == owner then return words(string.sub(value, 34), 2)[1], 'x' end
   if room() == 'x' then return nil end
   local ends = call('ZSCORE', E, owner)
-  -- A holder whose record was lost does not hold any more.
+  -- A holder whose record was lost no longer holds.
   local record = call('HGET', P, owner)
   if record and ends and tonumber(ends) > now then
     record = words(record, 3)
@@ -168,8 +168,8 @@ local function held(owner)
   return nil
 end
 
--- Starts the term of a holder anew. First what a server out of memory still does; after it, it does
--- the rest, too.
+-- Restarts the term of a holder. First the command that a server out of memory still carries out; then it
+-- carries out the rest, too.
 local function extend(owner, as, ttl)
   if as == 'x' then
     call('PEXPIRE', K, number(ttl))
@@ -184,17 +184,17 @@ local function extend(owner, as, ttl)
   end
 end
 
--- The last in line and its ticket.
+-- The last waiter and its ticket.
 local function tail() return call('ZRANGE', Q, '-1', '-1', 'WITHSCORES') end
 
--- Puts a claim at the end of the line, behind `last`. The clock may have been set back.
+-- Adds a claim at the end of the queue, behind `last`. The clock may have been set back.
 local function join(owner, last)
   local ticket = tonumber(us)
   if last[2] then ticket = math.max(ticket, tonumber(last[2]) + 1) end
   call('ZADD', Q, number(ticket), owner)
 end
 
--- The line lasts as long as any place in it: twice as long as needed, so that it is seldom extended.
+-- The queue lasts as long as any place in it: twice as long as needed, so that it is seldom extended.
 local function keep_line(lease)
   if call('PTTL', W) < lease then
     call('PEXPIRE', W, number(2 * lease))
@@ -202,21 +202,22 @@ local function keep_line(lease)
   end
 end
 
--- A claim waits: tells the holder's release to look. A foreign holder's value is left alone.
+-- A claim waits: marks the holder's value, so that its release looks at the queue. A foreign value is
+-- left alone.
 local function mark()
   if value and #value > 32 and string.find(string.sub(value, 1, 33), '^%x+ $') then
     call('SETRANGE', K, '32', '!')
   end
 end
 
--- Takes waiters out of the line.
+-- Removes waiters from the queue.
 local function drop(owners)
   if #owners == 0 then return end
   call('ZREM', Q, unpack(owners))
   call('HDEL', W, unpack(owners))
 end
 
--- How long until a holder's term ends that may be in the way, in ms; -1 if it is free.
+-- In how many ms the first term ends that may be in the way; -1 if the lock is free.
 local function obstacle()
   local kind = room()
   local first = (kind == 's' or kind == 'p') and call('ZRANGE', E, '0', '0', 'WITHSCORES') or {}

@@ -1,8 +1,9 @@
--- Takes a lock away from the owner seen, advances the token, and records the order.
+-- Evicts the holder that an operator saw, advances the token, and records the eviction.
 -- KEYS  K, Q, W, P, E, T, A (list: audit records)
--- ARGV  1 owner, or the whole value of a foreign holder  2 audit record  3 the value, where the
---       first only spells it
+-- ARGV  1 owner, or the whole value of a foreign holder  2 audit record  3 the raw value, where the
+--       first is its spelling in digits
 -- Returns 1 if the owner held the lock, 0 if not.
+-- Invariant: nothing is evicted but the owner that was seen; the next token is above every earlier one.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 local value = redis.call('GET', K)
@@ -12,7 +13,7 @@ local value = redis.call('GET', K)
 
 local mine = value and (value == owner or value == ARGV[3] or (#owner == 32 and string.sub(value, 1, 32) == owner))
 local released = 0
--- A pool without records has no holder that could leave it.
+-- A pool without records has no holder to remove: the whole lock is.
 if mine and (room() == 'x' or call('EXISTS', P) == 0) then
   call('UNLINK', K)
   value, released = false, 1
@@ -25,7 +26,7 @@ if released == 1 then
   call('LPUSH', KEYS[7], ARGV[2])
   call('LTRIM', KEYS[7], '0', '999')
 end
--- It may come back, at the end of the line: nothing of its old place may be left.
+-- The owner may claim again, at the end of the queue: nothing of its old place may be left.
 drop({owner})
 if admit(nil) then hand_on() end
 return released

@@ -1,11 +1,11 @@
--- Shows a lock, one page of its pool and its line at a time.
+-- Shows a lock, one page of its pool and its queue at a time.
 -- KEYS  K, Q, W, P, E
--- ARGV  1 where to go on in the pool: '0' at first  2 the last ticket seen in the line: '-inf' at first;
+-- ARGV  1 cursor in the pool: '0' at first  2 the last ticket seen in the queue: '-inf' at first;
 --       '-' for either: not wanted
 -- Returns {server ms, value of K or nil, its PTTL, {owner, end, record, ...} of the pool,
---          {owner, record, ...} of the line, in order, and both places to go on, '-' at their ends}.
--- Holders and places that have ended are left out. A holder may be on two pages; one that holds from
--- the first page to the last is on one at least. A waiter is on one page at most.
+--          {owner, record, ...} of the queue, in order, and both cursors, '-' at their ends}.
+-- Invariant: reads only. Expired holders and places are left out. A holder may be on two pages; one that
+-- holds from the first page to the last is on at least one. A waiter is on at most one page.
 local K, Q, W, P, E = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local PAGE = 128
 local call = redis.call

@@ -1,7 +1,7 @@
--- The line of one server: the first in line gets the lock.
+-- The queue of one server: the first waiter gets the lock. Part of engine.lua.
 
--- On which of these claims' channels a client listens here. To publish tells less: a message also goes
--- to those that listen at a replica, and is not counted.
+-- On which of these claims' channels a client listens here. The reply of PUBLISH is not enough: the message
+-- also goes to clients that listen at a replica, and those are not counted.
 local function listened(claims)
   local channels, known = {}, {['-'] = true}
   for _, one in ipairs(claims) do
@@ -19,15 +19,15 @@ local function listened(claims)
   return listens
 end
 
--- Grants, and tells each one's client, but for `me`, which hears it from the reply.
+-- Grants, and notifies the client of each claim except `me`, which learns it from the reply.
 local function let_in(claims, me)
   local listens = listened(claims)
   for _, one in ipairs(claims) do
     one.term = tonumber(one.w[6])
     if one.owner ~= me and not listens[one.w[7]] then
-      -- The client is dead, or on its way back and will ask before its place would have ended. Until
-      -- it does, the grant lasts no longer than the place would have. It is not published: a client
-      -- that hears of a grant may count on its whole term.
+      -- The client is dead, or reconnects and will ask before its place would have expired. Until it
+      -- does, the grant lasts no longer than the place would have. It is not published: a client that
+      -- receives a grant relies on its whole term.
       one.term = math.min(tonumber(one.w[1]) - now, one.term)
     end
   end
@@ -39,8 +39,8 @@ local function let_in(claims, me)
   end
 end
 
--- From the first in line on: those to take out of it, those of them to let in, and whether the next
--- one, if any, has to wait.
+-- From the head of the queue on: the owners to remove from it, the claims of them to admit, and whether
+-- the next waiter, if any, has to wait.
 local function choose(owners)
   local kind, taken = room()
   local out, claims = {}, {}
@@ -56,10 +56,10 @@ local function choose(owners)
   return out, claims, kind == 'x'
 end
 
--- Admits from the head of the line as long as there is room. True if there is more to do.
+-- Admits waiters from the head of the queue while there is room. True if there is more to do.
 local function admit(me)
   local more = drop_ended()
-  -- Most often only the first may be let in, or none.
+  -- Most often only the first may be admitted, or none.
   local size, seen, admitted = 1, 0, 0
   while room() ~= 'x' do
     local owners = call('ZRANGE', Q, '0', number(size - 1))
@@ -74,8 +74,8 @@ local function admit(me)
   return more
 end
 
--- There is more to do than this call did. The client of the last in line goes on (with refresh.lua):
--- it has a claim that waits until everything is done. If it is dead, others find out when they poll.
+-- There is more to do than this call did. The client of the last waiter goes on (with refresh.lua): it has
+-- a claim that waits until everything is done. If it is dead, other clients go on when they poll.
 local function hand_on()
   for _, place in ipairs({'-1', '0'}) do
     local owner = call('ZRANGE', Q, place, place)[1]

@@ -1,5 +1,7 @@
--- The next token of the slot, as text; composed into every script that grants.
--- Expects the local T. `ms` is the server's time; `floor`, on a quorum, what the token must reach.
+-- Mints the next token of the slot, as text. Composed into every script that grants.
+-- Expects the local T. `ms` is the server's time; `floor`, on a quorum, the least acceptable token.
+-- Invariant: every token is above the last one and not below the server's time, so that tokens keep rising
+-- when a failover or a restart loses the last increments.
 --
 -- Every number goes to a command as text. Redis 7.2.0 to 7.2.4 and Valkey 7.2.5 print a Lua number
 -- that ends in zeros as 1.8379184e+15, and INCR refuses such a counter from then on. Text comes from
@@ -13,10 +15,10 @@ local function mint(ms, floor)
     if token >= 9007199254740992 then return redis.call('GET', T) end
     if token >= least then return string.format('%.0f', token) end
   elseif string.find(token.err, 'not an integer', 1, true) then
-    -- The counter is damaged. What can still be read of it stays below the next token; beside that
-    -- it is as good as lost, and starts at the server's time again.
+    -- The counter is damaged. The next token is above what can still be read of it; otherwise the counter
+    -- starts at the server's time again, as if it were lost.
     local stored = tonumber(redis.call('GET', T)) or 0
-    -- What no counter can hold is for an operator to decide: this raises the error.
+    -- A value that no counter can hold is left to an operator: this raises the error.
     if stored >= 4611686018427387904 then redis.call('INCR', T) end
     if stored >= least then
       -- The least integer above it, or above 2^53 the next Lua number.

@@ -1,9 +1,10 @@
--- Looks after waiters of one client, many at once: their places last anew, and claims that may be let
--- in are. Without owners, it only does the latter.
+-- Refreshes the places of many waiters of one client, and admits the claims that there is room for. Without
+-- owners, it only admits.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 lease ms  2.. owners
 -- Returns {ms until the obstacle ends, -1, or 0: there is more to do, call again; server time us;
--- owner, ...}: those that wait no longer and should ask.
+-- owner, ...}: the owners that wait no longer and should claim again.
+-- Invariant: the order of the queue does not change.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local value = redis.call('GET', K)
 
@@ -14,7 +15,7 @@ local lease = tonumber(ARGV[1])
 local ends = number(now + lease)
 local fresh, gone = {}, {}
 if ARGV[2] then
-  -- Should a part of the line have been lost, by an eviction or by hand, those in it join anew.
+  -- If a part of the queue was lost, by an eviction or by hand, the claims in it join again.
   local whole = call('ZCARD', Q) == call('HLEN', W)
   for i, record in ipairs(call('HMGET', W, unpack(ARGV, 2))) do
     local owner = ARGV[i + 1]

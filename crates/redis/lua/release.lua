@@ -1,9 +1,11 @@
--- Gives up a claim, whether it holds or waits, and hands the lock to the next in line.
+-- Releases a claim, whether it holds or waits, and hands the lock to the next waiter.
 -- KEYS  K, Q, W, P, E, T
--- ARGV  1 owner; on a quorum, whose lines decide nothing:  2 'stay' to keep its place, or 'leave'
+-- ARGV  1 owner; on a quorum, whose queues decide nothing:  2 'stay' to keep its place, or 'leave'
 -- Returns 1 if the owner held the lock, 0 if not.
+-- Invariant: nothing is removed that the owner does not hold, and at most the waiters that there is room for
+-- are admitted, in the order of their tickets.
 --
--- To hand the lock from one holder to the next takes nine calls: GET K (is it mine?), TIME (the term of
+-- To hand the lock from one holder to the next takes nine calls: GET K (does the owner hold?), TIME (the term of
 -- the next), ZPOPMIN (the next), HGET and HDEL (its record, and what is left of mine), INCR (its
 -- token), SET K, PUBSUB (does its client listen?), PUBLISH.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -11,7 +13,7 @@ local owner = ARGV[1]
 
 local value = redis.call('GET', K)
 local mine = value and string.sub(value, 1, 32) == owner
--- Mine, and no claim waits.
+-- The owner holds, and no claim waits.
 if mine and string.sub(value, 33, 33) == ' ' then
   redis.call('DEL', K)
   return 1
@@ -19,7 +21,7 @@ end
 
 --@mint
 
--- Mine, and the next in line wants it alone.
+-- The owner holds, and the next waiter wants the lock exclusively.
 if mine and not ARGV[2] then
   local call = redis.call
   local time = call('TIME')
@@ -27,7 +29,7 @@ if mine and not ARGV[2] then
   local now = tonumber(since)
   local first, ticket = unpack(call('ZPOPMIN', Q))
   if not first then
-    -- Records without a line are of no use.
+    -- Records without a queue are of no use.
     call('UNLINK', K, W)
     return 1
   end
@@ -37,7 +39,7 @@ if mine and not ARGV[2] then
     ends, ttl, inbox, who = string.match(record, '^(%d+) %d+ x %d+ %d+ (%d+) (%S+) (.*)$')
   end
   if ends and tonumber(ends) > now then
-    -- One that holds should not wait, too.
+    -- A holder must not be in the queue as well.
     if call('HDEL', W, owner, first) == 2 then call('ZREM', Q, owner) end
     local token = mint(now)
     local granted = first .. '!' .. token .. ' ' .. since .. ' ' .. who
@@ -52,7 +54,7 @@ if mine and not ARGV[2] then
     end
     return 1
   end
-  -- Not so simple: it is looked at again.
+  -- Not the simple case: the waiter goes back, and the engine decides.
   call('ZADD', Q, ticket, first)
 end
 

@@ -1,7 +1,8 @@
--- Starts a holder's term anew.
+-- Restarts a holder's term.
 -- KEYS  K, P, E
 -- ARGV  1 owner  2 ttl ms
 -- Returns 1 if the owner holds, 0 if not.
+-- Invariant: the term of no other holder becomes shorter.
 local K, P, E = KEYS[1], KEYS[2], KEYS[3]
 local value = redis.call('GET', K)
 if not value then return 0 end
@@ -15,7 +16,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if tonumber(ends) <= now then return 0 end
 local ttl, left = tonumber(ARGV[2]), redis.call('PTTL', K)
--- First what a server out of memory still does; after it, it does the rest, too.
+-- First the command that a server out of memory still carries out; then it carries out the rest, too.
 redis.call('PEXPIRE', K, string.format('%.0f', math.max(left, ttl)))
 redis.call('ZADD', E, string.format('%.0f', now + ttl), ARGV[1])
 if left < ttl then

@@ -1,7 +1,8 @@
--- Takes a lock that is free and has no line: nothing is touched that is not needed.
+-- Takes a lock that is free and has no waiters, with as few commands as possible.
 -- KEYS  K, Q, T
 -- ARGV  1 owner  2 ttl ms  3 '<pid> <host> <label>'
--- Returns 'granted <token>' | 'held', by another | 'ask', as claim.lua has to look
+-- Returns 'granted <token>' | 'held' by another claim | 'ask': claim.lua has to decide
+-- Invariant: nothing is written unless neither a holder nor a queue exists.
 local K, T, call = KEYS[1], KEYS[3], redis.call
 
 --@mint

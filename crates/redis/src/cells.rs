@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Add, Added, CellClock, CellKey, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version,
+    Add, Added, CellClock, CellKey, Cells, Expiry, Rule, Stored, Swap, SwapId, Swapped, Take,
+    Taken, Version,
 };
 use tenure_core::{Error, ErrorKind, Result};
 
+use crate::fault::accepted;
 use crate::scripts::{Call, Script};
 use crate::store::{RedisStore, millis};
 use crate::wire::{Arg, Value, cmd};
@@ -31,6 +33,7 @@ const VERSION_DIGITS: usize = 16;
 const READ: &str = "read the cell";
 const WRITE: &str = "write the cell";
 const ADD: &str = "change the counter";
+const TAKE: &str = "ask the rate limiter";
 const WAIT: &str = "wait for a change of the cell";
 
 #[async_trait]
@@ -95,6 +98,30 @@ impl Cells for RedisStore {
         }
     }
 
+    async fn take(&self, key: &CellKey, take: &Take) -> Result<Option<Taken>> {
+        let (rule, numbers) = match take.rule {
+            Rule::FixedWindow { period, limit, cost } => ("window", [period, limit, cost]),
+            Rule::Gcra { increment, bucket } => ("gcra", [increment, bucket, 0]),
+            // A rule that this crate does not know is kept by swaps.
+            _ => return Ok(None),
+        };
+        let [one, two, cost] = numbers.map(Arg::from);
+        let peek = if take.peek { "peek" } else { "" };
+        let arguments = [rule.into(), one, two, cost, peek.into()];
+        let reply = self.run_on_cell(TAKE, key, &self.scripts.limit, &arguments).await?;
+        let words = reply.text().ok_or_else(|| nonsense(TAKE))?;
+        if words == "damaged" {
+            return Err(damaged(TAKE).about(&key.name));
+        }
+        let numbers: Option<Vec<u64>> = words.split(' ').map(|word| word.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([allowed, first, second, now]) => {
+                Ok(Some(Taken::new(*allowed == 1, (*first, *second), *now)))
+            }
+            _ => Err(nonsense(TAKE)),
+        }
+    }
+
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {
         let [mut pause, longest] = POLL;
         while self.get(WAIT, key).await?.map(|stored| stored.version) == seen {
@@ -108,7 +135,8 @@ impl Cells for RedisStore {
 impl RedisStore {
     async fn get(&self, operation: &'static str, key: &CellKey) -> Result<Option<Stored>> {
         let (name, slot) = self.keyring.cell(key);
-        let reply = self.servers.send(operation, slot, &cmd("GET").arg(&name)).await;
+        let reply = self.servers.call(operation, slot, &cmd("GET").arg(&name), None).await;
+        let reply = reply.and_then(|(reply, _)| accepted(operation, reply));
         stored(operation, reply.map_err(|error| error.about(&key.name))?)
     }
 
@@ -121,19 +149,12 @@ impl RedisStore {
         arguments: &[Arg<'_>],
     ) -> Result<Value> {
         let (name, slot) = self.keyring.cell(key);
-        let call = Call { operation, slot, keys: &[&name], arguments };
-        let ran = self.run(script, call).await;
+        let call = Call { operation, slot, keys: &[&name], arguments, wait: self.wait.as_ref() };
+        let ran = script.run(&self.servers, call).await;
         let (reply, acknowledged) = ran.map_err(|error| error.about(&key.name))?;
-        let wanted = u64::from(self.config.replicas);
-        match acknowledged {
-            None => Ok(reply),
-            Some(Value::Integer(count)) if u64::try_from(count).unwrap_or(0) >= wanted => Ok(reply),
-            Some(_) => {
-                let why = format!("fewer than {wanted} replicas have acknowledged it in time");
-                let error = Error::new(ErrorKind::QuorumLost, operation, why);
-                Err(error.with_unknown_effect().about(&key.name))
-            }
-        }
+        let unknown = |error: Error| error.with_unknown_effect().about(&key.name);
+        self.check_replicas(operation, acknowledged).map_err(unknown)?;
+        Ok(reply)
     }
 }
 

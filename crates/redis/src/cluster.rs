@@ -1,4 +1,4 @@
-//! The nodes of a Cluster: which one has a slot, and what to do when it has it no more.
+//! The nodes of a Cluster: which master serves a slot, and how redirections are followed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,38 +10,37 @@ use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::config::{RedisConfig, Topology};
-use crate::errand::{Errand, Outcome};
 use crate::fault::fault;
 use crate::keys::SLOTS;
-use crate::link::{Link, Trouble};
-use crate::pace::Pace;
+use crate::link::{Link, SubscribeError};
+use crate::retry::{RetryPacer, SharedOutcome, SingleFlight};
 use crate::servers::Address;
-use crate::wire::{Command, Hearer, Refusal, Value, cmd};
+use crate::wire::{Command, MessageListener, Refusal, Value, cmd};
 
 pub(crate) struct Cluster {
     config: RedisConfig,
-    hearer: Option<Arc<dyn Hearer>>,
+    listener: Option<Arc<dyn MessageListener>>,
     seeds: Vec<Address>,
     /// The last slot of each range, its first, and the master that serves it.
     map: RwLock<Map>,
     links: Mutex<HashMap<Address, Link>>,
-    /// The look-up that is under way, if one is.
-    refreshing: Mutex<Option<Errand<()>>>,
-    pace: Pace,
+    /// The topology look-up that is running, if any.
+    refreshing: Mutex<Option<SingleFlight<()>>>,
+    pacer: RetryPacer,
     /// Whether the nodes are older than 7.0: then there is no `CLUSTER SHARDS`, and there are no
     /// sharded channels.
-    old: AtomicBool,
-    /// How often a node did not know everything, or did not answer: each time another is asked first.
+    before_7: AtomicBool,
+    /// How often a node did not answer, or knew a part of the slots: each time another is asked first.
     turn: AtomicUsize,
 }
 
 type Map = BTreeMap<u16, (u16, Address)>;
 
-/// A command is sent on at most so often: a slot that moves sends it on twice.
+/// How many redirections a command follows: a slot that moves needs two.
 const REDIRECTIONS: usize = 5;
 
-/// How many nodes are asked besides one that does not know who serves every slot.
-const MORE: usize = 2;
+/// How many more nodes are asked after one that does not know the masters of all slots.
+const EXTRA_NODES: usize = 2;
 
 const REACH: &str = "reach the Cluster";
 
@@ -49,92 +48,86 @@ impl Cluster {
     pub(crate) async fn connect(
         config: &RedisConfig,
         seeds: &[Address],
-        hearer: Option<Arc<dyn Hearer>>,
+        listener: Option<Arc<dyn MessageListener>>,
     ) -> Result<Arc<Self>> {
         let cluster = Self {
             config: config.clone(),
-            hearer,
+            listener,
             seeds: seeds.to_vec(),
             map: RwLock::default(),
             links: Mutex::default(),
             refreshing: Mutex::default(),
-            pace: Pace::of_lookups(),
-            old: AtomicBool::new(false),
+            pacer: RetryPacer::for_lookups(),
+            before_7: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         };
-        let learnt = tokio::time::timeout(config.timeout, cluster.learn()).await;
-        learnt.unwrap_or_else(|_| Err(silent(config)))?;
+        let looked_up = tokio::time::timeout(config.timeout, cluster.look_up_slots()).await;
+        looked_up.unwrap_or_else(|_| Err(no_answer(config)))?;
         Ok(Arc::new(cluster))
     }
 
-    /// Sends a command to whoever has the slot, and follows where it is sent on to; behind it, on
-    /// the same connection, another whose reply goes into the place beside it.
-    pub(crate) async fn send(
+    /// Sends a command to the node that has the slot, and follows redirections. See
+    /// [`Servers::call`](crate::servers::Servers::call).
+    pub(crate) async fn call(
         self: &Arc<Self>,
         operation: &'static str,
         slot: u16,
         command: &Command,
-        mut also: Option<(&Command, &mut Value)>,
-    ) -> Result<Value> {
+        wait: Option<&Command>,
+    ) -> Result<(Value, Option<Value>)> {
         let asking = cmd("ASKING");
         let mut sent_on = None;
-        let mut value = Value::Null;
+        let mut replies = (Value::Null, None);
         for _ in 0..REDIRECTIONS {
             let (address, ask) = match sent_on.take() {
                 Some(address) => (address, true),
                 None => (self.address(slot).await?, false),
             };
             let link = self.link_to(&address)?;
-            // The node takes in the slot piece by piece, and must be told that we know. What is to
-            // be confirmed is confirmed by the node that has it.
-            let outcome = match (&mut also, ask) {
-                (None, false) => link.try_send(operation, command).await,
-                (None, true) => {
-                    let replies = link.try_send_all(operation, [&asking, command]).await;
-                    replies.map(|[_, value]| value)
+            // A node that is taking the slot in answers only to `ASKING`. The `WAIT` goes to the node
+            // that carried the command out.
+            let outcome = match (ask, wait) {
+                (false, None) => link.call(operation, [command]).await.map(|[it]| (it, None)),
+                (true, None) => {
+                    link.call(operation, [&asking, command]).await.map(|[_, it]| (it, None))
                 }
-                (Some((behind, reply)), false) => {
-                    let replies = link.try_send_all(operation, [command, behind]).await;
-                    replies.map(|[value, behind]| {
-                        **reply = behind;
-                        value
-                    })
+                (false, Some(wait)) => {
+                    link.call(operation, [command, wait]).await.map(|[it, acks]| (it, Some(acks)))
                 }
-                (Some((behind, reply)), true) => {
-                    let replies = link.try_send_all(operation, [&asking, command, behind]).await;
-                    replies.map(|[_, value, behind]| {
-                        **reply = behind;
-                        value
-                    })
+                (true, Some(wait)) => {
+                    let replies = link.call(operation, [&asking, command, wait]).await;
+                    replies.map(|[_, it, acks]| (it, Some(acks)))
                 }
             };
-            value = outcome.inspect_err(|_| self.doubt())?;
-            let Value::Refusal(refusal) = &value else { return Ok(value) };
+            replies = outcome.inspect_err(|_| self.refresh_in_background())?;
+            let Value::Refusal(refusal) = &replies.0 else { return Ok(replies) };
             let to = refusal.address().map(|to| complete(to, &address.0));
             match (&*refusal.code, to) {
                 ("MOVED", Some(to)) => self.moved(slot, to),
                 ("ASK", Some(to)) => sent_on = Some(to),
-                _ => return Ok(value),
+                _ => return Ok(replies),
             }
         }
-        tracing::debug!(operation, slot, "sent on too often");
-        Ok(value)
+        tracing::debug!(operation, slot, "too many redirections");
+        Ok(replies)
     }
 
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         slot: u16,
         channel: &str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), SubscribeError> {
         let mut done = Ok(());
         for _ in 0..REDIRECTIONS {
-            let address = self.address(slot).await.map_err(Trouble::Fault)?;
-            let link = self.link_to(&address).map_err(Trouble::Fault)?;
+            let address = self.address(slot).await.map_err(SubscribeError::Fault)?;
+            let link = self.link_to(&address).map_err(SubscribeError::Fault)?;
             done = link.subscribe(self.subscribe_command(), channel).await;
             let to = match &done {
-                Err(Trouble::Refused(refusal)) if refusal.code == "MOVED" => refusal.address(),
+                Err(SubscribeError::Refused(refusal)) if refusal.code == "MOVED" => {
+                    refusal.address()
+                }
                 Err(_) => {
-                    self.doubt();
+                    self.refresh_in_background();
                     return done;
                 }
                 Ok(()) => return done,
@@ -147,47 +140,49 @@ impl Cluster {
     }
 
     /// Whether the nodes are older than 7.0.
-    pub(crate) fn is_old(&self) -> bool {
-        self.old.load(Ordering::Acquire)
+    pub(crate) fn is_before_7(&self) -> bool {
+        self.before_7.load(Ordering::Acquire)
     }
 
     fn subscribe_command(&self) -> &'static str {
-        if self.is_old() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
+        if self.is_before_7() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
     }
 
-    /// Gives up a channel at the node that has the slot. Another that had it has dropped it.
+    /// Unsubscribes at the node that has the slot. A node that had it before has dropped the channel.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
-        let command = if self.is_old() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
-        let link = self.known(slot).and_then(|address| self.links.lock().get(&address).cloned());
+        let command = if self.is_before_7() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
+        let link =
+            self.master_of(slot).and_then(|address| self.links.lock().get(&address).cloned());
         if let Some(link) = link {
             link.unsubscribe(command, channel);
         }
     }
 
-    /// The same Cluster, as it is known here, over connections of its own, which are made when they
-    /// are needed.
-    pub(crate) fn beside(&self) -> Self {
+    /// The same Cluster with the same slot map and with connections of its own, which are made on
+    /// demand.
+    pub(crate) fn with_own_connections(&self) -> Self {
         Self {
             config: self.config.clone(),
-            hearer: None,
+            listener: None,
             seeds: self.seeds.clone(),
             map: RwLock::new(self.map.read().clone()),
             links: Mutex::default(),
             refreshing: Mutex::default(),
-            pace: Pace::of_lookups(),
-            old: AtomicBool::new(self.is_old()),
+            pacer: RetryPacer::for_lookups(),
+            before_7: AtomicBool::new(self.is_before_7()),
             turn: AtomicUsize::new(0),
         }
     }
 
     /// Whether there is a connection to the server that has this slot.
     pub(crate) fn is_connected(&self, slot: u16) -> bool {
-        let link = self.known(slot).and_then(|address| self.links.lock().get(&address).cloned());
+        let link =
+            self.master_of(slot).and_then(|address| self.links.lock().get(&address).cloned());
         link.is_some_and(|link| link.is_connected())
     }
 
-    /// Where the slot is served, as far as is known at the moment.
-    pub(crate) fn known(&self, slot: u16) -> Option<Address> {
+    /// The master of the slot, as far as known.
+    pub(crate) fn master_of(&self, slot: u16) -> Option<Address> {
         let map = self.map.read();
         let (_, (first, address)) = map.range(slot..).next()?;
         (*first <= slot).then(|| address.clone())
@@ -198,14 +193,14 @@ impl Cluster {
         if let Some(link) = links.get(address) {
             return Ok(link.clone());
         }
-        let link = Link::new(&alone(&self.config, address), self.hearer.clone())?;
+        let link = Link::new(&single_node(&self.config, address), self.listener.clone())?;
         links.insert(address.clone(), link.clone());
         Ok(link)
     }
 
-    /// A link to every master. It fails where some slot has none: nothing may be left out in silence.
+    /// A link to every master. Fails if a slot has no master: locks must not be left out silently.
     pub(crate) async fn all(&self) -> Result<Vec<Link>> {
-        self.learn().await?;
+        self.look_up_slots().await?;
         if let Some(slot) = unserved(&self.map.read()) {
             let why = format!(
                 "no master serves slot {slot}: a part of the Cluster is down, and its locks cannot \
@@ -216,7 +211,7 @@ impl Cluster {
         self.masters().iter().map(|master| self.link_to(master)).collect()
     }
 
-    /// A link to a master that can be reached: whichever answers first.
+    /// A link to the master that answers first.
     pub(crate) async fn any(&self) -> Result<Link> {
         let links: Vec<Link> =
             self.masters().iter().map(|master| self.link_to(master)).collect::<Result<_>>()?;
@@ -228,23 +223,23 @@ impl Cluster {
             .boxed()
         });
         match reached.collect::<Vec<_>>() {
-            none if none.is_empty() => Err(silent(&self.config)),
+            none if none.is_empty() => Err(no_answer(&self.config)),
             reached => select_ok(reached).await.map(|(link, _)| link),
         }
     }
 
     async fn address(self: &Arc<Self>, slot: u16) -> Result<Address> {
-        if let Some(address) = self.known(slot) {
+        if let Some(address) = self.master_of(slot) {
             return Ok(address);
         }
         self.refresh().await?;
-        self.known(slot).ok_or_else(|| {
+        self.master_of(slot).ok_or_else(|| {
             let why = "no master serves the lock's slot: a part of the Cluster is down";
             Error::new(ErrorKind::Unreachable, REACH, why)
         })
     }
 
-    /// The slot is elsewhere: that is certain. The rest is looked up in the background.
+    /// Moves one slot in the map after a `MOVED`. The rest of the map is looked up in the background.
     fn moved(self: &Arc<Self>, slot: u16, to: Address) {
         let mut map = self.map.write();
         let range =
@@ -260,25 +255,26 @@ impl Cluster {
         }
         map.insert(slot, (slot, to));
         drop(map);
-        self.doubt();
+        self.refresh_in_background();
     }
 
-    /// Something did not arrive: look again who serves what, without waiting for it.
-    fn doubt(self: &Arc<Self>) {
+    /// Looks up the topology after a failed call, without waiting for it.
+    fn refresh_in_background(self: &Arc<Self>) {
         drop(self.refresh());
     }
 
-    /// Looks up who serves what, for all who ask while it goes on, and not at the rate of errors.
-    fn refresh(self: &Arc<Self>) -> Outcome<()> {
+    /// Looks up the topology, once for all concurrent callers, and not at the rate of errors.
+    fn refresh(self: &Arc<Self>) -> SharedOutcome<()> {
         let mut refreshing = self.refreshing.lock();
-        let under_way = |errand: &Errand<()>| errand.is_under_way(self.config.timeout);
+        let under_way = |flight: &SingleFlight<()>| flight.is_running(self.config.timeout);
         let refresh = refreshing.take().filter(under_way).unwrap_or_else(|| {
             let cluster = Arc::clone(self);
-            Errand::begin(REACH, async move {
-                tokio::time::sleep_until(cluster.pace.turn()).await;
-                let learnt = tokio::time::timeout(cluster.config.timeout, cluster.learn()).await;
+            SingleFlight::start(REACH, async move {
+                tokio::time::sleep_until(cluster.pacer.next_attempt()).await;
+                let looked_up =
+                    tokio::time::timeout(cluster.config.timeout, cluster.look_up_slots()).await;
                 *cluster.refreshing.lock() = None;
-                learnt.unwrap_or_else(|_| Err(silent(&cluster.config)))
+                looked_up.unwrap_or_else(|_| Err(no_answer(&cluster.config)))
             })
         });
         refreshing.insert(refresh).outcome()
@@ -292,24 +288,24 @@ impl Cluster {
         masters
     }
 
-    /// Asks the masters known, and the seeds, until one says who serves every slot. A node that has
-    /// just come to the Cluster, or was taken out of it, knows a part: so the fullest answer of a few
-    /// counts.
-    async fn learn(&self) -> Result<()> {
+    /// Asks the known masters, and the seeds, until one knows the masters of all slots. A node that has
+    /// just joined the Cluster, or was removed from it, knows a part: so the most complete of a few
+    /// answers counts.
+    async fn look_up_slots(&self) -> Result<()> {
         let mut addresses = self.masters();
         addresses.extend(self.seeds.iter().cloned());
         let turn = self.turn.load(Ordering::Relaxed) % addresses.len().max(1);
         addresses.rotate_left(turn);
-        let mut last = silent(&self.config);
+        let mut last = no_answer(&self.config);
         let (mut fullest, mut more) = (Map::new(), 0);
         for address in &addresses {
             match self.shards(address).await {
                 Ok(map) if served(&map) > served(&fullest) => fullest = map,
-                // A refusal says more than that another is down.
+                // A refusal says more than that another node is down.
                 Err(error) if last.is_transient() => last = error,
                 Ok(_) | Err(_) => {}
             }
-            if unserved(&fullest).is_none() || more == MORE {
+            if unserved(&fullest).is_none() || more == EXTRA_NODES {
                 break;
             }
             more += usize::from(!fullest.is_empty());
@@ -319,7 +315,7 @@ impl Cluster {
             return Err(last);
         }
         *self.map.write() = fullest;
-        // Those that are asked who serves what keep their connections.
+        // Nodes that are asked for the topology keep their connections.
         let masters = self.masters();
         let is_asked =
             |address: &Address| masters.contains(address) || self.seeds.contains(address);
@@ -328,11 +324,11 @@ impl Cluster {
     }
 
     async fn shards(&self, address: &Address) -> Result<Map> {
-        // One that is gone must not take the time that another needs.
+        // A dead node must not use up the time of the others.
         let limit = self.config.timeout / 3;
         let link = self.link_to(address)?;
         let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;
-        let map = map.unwrap_or_else(|_| Err(silent(&self.config)))?;
+        let map = map.unwrap_or_else(|_| Err(no_answer(&self.config)))?;
         if map.is_empty() {
             let why = "the Cluster serves no slot: see CLUSTER INFO";
             return Err(Error::new(ErrorKind::Unreachable, REACH, why));
@@ -341,8 +337,9 @@ impl Cluster {
     }
 
     async fn look_up(&self, link: &Link, asked: &str) -> Result<Map> {
-        if !self.is_old() {
-            match link.try_send(REACH, &cmd("CLUSTER").arg("SHARDS")).await? {
+        if !self.is_before_7() {
+            let [shards] = link.call(REACH, [&cmd("CLUSTER").arg("SHARDS")]).await?;
+            match shards {
                 Value::Refusal(refusal) if is_unknown(&refusal) => {}
                 Value::Refusal(refusal) => return Err(fault(REACH, &refusal)),
                 shards => {
@@ -353,13 +350,12 @@ impl Cluster {
             }
         }
         let slots = link.send(REACH, &cmd("CLUSTER").arg("SLOTS")).await?.array();
-        self.old.store(true, Ordering::Release);
+        self.before_7.store(true, Ordering::Release);
         let ranges = slots.unwrap_or_default();
         Ok(map_of(ranges.into_iter().filter_map(|range| slot_range(range, asked))))
     }
 
-    /// A shard's slots, and its master that is alive. One that was replaced is named with no
-    /// slots.
+    /// A shard's slots and its live master. A master that was replaced is listed without slots.
     fn shard(&self, shard: &Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
         let slots = shard.field("slots")?.clone().texts()?;
         let slots: Vec<u16> = slots.iter().filter_map(|slot| slot.parse().ok()).collect();
@@ -385,7 +381,7 @@ fn map_of(shards: impl Iterator<Item = (Vec<(u16, u16)>, Address)>) -> Map {
     ranges.collect()
 }
 
-/// Whether a node does not know the subcommand. Before 7.0, it says so of its arguments.
+/// Whether a node does not know the subcommand. Before 7.0, the refusal names its arguments.
 fn is_unknown(refusal: &Refusal) -> bool {
     refusal.code == "ERR"
         && (refusal.words.contains("nknown subcommand") || refusal.words.contains("SHARDS"))
@@ -403,7 +399,7 @@ fn slot_range(range: Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
     Some((ranges(&bounds), complete((host, port), asked)))
 }
 
-/// First and last slots, as a node lists them. What no Cluster has is left out.
+/// Pairs of first and last slot, as a node lists them. Invalid ranges are left out.
 fn ranges(slots: &[u16]) -> Vec<(u16, u16)> {
     let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1]));
     ranges.filter(|(first, last)| first <= last && *last < SLOTS).collect()
@@ -414,7 +410,7 @@ fn served(map: &Map) -> usize {
     map.iter().map(|(last, (first, _))| usize::from(last - first) + 1).sum()
 }
 
-/// The first slot that nobody serves.
+/// The first slot without a master.
 fn unserved(map: &Map) -> Option<u16> {
     let mut next = 0;
     for (last, (first, _)) in map {
@@ -430,17 +426,17 @@ fn is_unnamed(host: &str) -> bool {
     matches!(host, "" | "?")
 }
 
-/// A node that was never told its own address names none: it is where it was asked.
+/// A node that does not know its own address names none: its address is the one that was asked.
 fn complete((host, port): Address, asked: &str) -> Address {
     (if is_unnamed(&host) { asked.to_owned() } else { host }, port)
 }
 
-/// The same, on one node.
-pub(crate) fn alone(config: &RedisConfig, address: &Address) -> RedisConfig {
+/// The same configuration for one node of the Cluster.
+pub(crate) fn single_node(config: &RedisConfig, address: &Address) -> RedisConfig {
     RedisConfig { topology: Topology::Single { server: address.clone() }, ..config.clone() }
 }
 
-fn silent(config: &RedisConfig) -> Error {
+fn no_answer(config: &RedisConfig) -> Error {
     let why =
         format!("no node of the Cluster answers within {:?}: check the hosts", config.timeout);
     Error::new(ErrorKind::Unreachable, REACH, why)
@@ -451,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_that_nobody_serves_is_found() {
+    fn a_slot_without_a_master_is_found() {
         let map = |ranges: &[(u16, u16)]| -> Map {
             let address = ("host".to_owned(), 1);
             ranges.iter().map(|(first, last)| (*last, (*first, address.clone()))).collect()
@@ -465,10 +461,10 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_no_cluster_has_are_left_out() {
+    fn invalid_slot_ranges_are_left_out() {
         let said = [0, 99, 7, 5, 100, 16_384, 200, u16::MAX, 16_383, 16_383, 3];
         assert_eq!(ranges(&said), [(0, 99), (16_383, 16_383)]);
-        // Many that overlap are counted, too.
+        // Overlapping ranges are counted, too.
         let map: Map = (0..SLOTS).map(|last| (last, (0, ("host".to_owned(), 1)))).collect();
         assert!(served(&map) > usize::from(u16::MAX));
         assert_eq!(unserved(&map), None);

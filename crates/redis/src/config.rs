@@ -1,4 +1,4 @@
-//! What there is to say about a Redis store.
+//! The configuration of a Redis store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -35,7 +35,8 @@ pub struct RedisConfig {
     pub prefix: String,
     /// Whether grants carry fencing tokens. Without them, a free lock costs one `SET`.
     pub fencing: bool,
-    /// A grant counts only when so many replicas have acknowledged it (`WAIT`).
+    /// A grant or a renewal counts only when so many replicas have acknowledged it (`WAIT`). A master
+    /// that is cut off from its replicas can then neither grant a lock nor extend one.
     pub replicas: u32,
     /// How long to wait for a connection or a reply.
     pub timeout: Duration,
@@ -102,7 +103,7 @@ impl RedisConfig {
         }
     }
 
-    /// Refuses what cannot work, whichever store it is for.
+    /// Refuses a configuration that cannot work, for one server and for a quorum.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this Redis store", why));
         // A space would end the channel's name in a waiter's record, and no push would arrive.

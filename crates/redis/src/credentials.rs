@@ -1,4 +1,4 @@
-//! Who logs in, where that changes while the program runs.
+//! Credentials that change while the program runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::config::RedisConfig;
 use crate::login::log_in_by_auth;
 use crate::wire::Connection;
 
-/// A user and a password, or a token in its place, that log in.
+/// A user, and a password or a token in its place.
 #[derive(Clone)]
 pub struct Credentials {
     /// The user; the server's `default` user without one.
@@ -62,7 +62,7 @@ impl CredentialsProvider {
         (self.0)().await
     }
 
-    /// Logs in anew on a connection when its credentials are to be refreshed, until it is closed.
+    /// Logs in again on a connection whenever its credentials are due, until it is closed.
     pub(crate) fn refresh(&self, connection: &Connection, credentials: &Credentials) {
         if let Some(after) = credentials.refresh_after {
             tokio::spawn(refresh(self.clone(), connection.weak(), after.max(SHORTEST)));
@@ -97,7 +97,7 @@ async fn refresh(
     }
 }
 
-/// Logs in anew, and says when to do so next.
+/// Logs in again, and returns when to do so next.
 async fn login(
     provider: &CredentialsProvider,
     connection: &Connection,
@@ -108,7 +108,7 @@ async fn login(
 }
 
 impl RedisConfig {
-    /// What logs in to the servers, if anything does.
+    /// The login for the servers, if there is one.
     pub(crate) async fn login(&self) -> Result<Option<Credentials>> {
         if let Some(provider) = &self.credentials {
             return provider.ask().await.map(Some);
@@ -118,7 +118,7 @@ impl RedisConfig {
         Ok(Some(Credentials { username, password, refresh_after: None }))
     }
 
-    /// What logs in to the Sentinels, if they have a login of their own.
+    /// The login for the Sentinels, if they have one of their own.
     pub(crate) fn sentinel_login(&self) -> Result<Option<Credentials>> {
         let Some(password) = &self.sentinel_password else { return Ok(None) };
         let (username, password) = (self.sentinel_username.clone(), password.read()?);

@@ -33,8 +33,8 @@ static SCHEMES: [Scheme; 4] = [
     .or_password_alone(),
     Scheme::servers(
         SENTINEL,
-        "h1:26379,h2:26379/service[/db]",
-        "the Redis master that Sentinels name",
+        "h1:26379,h2,h3/service[/db]",
+        "the Redis master that Sentinels name; more than half of those named must answer",
         26379,
     )
     .or_with_tls("rediss+sentinel")
@@ -69,8 +69,12 @@ static OPTIONS: [UrlOption; 12] = [
     PREFIX,
     UrlOption::new("fencing", "on|off", "without it no tokens, and a free lock costs one `SET`")
         .defaults_to("on"),
-    UrlOption::new("replicas", "N", "a grant counts only when N replicas have acknowledged it")
-        .defaults_to("0"),
+    UrlOption::new(
+        "replicas",
+        "N",
+        "a grant or a renewal counts only when N replicas have acknowledged it",
+    )
+    .defaults_to("0"),
     UrlOption::new("db", "N", "the database of `redis+unix://`; elsewhere it follows the host")
         .defaults_to("0"),
     CLIENT_NAME,

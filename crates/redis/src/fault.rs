@@ -1,13 +1,13 @@
-//! What goes wrong with Redis, in tenure's kinds.
+//! Failures of Redis as errors of the store contract.
 
 use std::io;
 
-use tenure_core::{Error, ErrorKind};
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::distrust;
 
+use crate::acl;
 use crate::config::RedisConfig;
-use crate::rights;
-use crate::wire::{Lost, Refusal};
+use crate::wire::{Lost, Refusal, Value};
 
 pub(crate) const CONNECT: &str = "connect to Redis";
 
@@ -23,21 +23,29 @@ pub(crate) const fn kind_of(lost: &Lost) -> ErrorKind {
     }
 }
 
-/// Connecting took longer than it may.
-pub(crate) fn silent(config: &RedisConfig) -> Error {
+/// No server answered within the timeout of a connection.
+pub(crate) fn no_answer(config: &RedisConfig) -> Error {
     let (servers, limit) = (config.topology.servers(), config.timeout);
     let why = format!("no answer from {servers} within {limit:?}: check host, port and firewall");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
-/// There is no connection.
-pub(crate) fn unmade(server: &str, error: io::Error) -> Error {
+/// A connection could not be made.
+pub(crate) fn not_connected(server: &str, error: io::Error) -> Error {
     if distrust(&error).is_some() || error.kind() == io::ErrorKind::InvalidInput {
         let why = format!("TLS with {server} failed: {error}; check `ca`, `cert` and `key`");
         return Error::new(ErrorKind::Denied, CONNECT, why).caused_by(error);
     }
     let why = format!("{server}: {error}; check that it runs");
     Error::new(ErrorKind::Unreachable, CONNECT, why).caused_by(error)
+}
+
+/// The reply, unless the server answered with an error.
+pub(crate) fn accepted(operation: &'static str, reply: Value) -> Result<Value> {
+    match reply {
+        Value::Refusal(refusal) => Err(fault(operation, &refusal)),
+        reply => Ok(reply),
+    }
 }
 
 /// The server answered with an error. Outside a script, it executed nothing.
@@ -75,7 +83,7 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
             (ErrorKind::Unreachable, "too few replicas follow the master (min-replicas-to-write)")
         }
         _ if said.contains("The user executing the script") => {
-            let why = format!("the user lacks rights: grant {} ({said})", rights::of_scripts());
+            let why = format!("the user lacks rights: grant {} ({said})", acl::of_scripts());
             return Error::new(ErrorKind::Denied, operation, why).with_unknown_effect();
         }
         "CROSSSLOT" => (ErrorKind::Invalid, "this is a node of a Cluster: use redis+cluster://"),
@@ -108,7 +116,7 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         _ => (ErrorKind::Internal, "the server refused"),
     };
     let error = Error::new(kind, operation, format!("{why} ({refusal})"));
-    // A script that fails has done what comes before the failure.
+    // A script that fails has carried out everything before the failure.
     if said.contains("script:") || said.starts_with("Error running script") {
         error.with_unknown_effect()
     } else {

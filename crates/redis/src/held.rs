@@ -1,4 +1,4 @@
-//! What this client holds, by owner.
+//! The claims that this client holds, by owner.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use tenure_core::store::Moment;
 use tenure_core::{OwnerId, Token};
 
 #[derive(Default)]
-pub(crate) struct Held(Mutex<Book>);
+pub(crate) struct HeldClaims(Mutex<Holds>);
 
 #[derive(Default)]
-struct Book {
+struct Holds {
     holds: HashMap<OwnerId, Hold>,
-    /// At this size, those that have ended are thrown out.
+    /// At this size, expired holds are removed.
     sweep_at: usize,
 }
 
@@ -21,18 +21,18 @@ pub(crate) struct Hold {
     pub(crate) token: Token,
     /// A bit for each node that may have the claim.
     pub(crate) asked: u32,
-    /// Nobody holds past this.
+    /// When the hold ends at the latest.
     pub(crate) ends: Moment,
 }
 
-impl Held {
+impl HeldClaims {
     pub(crate) fn put(&self, owner: OwnerId, hold: Hold, now: Moment) {
-        let mut book = self.0.lock();
-        if book.holds.len() >= book.sweep_at.max(64) {
-            book.holds.retain(|_, hold| hold.ends > now);
-            book.sweep_at = book.holds.len() * 2;
+        let mut table = self.0.lock();
+        if table.holds.len() >= table.sweep_at.max(64) {
+            table.holds.retain(|_, hold| hold.ends > now);
+            table.sweep_at = table.holds.len() * 2;
         }
-        book.holds.insert(owner, hold);
+        table.holds.insert(owner, hold);
     }
 
     pub(crate) fn get(&self, owner: OwnerId) -> Option<Hold> {
@@ -49,10 +49,10 @@ impl Held {
         self.0.lock().holds.remove(&owner)
     }
 
-    /// Sends something to a node for a claim that is held: never after its release.
+    /// Calls `send`, which sends something to a node, only while the claim is held: never after its release.
     pub(crate) fn while_held(&self, owner: OwnerId, node: usize, send: impl FnOnce()) {
-        let mut book = self.0.lock();
-        if let Some(hold) = book.holds.get_mut(&owner) {
+        let mut table = self.0.lock();
+        if let Some(hold) = table.holds.get_mut(&owner) {
             hold.asked |= 1 << node;
             send();
         }
@@ -65,8 +65,8 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_was_never_released_is_forgotten_after_its_end() {
-        let held = Held::default();
+    fn a_hold_that_is_never_released_is_forgotten_after_its_end() {
+        let held = HeldClaims::default();
         let start = Moment::from_nanos(0);
         for number in 0..10_000u64 {
             let now = start + Duration::from_secs(number);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn nothing_is_sent_for_a_claim_that_was_released() {
-        let (held, owner) = (Held::default(), OwnerId::random());
+        let (held, owner) = (HeldClaims::default(), OwnerId::random());
         let hold = Hold { token: Token::new(1), asked: 1, ends: Moment::from_nanos(9) };
         held.put(owner, hold, Moment::default());
         let mut sent = 0;

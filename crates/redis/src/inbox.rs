@@ -1,10 +1,10 @@
-//! Those who wait, and the news of their grants.
+//! Claims that wait, and the grants that are pushed to them.
 //!
-//! A grant is published to the waiter's client, which listens on one channel (on a Cluster on one
-//! for each slot it waits in). Beside that, each line that somebody here stands in is looked after
-//! as long as they wait: all of them are refreshed with one call, which also finds what was missed.
+//! A grant is published to the waiter's client, which subscribes to one channel (on a Cluster to one for
+//! each slot in which its claims wait). Besides, one task for each lock refreshes the places of all local
+//! waiters with one call, which also finds what a lost message would have told.
 
-mod desk;
+mod waiters;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -19,21 +19,21 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-pub(crate) use desk::{Desk, News, Sent};
-use desk::{Line, Tender, Waiter};
+use waiters::{LocalQueue, RefreshTask, Waiter};
+pub(crate) use waiters::{PushedGrant, Sent, WaiterRegistry};
 
 use crate::keys::{Keyring, Keys};
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
 use crate::wire::Arg;
 
-/// So many waiters are refreshed in one call: the server is busy for a millisecond at most.
+/// How many waiters one call refreshes: the server is busy for a millisecond at most.
 const BATCH: usize = 256;
 
-/// So many calls in a row admit others, before those who wait here are refreshed again.
-const GO_ON: usize = 64;
+/// How many calls in a row admit waiters before the local waiters are refreshed again.
+const ADMIT_CALLS: usize = 64;
 
-/// The waiters of one store.
+/// The waiters of one store, and the channels on which their grants arrive.
 pub(crate) struct Inbox {
     inner: Arc<Inner>,
 }
@@ -45,16 +45,16 @@ struct Inner {
     keyring: Keyring,
     servers: Servers,
     scripts: Arc<Scripts>,
-    desk: Arc<Desk>,
+    waiters: Arc<WaiterRegistry>,
     channels: Mutex<Channels>,
 }
 
-/// The slots of a Cluster whose channels this client listens to.
+/// The slots of a Cluster whose channels this client has subscribed to.
 #[derive(Default)]
 struct Channels {
-    /// Each with whether no claim has waited in it for a while.
+    /// Each slot, with whether no claim waited in it at the last sweep.
     slots: HashMap<u16, bool>,
-    /// Gives up those that no claim waits in.
+    /// Unsubscribes from the channels of slots in which no claim waits.
     sweeper: Option<AbortHandle>,
 }
 
@@ -66,7 +66,7 @@ impl Inbox {
         keyring: Keyring,
         servers: Servers,
         scripts: Arc<Scripts>,
-        desk: Arc<Desk>,
+        waiters: Arc<WaiterRegistry>,
     ) -> Self {
         let id = OwnerId::random().to_string();
         let channel = match servers {
@@ -74,7 +74,7 @@ impl Inbox {
             Servers::Cluster(_) => None,
         };
         let channels = Mutex::default();
-        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, desk, channels });
+        let inner = Arc::new(Inner { id, channel, keyring, servers, scripts, waiters, channels });
         Self { inner }
     }
 
@@ -83,33 +83,34 @@ impl Inbox {
         self.inner.channel(keys)
     }
 
-    /// Whether news of this lock's grants will be heard.
-    pub(crate) fn hears(&self, keys: &Keys) -> bool {
+    /// Whether grants of this lock will arrive.
+    pub(crate) fn is_subscribed(&self, keys: &Keys) -> bool {
         self.inner.servers.listens_to(keys.slot, &self.channel(keys))
     }
 
-    /// Returns when news of this lock's grants will be heard.
+    /// Returns when grants of this lock will arrive.
     pub(crate) async fn subscribe(&self, keys: &Keys) -> Result<()> {
         self.inner.subscribe(keys).await?;
         if self.inner.channel.is_none() {
-            self.inner.remember(keys.slot);
+            self.inner.track_channel(keys.slot);
         }
         Ok(())
     }
 
-    /// A claim may get in line: from here on, news of it are kept.
+    /// Registers a claim that may be queued: from here on, a grant that is pushed to it is kept.
     pub(crate) fn enter(&self, owner: OwnerId, slot: u16, lease: Duration, poll: Duration) {
-        let mut books = self.inner.desk.0.lock();
-        let waiter = books.claims.entry(owner).or_insert_with(|| Waiter::new(slot, lease, poll));
+        let mut registered = self.inner.waiters.0.lock();
+        let waiter =
+            registered.claims.entry(owner).or_insert_with(|| Waiter::new(slot, lease, poll));
         (waiter.lease, waiter.poll) = (lease, poll);
     }
 
-    /// A call is about to be sent whose reply may say that claims wait.
+    /// The moment before a call is sent whose reply may say that claims wait.
     pub(crate) fn sending(&self) -> Sent {
-        self.inner.desk.sending()
+        self.inner.waiters.sending()
     }
 
-    /// A claim is in line. The server said so when its clock showed `server_us`.
+    /// The server has queued a claim, when its clock showed `server_us`.
     pub(crate) fn queued(
         &self,
         owner: OwnerId,
@@ -117,150 +118,157 @@ impl Inbox {
         server_us: u64,
         ask_again_in: Option<Duration>,
     ) {
-        let mut books = self.inner.desk.0.lock();
-        let anchor = books.anchor(sent, server_us);
-        let Some(waiter) = books.claims.get_mut(&owner) else { return };
-        (waiter.in_line, waiter.ask_again_in) = (true, ask_again_in);
+        let mut registered = self.inner.waiters.0.lock();
+        let anchor = registered.anchor(sent, server_us);
+        let Some(waiter) = registered.claims.get_mut(&owner) else { return };
+        (waiter.in_queue, waiter.ask_again_in) = (true, ask_again_in);
         waiter.set_anchor(anchor);
     }
 
-    /// Until the reply to a call that may put the claim in line is read, it may be in line: also if
-    /// the caller stops waiting for the reply.
-    pub(crate) fn doubt(&self, owner: OwnerId) -> Doubt<'_> {
-        Doubt { desk: &self.inner.desk, owner }
+    /// A call is about to be sent that may queue the claim. Unless a reply settles it, the claim counts as
+    /// queued: the caller may stop waiting for the reply.
+    pub(crate) fn assume_queued(&self, owner: OwnerId) -> AssumeQueued<'_> {
+        AssumeQueued { waiters: &self.inner.waiters, owner }
     }
 
-    /// Whether the claim is in line, for all that this client knows.
-    pub(crate) fn expects(&self, owner: OwnerId) -> bool {
-        self.inner.desk.0.lock().claims.get(&owner).is_some_and(|one| one.in_line)
+    /// Whether the claim is in the queue, as far as this client knows.
+    pub(crate) fn is_queued(&self, owner: OwnerId) -> bool {
+        self.inner.waiters.0.lock().claims.get(&owner).is_some_and(|one| one.in_queue)
     }
 
-    /// Whether the claim may be in line: it was sent there, whatever came of it.
-    pub(crate) fn knows(&self, owner: OwnerId) -> bool {
-        self.inner.desk.0.lock().claims.contains_key(&owner)
+    /// Whether the claim may be in the queue: a call that may queue it was sent.
+    pub(crate) fn is_registered(&self, owner: OwnerId) -> bool {
+        self.inner.waiters.0.lock().claims.contains_key(&owner)
     }
 
-    /// Whether others of this client wait for the lock.
-    pub(crate) fn has_line(&self, name: &LockName) -> bool {
-        self.inner.desk.0.lock().lines.contains_key(name)
+    /// Whether claims of this client wait for the lock.
+    pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
+        self.inner.waiters.0.lock().queues.contains_key(name)
     }
 
-    /// The claim is granted or given up: nothing more is to be heard of it.
+    /// Forgets a claim that was granted or given up.
     pub(crate) fn forget(&self, owner: OwnerId) {
-        self.inner.desk.0.lock().claims.remove(&owner);
+        self.inner.waiters.0.lock().claims.remove(&owner);
     }
 
-    /// Resolves with the news, dated, or with `None` if the claim should ask. Its place is kept
-    /// meanwhile.
-    pub(crate) async fn news(&self, claim: &Claim) -> Option<(News, Moment)> {
-        let bell = self.attend(claim)?;
-        let _present = Present { desk: &self.inner.desk, claim };
-        bell.notified().await;
-        let mut books = self.inner.desk.0.lock();
-        let waiter = books.claims.get_mut(&claim.owner)?;
-        let news = waiter.news.take()?;
-        let since = waiter.anchor?.date(news.server_ms);
-        // The server's clock was set, and dates nothing.
-        (since <= now()).then_some((news, since))
+    /// Resolves with a pushed grant and its date, or with `None` if the claim should ask. Its place is
+    /// refreshed meanwhile.
+    pub(crate) async fn pushed(&self, claim: &Claim) -> Option<(PushedGrant, Moment)> {
+        let wakeup = self.enrol(claim)?;
+        let _present = Presence { waiters: &self.inner.waiters, claim };
+        wakeup.notified().await;
+        let mut registered = self.inner.waiters.0.lock();
+        let waiter = registered.claims.get_mut(&claim.owner)?;
+        let pushed = waiter.pushed.take()?;
+        let since = waiter.anchor?.date(pushed.server_ms);
+        // A date in the future: a clock was set, so the grant cannot be dated.
+        (since <= now()).then_some((pushed, since))
     }
 
-    fn attend(&self, claim: &Claim) -> Option<Arc<Notify>> {
-        let books = &mut *self.inner.desk.0.lock();
-        let waiter = books.claims.get_mut(&claim.owner)?;
-        let due = match std::mem::take(&mut waiter.look_at_once) {
+    fn enrol(&self, claim: &Claim) -> Option<Arc<Notify>> {
+        let registered = &mut *self.inner.waiters.0.lock();
+        let waiter = registered.claims.get_mut(&claim.owner)?;
+        let due = match std::mem::take(&mut waiter.refresh_at_once) {
             true => Duration::ZERO,
             false => waiter.ask_again_in.map_or(waiter.poll, |obstacle| obstacle.min(waiter.poll)),
         };
         let (now, here) = (Instant::now(), Handle::current().id());
         let due = now + due;
         let begin = || {
-            let bell = Arc::new(Notify::new());
-            let tend = tend(Arc::downgrade(&self.inner), claim.name.clone(), Arc::clone(&bell));
-            let tender = Tender { task: tokio::spawn(tend).abort_handle(), runtime: here };
-            Line { owners: HashSet::new(), due, tender, bell }
+            let wakeup = Arc::new(Notify::new());
+            let refresh_while_waiting = refresh_while_waiting(
+                Arc::downgrade(&self.inner),
+                claim.name.clone(),
+                Arc::clone(&wakeup),
+            );
+            let refresher = RefreshTask {
+                task: tokio::spawn(refresh_while_waiting).abort_handle(),
+                runtime: here,
+            };
+            LocalQueue { owners: HashSet::new(), due, refresher, wakeup }
         };
-        let line = books.lines.entry(claim.name.clone()).or_insert_with(begin);
-        // The runtime that it was on has ended, or may stand still.
+        let line = registered.queues.entry(claim.name.clone()).or_insert_with(begin);
+        // The runtime of the refresh task has ended, or may be blocked.
         let idle = line.owners.is_empty() || now.duration_since(line.due) > waiter.poll;
-        if line.tender.task.is_finished() || idle && line.tender.runtime != here {
-            let Line { due, tender, bell, .. } = begin();
-            (line.due, line.bell) = (line.due.min(due), bell);
-            std::mem::replace(&mut line.tender, tender).task.abort();
+        if line.refresher.task.is_finished() || idle && line.refresher.runtime != here {
+            let LocalQueue { due, refresher, wakeup, .. } = begin();
+            (line.due, line.wakeup) = (line.due.min(due), wakeup);
+            std::mem::replace(&mut line.refresher, refresher).task.abort();
         }
         line.owners.insert(claim.owner);
         if due < line.due {
             line.due = due;
-            line.bell.notify_one();
+            line.wakeup.notify_one();
         }
-        Some(Arc::clone(&waiter.bell))
+        Some(Arc::clone(&waiter.wakeup))
     }
 }
 
-/// A claim that may be in line. No reply has said so by the time that this is dropped.
+/// Marks a claim as queued when it is dropped, unless a reply has settled the question.
 #[must_use]
-pub(crate) struct Doubt<'a> {
-    desk: &'a Desk,
+pub(crate) struct AssumeQueued<'a> {
+    waiters: &'a WaiterRegistry,
     owner: OwnerId,
 }
 
-impl Doubt<'_> {
-    /// A reply says whether the claim is in line.
+impl AssumeQueued<'_> {
+    /// A reply has said whether the claim is in the queue.
     pub(crate) fn settle(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Doubt<'_> {
+impl Drop for AssumeQueued<'_> {
     fn drop(&mut self) {
-        if let Some(waiter) = self.desk.0.lock().claims.get_mut(&self.owner) {
-            waiter.in_line = true;
+        if let Some(waiter) = self.waiters.0.lock().claims.get_mut(&self.owner) {
+            waiter.in_queue = true;
         }
     }
 }
 
-/// A claim that is being waited for.
-struct Present<'a> {
-    desk: &'a Desk,
+/// Counts a claim among the local waiters of its lock until it is dropped.
+struct Presence<'a> {
+    waiters: &'a WaiterRegistry,
     claim: &'a Claim,
 }
 
-impl Drop for Present<'_> {
+impl Drop for Presence<'_> {
     fn drop(&mut self) {
-        if let Some(line) = self.desk.0.lock().lines.get_mut(&self.claim.name) {
+        if let Some(line) = self.waiters.0.lock().queues.get_mut(&self.claim.name) {
             line.owners.remove(&self.claim.owner);
         }
     }
 }
 
-/// Gives up channels that no claim waits in any more, as long as there are channels.
+/// Unsubscribes from channels of slots in which no claim waits, as long as there are channels.
 async fn sweep(inner: Weak<Inner>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         let Some(inner) = inner.upgrade() else { return };
-        if !inner.give_up_idle() {
+        if !inner.unsubscribe_idle() {
             return;
         }
     }
 }
 
-/// Looks after one line until nobody here stands in it.
-async fn tend(inner: Weak<Inner>, name: LockName, bell: Arc<Notify>) {
+/// Refreshes the local waiters of one lock until there are none.
+async fn refresh_while_waiting(inner: Weak<Inner>, name: LockName, wakeup: Arc<Notify>) {
     loop {
         let due = {
             let Some(inner) = inner.upgrade() else { return };
-            let mut books = inner.desk.0.lock();
-            match books.lines.get(&name) {
-                // Another looks after it by now.
-                Some(line) if !Arc::ptr_eq(&line.bell, &bell) => return,
+            let mut registered = inner.waiters.0.lock();
+            match registered.queues.get(&name) {
+                // Another task has taken over.
+                Some(line) if !Arc::ptr_eq(&line.wakeup, &wakeup) => return,
                 Some(line) if !line.owners.is_empty() => line.due,
                 _ => {
-                    books.lines.remove(&name);
+                    registered.queues.remove(&name);
                     return;
                 }
             }
         };
         if Instant::now() < due {
-            let _ = tokio::time::timeout_at(due, bell.notified()).await;
+            let _ = tokio::time::timeout_at(due, wakeup.notified()).await;
             continue;
         }
         let Some(inner) = inner.upgrade() else { return };
@@ -280,8 +288,8 @@ impl Inner {
         self.servers.subscribe(keys.slot, &self.channel(keys)).await
     }
 
-    /// This client listens to the channel of this slot.
-    fn remember(self: &Arc<Self>, slot: u16) {
+    /// Notes that this client has subscribed to the channel of this slot.
+    fn track_channel(self: &Arc<Self>, slot: u16) {
         let mut channels = self.channels.lock();
         channels.slots.insert(slot, false);
         if channels.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
@@ -289,13 +297,13 @@ impl Inner {
         }
     }
 
-    /// Gives up the channels of slots in which no claim has waited since the last time. Says whether
-    /// any are left.
-    fn give_up_idle(&self) -> bool {
+    /// Unsubscribes from the channels of slots in which no claim has waited since the last sweep. Returns
+    /// whether any channels are left.
+    fn unsubscribe_idle(&self) -> bool {
         let mut channels = self.channels.lock();
-        // No claim enters meanwhile and counts on a channel that is given up.
-        let books = self.desk.0.lock();
-        let used: HashSet<u16> = books.claims.values().map(|waiter| waiter.slot).collect();
+        // Under this lock no claim registers and relies on a channel that is given up.
+        let registered = self.waiters.0.lock();
+        let used: HashSet<u16> = registered.claims.values().map(|waiter| waiter.slot).collect();
         channels.slots.retain(|slot, idle| {
             if used.contains(slot) {
                 *idle = false;
@@ -311,39 +319,39 @@ impl Inner {
         channels.sweeper.is_some()
     }
 
-    /// Refreshes all who wait for this lock, and wakes those who should ask.
+    /// Refreshes all local waiters of this lock, and wakes those that should ask.
     async fn refresh(&self, name: &LockName) {
-        let (owners, lease, poll) = self.desk.present(name);
-        // Before the calls: whoever comes meanwhile may bring it forward.
-        self.desk.postpone(name, poll);
+        let (owners, lease, poll) = self.waiters.present(name);
+        // Before the calls: a waiter that arrives meanwhile may bring it forward.
+        self.waiters.postpone(name, poll);
         let keys = self.keyring.keys(name);
         let lease = lease.as_millis() as u64;
         let mut more = false;
         for batch in owners.chunks(BATCH) {
             match self.refresh_batch(&keys, lease, batch).await {
                 Ok((again, gone)) => {
-                    self.desk.ring(gone.iter());
+                    self.waiters.wake(gone.iter());
                     more = again == Some(Duration::ZERO);
                     if let Some(again) = again.filter(|_| !more) {
-                        self.desk.bring_forward(name, again);
+                        self.waiters.bring_forward(name, again);
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(lock = %name, %error, "could not look after the line");
-                    self.desk.ring(batch.iter());
+                    tracing::debug!(lock = %name, %error, "could not refresh the waiters");
+                    self.waiters.wake(batch.iter());
                 }
             }
         }
         if more {
-            let again = self.go_on(&keys, lease).await;
-            self.desk.bring_forward(name, again.unwrap_or(poll));
+            let again = self.admit_more(&keys, lease).await;
+            self.waiters.bring_forward(name, again.unwrap_or(poll));
         }
     }
 
-    /// Admits waiters, a batch with each call, as long as there is more to do; but not for so long that
-    /// the places of those who wait here end. Returns when to look again.
-    async fn go_on(&self, keys: &Keys, lease: u64) -> Option<Duration> {
-        for _ in 0..GO_ON {
+    /// Admits waiters, a batch with each call, while there is more to do, but not for so long that the
+    /// places of the local waiters end. Returns when to refresh again.
+    async fn admit_more(&self, keys: &Keys, lease: u64) -> Option<Duration> {
+        for _ in 0..ADMIT_CALLS {
             match self.refresh_batch(keys, lease, &[]).await {
                 Ok((Some(Duration::ZERO), _)) => {}
                 Ok((again, _)) => return again,
@@ -367,15 +375,16 @@ impl Inner {
             slot: keys.slot,
             keys: &keys.all(),
             arguments: &arguments,
+            wait: None,
         };
-        let sent = self.desk.sending();
-        let reply = self.scripts.refresh.run(&self.servers, call).await?;
+        let sent = self.waiters.sending();
+        let (reply, _) = self.scripts.refresh.run(&self.servers, call).await?;
         let mut words = reply.texts().unwrap_or_default().into_iter();
         let again = words.next().and_then(|again| again.parse().ok()).map(Duration::from_millis);
         let server_us = words.next().and_then(|us| us.parse().ok());
         let gone: Vec<OwnerId> = words.filter_map(|owner| owner.parse().ok()).collect();
         if let Some(server_us) = server_us {
-            self.desk.refreshed(owners, &gone, sent, server_us);
+            self.waiters.refreshed(owners, &gone, sent, server_us);
         }
         Ok((again, gone))
     }

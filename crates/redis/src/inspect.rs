@@ -1,4 +1,4 @@
-//! What Redis holds of a lock, read page by page.
+//! Inspection: the state of a lock, page by page, and the names of the locks on a server.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -7,20 +7,22 @@ use tenure_core::{
     Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token, Waiter,
 };
 
-use crate::wire::{Arg, Value};
+use crate::keys::Keyring;
+use crate::link::Link;
+use crate::wire::{Arg, Value, cmd};
 
-/// The replies of `inspect.lua`, put together: no call shows more than a page, so that none holds the
-/// server up.
+/// The replies of `inspect.lua`, put together: no call shows more than a page, so that none blocks the
+/// server for long.
 ///
-/// Up to 128 holders and 128 waiters are one page, and so a snapshot. Beyond that, the lock goes on
-/// while it is looked at: a claim that held, or waited, from the first page to the last is shown once,
-/// waiters in their order; one that came, went or was let in meanwhile may be missing.
+/// Up to 128 holders and 128 waiters are one page, and so a snapshot. A larger lock changes while it is
+/// read: a claim that held, or waited, from the first page to the last is shown once, waiters in their
+/// order; a claim that came, left or was admitted meanwhile may be missing.
 pub(crate) struct Pages {
     state: LockState,
     shown: HashSet<String>,
-    /// The holder alone, if there are no others.
+    /// The exclusive holder, if the lock has no pool.
     alone: Option<Holder>,
-    /// Where the next page begins, in the pool and in the line.
+    /// Where the next page begins, in the pool and in the queue.
     next: [String; 2],
     count: usize,
 }
@@ -44,7 +46,7 @@ impl Pages {
     /// Adds a page.
     pub(crate) fn add(&mut self, reply: Value) -> Result<()> {
         self.parse(reply).ok_or_else(|| {
-            let why = "what is stored makes no sense: was it written by another version?";
+            let why = "the stored data cannot be read: was it written by another version?";
             Error::new(ErrorKind::Damaged, "inspect", why).about(&self.state.name)
         })
     }
@@ -54,7 +56,7 @@ impl Pages {
         if state.holders.is_empty() {
             state.holders.extend(alone);
         }
-        // Let in after it was seen in the line.
+        // Admitted after it was seen in the queue.
         state.waiters.retain(|waiter| !shown.contains(&waiter.owner));
         state
     }
@@ -156,7 +158,7 @@ fn mode(kind: &str, take: &str, of: &str) -> Option<Mode> {
 }
 
 fn age(now: u64, since: &str) -> Option<Duration> {
-    // Both are cut to whole milliseconds: the difference may be one too many.
+    // Both are truncated to whole milliseconds: the difference may be one too many.
     let since: u64 = since.parse().ok()?;
     Some(Duration::from_millis(now.saturating_sub(since).saturating_sub(1)))
 }
@@ -181,6 +183,46 @@ pub(crate) fn unspell(text: &str) -> Option<Vec<u8>> {
     }
     let byte = |place| u8::from_str_radix(digits.get(place..place + 2)?, 16).ok();
     (0..digits.len()).step_by(2).map(byte).collect()
+}
+
+const LIST: &str = "list locks";
+
+/// Adds the locks on this server whose name begins with `prefix`. A scan does not block the server.
+pub(crate) async fn scan(
+    link: &Link,
+    keyring: &Keyring,
+    prefix: &str,
+    names: &mut Vec<LockName>,
+) -> Result<()> {
+    // A key of another type under a lock's name is not a lock.
+    for (pattern, kind) in keyring.patterns(prefix).into_iter().zip(["string", "zset"]) {
+        let mut cursor = "0".to_owned();
+        loop {
+            let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
+            let scan = scan.arg("COUNT").arg("1000").arg("TYPE").arg(kind);
+            let page = link.send(LIST, &scan).await?;
+            let (next, keys) = scanned(page).ok_or_else(|| {
+                let why = "the reply is unexpected: is this a Redis server?";
+                Error::new(ErrorKind::Unreachable, LIST, why)
+            })?;
+            // A key that is no text is not a lock of ours.
+            let texts = keys.iter().filter_map(|key| match key {
+                Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+                _ => None,
+            });
+            names.extend(texts.filter_map(|key| keyring.lock_of(key)));
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+    }
+    Ok(())
+}
+
+fn scanned(page: Value) -> Option<(String, Vec<Value>)> {
+    let [next, keys] = <[Value; 2]>::try_from(page.array()?).ok()?;
+    Some((next.text()?, keys.array()?))
 }
 
 #[cfg(test)]

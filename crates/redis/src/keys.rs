@@ -1,4 +1,4 @@
-//! The names of keys and channels, such that those of one lock share its hash slot.
+//! Names of keys and channels. All those of one lock are in the same hash slot.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ pub(crate) struct Keyring {
     cluster: bool,
 }
 
-/// The keys of one lock, in one piece of text: they are named for every call.
+/// The keys of one lock, in one string, because every call names them.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     text: String,
@@ -45,7 +45,7 @@ impl Keys {
 impl Keyring {
     pub(crate) fn new(prefix: &str, cluster: bool) -> Self {
         if cluster {
-            // Now, and not on the time of the first lock.
+            // Computed when the store connects, not by the first claim.
             LazyLock::force(&TAGS);
         }
         Self { prefix: prefix.into(), cluster }
@@ -63,8 +63,8 @@ impl Keyring {
             if place == 5 {
                 self.write_of_slot(&mut text, slot, "token");
             } else {
-                // A hash tag with the whole of the first key in it has the first key's slot. Names
-                // have no braces, so no lock's first key can be another's second.
+                // A hash tag that is the whole first key has its slot. Names have no braces, so the
+                // first key of one lock is never a secondary key of another.
                 for part in [prefix, "{", prefix, name.as_str(), "}:", end] {
                     text.push_str(part);
                 }
@@ -74,7 +74,7 @@ impl Keyring {
         Keys { text, ends, slot }
     }
 
-    /// The channel on which a client hears of grants in this slot.
+    /// The channel on which a client receives grants of this slot.
     pub(crate) fn inbox(&self, slot: u16, client: &str) -> String {
         format!("{}:{client}", self.of_slot(slot, "inbox"))
     }
@@ -87,7 +87,7 @@ impl Keyring {
         (format!("{prefix}{{{tag}}}:{}", key.space.as_str()), slot)
     }
 
-    /// What a scan for locks whose name begins with `prefix` has to match.
+    /// The patterns of a scan for locks whose name begins with `prefix`.
     pub(crate) fn patterns(&self, prefix: &str) -> [String; 2] {
         let held = glob(&format!("{}{prefix}", self.prefix));
         let waited = glob(&format!("{}{{{}{prefix}", self.prefix, self.prefix));
@@ -190,9 +190,9 @@ mod tests {
             let (_, tag) = key.split_once('{').unwrap();
             slot_of(tag.split_once('}').unwrap().0.as_bytes())
         };
-        let [holder, beside @ ..] = keys.all();
+        let [holder, with_own_connections @ ..] = keys.all();
         assert_eq!(slot_of(holder.as_bytes()), keys.slot);
-        for key in beside.into_iter().chain([keys.audit(), &inbox]) {
+        for key in with_own_connections.into_iter().chain([keys.audit(), &inbox]) {
             assert_eq!(tagged(key), keys.slot, "{key}");
             assert!(key.starts_with("tenure:"));
         }

@@ -1,4 +1,4 @@
-//! A server, and the connection to it that is made when it is needed.
+//! A server, and the connection to it, which is made on demand.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -11,40 +11,39 @@ use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
 use crate::credentials::Credentials;
-use crate::dialect::Dialect;
-use crate::errand::Errand;
-use crate::fault::{CONNECT, fault, kind_of, lost, silent, unmade};
-use crate::login::{Protocol, log_in, log_in_by_auth};
-use crate::pace::Pace;
+use crate::fault::{CONNECT, accepted, fault, kind_of, lost, no_answer, not_connected};
+use crate::login::{log_in, log_in_by_auth};
+use crate::native_commands::NativeCommands;
+use crate::retry::{RetryPacer, SingleFlight};
 use crate::sentinels::Sentinels;
 use crate::servers::Address;
-use crate::wire::{Command, Connection, Hearer, Refusal, Stream, Value, cmd};
+use crate::wire::{Command, Connection, MessageListener, Refusal, Stream, Value, cmd};
 
-/// One server, or whichever is the master that Sentinels name. Many share one connection; when it
-/// breaks, or has owed an answer for longer than a call may take, the next call makes another. One
-/// is made at a time, and not at the rate of the calls.
+/// One server, or the master that Sentinels name. All calls share one connection. When it breaks, or has
+/// not answered for longer than a call may take, the next call dials again: one dial at a time, and not
+/// at the rate of the calls.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
 struct Inner {
     config: RedisConfig,
-    hearer: Option<Arc<dyn Hearer>>,
+    listener: Option<Arc<dyn MessageListener>>,
     kind: Kind,
-    pace: Arc<Pace>,
-    /// Where the topology has any.
+    pacer: Arc<RetryPacer>,
+    /// The Sentinels, in a topology that has them.
     sentinels: Option<Sentinels>,
     state: Mutex<State>,
-    dialect: Dialect,
+    native: NativeCommands,
 }
 
-/// What is sent over a link.
+/// What a link is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Commands, and subscriptions where the server speaks RESP3.
     All,
     /// Subscriptions only, in RESP2.
     Subscriptions,
-    /// Questions to a Sentinel.
+    /// Queries to a Sentinel.
     Sentinel,
 }
 
@@ -57,55 +56,57 @@ enum Endpoint {
 
 #[derive(Default)]
 struct State {
-    made: Option<Made>,
-    dialling: Option<Errand<Connection>>,
-    /// Where subscriptions go if the server speaks RESP2, and which server that is.
-    ears: Option<(Endpoint, Link)>,
+    made: Option<Established>,
+    dialling: Option<SingleFlight<Connection>>,
+    /// The link for subscriptions if the server speaks RESP2, and the server that it leads to.
+    subscriber: Option<(Endpoint, Link)>,
 }
 
-/// A connection as it was made.
+/// A connection, and the server that it leads to.
 #[derive(Clone)]
-struct Made {
+struct Established {
     connection: Connection,
-    protocol: Protocol,
     server: Endpoint,
     at: Instant,
 }
 
 impl State {
-    /// The connection, unless it is closed or stuck.
-    fn at_hand(&self, limit: Duration) -> Option<&Connection> {
-        let answers = |connection: &&Connection| connection.owes() < Some(limit);
+    /// The connection, unless it is closed or does not answer.
+    fn usable(&self, limit: Duration) -> Option<&Connection> {
+        let answers = |connection: &&Connection| connection.oldest_unanswered() < Some(limit);
         let made = self.made.as_ref().map(|made| &made.connection);
         made.filter(|connection| connection.is_open()).filter(answers)
     }
 }
 
-/// How often Sentinels are asked who is master.
+/// How often the Sentinels are asked for the master.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// A connection that is younger is not given up because its server is a replica: another was
-/// looked for just now.
+/// A younger connection is not closed because its server is a replica: the master was looked up just
+/// before.
 const DEMOTION: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// A link to what the configuration names; a Cluster is not for one link. Nothing is sent yet.
-    pub(crate) fn new(config: &RedisConfig, hearer: Option<Arc<dyn Hearer>>) -> Result<Self> {
-        // So that a file which cannot be used is reported at once.
+    /// A link to the server or the Sentinels of the configuration, not to a Cluster. Nothing is sent yet.
+    pub(crate) fn new(
+        config: &RedisConfig,
+        listener: Option<Arc<dyn MessageListener>>,
+    ) -> Result<Self> {
+        // A file that cannot be used is reported at once.
         config.tls.as_ref().map(Tls::connector).transpose()?;
-        Self::paced(config, hearer, Kind::All, Arc::new(Pace::of_dials()))
+        Self::paced(config, listener, Kind::All, Arc::new(RetryPacer::for_dials()))
     }
 
-    /// A link to one Sentinel, whose topology is that of a single server.
+    /// A link to one Sentinel.
     pub(crate) fn to_sentinel(config: &RedisConfig) -> Result<Self> {
-        Self::paced(config, None, Kind::Sentinel, Arc::new(Pace::of_dials()))
+        Self::paced(config, None, Kind::Sentinel, Arc::new(RetryPacer::for_dials()))
     }
 
     fn paced(
         config: &RedisConfig,
-        hearer: Option<Arc<dyn Hearer>>,
+        listener: Option<Arc<dyn MessageListener>>,
         kind: Kind,
-        pace: Arc<Pace>,
+        pacer: Arc<RetryPacer>,
     ) -> Result<Self> {
         let sentinels = match &config.topology {
             Topology::Sentinel { sentinels, service } => {
@@ -114,86 +115,69 @@ impl Link {
             _ => None,
         };
         let (config, state) = (config.clone(), Mutex::default());
-        let dialect = Dialect::default();
-        Ok(Self(Arc::new(Inner { config, hearer, kind, pace, sentinels, state, dialect })))
+        let native = NativeCommands::default();
+        Ok(Self(Arc::new(Inner { config, listener, kind, pacer, sentinels, state, native })))
     }
 
-    /// The connection, made anew if there is none, on the caller's runtime: that serves it from then
-    /// on. If that runtime ends, so does the connection, and the next caller makes another.
+    /// The connection. If there is none, it is dialled on the caller's runtime, which serves it from then
+    /// on. If that runtime ends, so does the connection, and the next call dials again.
     pub(crate) async fn connection(&self) -> Result<Connection> {
         let dialling = {
             let mut state = self.0.state.lock();
-            if let Some(connection) = state.at_hand(self.0.config.timeout) {
+            if let Some(connection) = state.usable(self.0.config.timeout) {
                 return Ok(connection.clone());
             }
             let limit = self.0.config.timeout;
-            let dialling = state.dialling.take().filter(|dialling| dialling.is_under_way(limit));
-            let begin = || Errand::begin(CONNECT, dial(Arc::clone(&self.0)));
+            let dialling = state.dialling.take().filter(|dialling| dialling.is_running(limit));
+            let begin = || SingleFlight::start(CONNECT, dial(Arc::clone(&self.0)));
             state.dialling.insert(dialling.unwrap_or_else(begin)).outcome()
         };
         dialling.await
     }
 
-    /// The same server, over a connection of its own, which is made when it is needed.
-    pub(crate) fn beside(&self) -> Result<Self> {
-        Self::paced(&self.0.config, None, Kind::All, Arc::clone(&self.0.pace))
+    /// A link to the same server with a connection of its own, which is made on demand.
+    pub(crate) fn with_own_connections(&self) -> Result<Self> {
+        Self::paced(&self.0.config, None, Kind::All, Arc::clone(&self.0.pacer))
     }
 
     /// Whether there is a connection that answers.
     pub(crate) fn is_connected(&self) -> bool {
-        self.0.state.lock().at_hand(self.0.config.timeout).is_some()
+        self.0.state.lock().usable(self.0.config.timeout).is_some()
     }
 
-    /// What the server is known to understand.
-    pub(crate) fn dialect(&self) -> &Dialect {
-        &self.0.dialect
+    /// Which native commands the server has, as far as known.
+    pub(crate) fn native(&self) -> &NativeCommands {
+        &self.0.native
     }
 
-    /// Where it leads to.
+    /// The address of the server, for messages.
     pub(crate) fn name(&self) -> String {
         self.0.config.topology.servers()
     }
 
-    /// Whether messages on this channel are heard.
+    /// Whether messages on this channel arrive.
     pub(crate) fn listens_to(&self, channel: &str) -> bool {
         let state = self.0.state.lock();
         let here = state.made.as_ref().is_some_and(|made| made.connection.listens_to(channel));
-        let ears = state.ears.as_ref().map(|(_, ears)| ears.clone());
+        let subscriber = state.subscriber.as_ref().map(|(_, subscriber)| subscriber.clone());
         drop(state);
-        here || ears.is_some_and(|ears| ears.listens_to(channel))
+        here || subscriber.is_some_and(|subscriber| subscriber.listens_to(channel))
     }
 
-    /// Sends a command. What the server says against it is an error.
+    /// Sends a command. A refusal is an error.
     pub(crate) async fn send(&self, operation: &'static str, command: &Command) -> Result<Value> {
-        match self.try_send(operation, command).await? {
-            Value::Refusal(refusal) => Err(fault(operation, &refusal)),
-            value => Ok(value),
-        }
+        let [reply] = self.call(operation, [command]).await?;
+        accepted(operation, reply)
     }
 
-    /// Sends a command. What the server says against it is a value.
-    pub(crate) async fn try_send(
-        &self,
-        operation: &'static str,
-        command: &Command,
-    ) -> Result<Value> {
-        // One that ends just now takes nothing: it was not sent, and another is made.
-        for _ in 0..2 {
-            let connection = self.connection().await?;
-            let Some(reply) = connection.call(command).await else { continue };
-            let reply = reply.map_err(|loss| lost(operation, &loss))?;
-            self.close_if_demoted(&connection, &reply);
-            return Ok(reply);
-        }
-        Err(restless(operation))
-    }
-
-    /// Sends commands with nothing in between. What the server says against them are values.
-    pub(crate) async fn try_send_all<const N: usize>(
+    /// Sends commands with nothing in between. A refusal is a value.
+    pub(crate) async fn call<const N: usize>(
         &self,
         operation: &'static str,
         commands: [&Command; N],
     ) -> Result<[Value; N]> {
+        // A connection that ends at this moment takes nothing: the commands were not sent, and
+        // another connection is made.
         for _ in 0..2 {
             let connection = self.connection().await?;
             let Some(replies) = connection.call_all(commands).await else { continue };
@@ -203,73 +187,76 @@ impl Link {
             }
             return Ok(replies);
         }
-        Err(restless(operation))
+        Err(keeps_ending(operation))
     }
 
-    /// Listens to a channel, unless it does already.
-    pub(crate) async fn subscribe(&self, command: &str, channel: &str) -> Result<(), Trouble> {
-        let connection = self.listener().await.map_err(Trouble::Fault)?;
+    /// Subscribes to a channel, unless that is done already.
+    pub(crate) async fn subscribe(
+        &self,
+        command: &str,
+        channel: &str,
+    ) -> Result<(), SubscribeError> {
+        let connection = self.subscriber_connection().await.map_err(SubscribeError::Fault)?;
         if connection.listens_to(channel) {
             return Ok(());
         }
-        const SUBSCRIBE: &str = "subscribe to news of locks";
+        const SUBSCRIBE: &str = "subscribe to messages";
         match connection.subscribe(&cmd(command).arg(channel), channel).await {
-            Some(Ok(Value::Refusal(refusal))) => Err(Trouble::Refused(refusal)),
+            Some(Ok(Value::Refusal(refusal))) => Err(SubscribeError::Refused(refusal)),
             Some(Ok(_)) => Ok(()),
-            Some(Err(loss)) => Err(Trouble::Fault(lost(SUBSCRIBE, &loss))),
+            Some(Err(loss)) => Err(SubscribeError::Fault(lost(SUBSCRIBE, &loss))),
             None => {
                 let why = "the connection has just ended";
-                Err(Trouble::Fault(Error::new(ErrorKind::Unreachable, SUBSCRIBE, why)))
+                Err(SubscribeError::Fault(Error::new(ErrorKind::Unreachable, SUBSCRIBE, why)))
             }
         }
     }
 
-    /// Gives up a channel, if it listens to it.
+    /// Unsubscribes from a channel.
     pub(crate) fn unsubscribe(&self, command: &str, channel: &str) {
         let state = self.0.state.lock();
-        let (made, ears) = (state.made.clone(), state.ears.as_ref().map(|(_, ears)| ears.clone()));
+        let (made, subscriber) = (
+            state.made.clone(),
+            state.subscriber.as_ref().map(|(_, subscriber)| subscriber.clone()),
+        );
         drop(state);
         match made.filter(|made| made.connection.listens_to(channel)) {
             Some(made) => made.connection.post_unsubscribe(command, channel),
-            None => ears.into_iter().for_each(|ears| ears.unsubscribe(command, channel)),
+            None => subscriber
+                .into_iter()
+                .for_each(|subscriber| subscriber.unsubscribe(command, channel)),
         }
     }
 
-    /// Whether messages come over the connection that commands go over.
-    pub(crate) fn speaks_resp3(&self) -> bool {
-        let state = self.0.state.lock();
-        state.made.as_ref().is_some_and(|made| made.protocol == Protocol::Resp3)
-    }
-
-    /// The connection that messages come over: with RESP2 that is another one to the same server.
-    async fn listener(&self) -> Result<Connection> {
+    /// The connection for messages: in RESP2, another one to the same server.
+    async fn subscriber_connection(&self) -> Result<Connection> {
         let connection = self.connection().await?;
-        let ears = {
+        let subscriber = {
             let mut state = self.0.state.lock();
-            let State { made, ears, .. } = &mut *state;
+            let State { made, subscriber, .. } = &mut *state;
             match made {
-                Some(Made { protocol: Protocol::Resp2, server, .. })
-                    if self.0.kind == Kind::All =>
+                Some(Established { connection, server, .. })
+                    if self.0.kind == Kind::All && !connection.carries_pushes() =>
                 {
-                    if ears.as_ref().is_none_or(|(of, _)| of != server) {
-                        *ears = Some((server.clone(), self.0.ears_at(server)?));
+                    if subscriber.as_ref().is_none_or(|(of, _)| of != server) {
+                        *subscriber = Some((server.clone(), self.0.subscriber_to(server)?));
                     }
-                    ears.as_ref().map(|(_, ears)| ears.clone())
+                    subscriber.as_ref().map(|(_, subscriber)| subscriber.clone())
                 }
                 _ => {
-                    *ears = None;
+                    *subscriber = None;
                     None
                 }
             }
         };
-        match ears {
-            Some(ears) => Box::pin(ears.connection()).await,
+        match subscriber {
+            Some(subscriber) => Box::pin(subscriber.connection()).await,
             None => Ok(connection),
         }
     }
 
-    /// It was a master, and is a replica now: the next call looks for the master. What other calls
-    /// wait for over this connection is lost with it, so that is not done again and again.
+    /// Closes the connection to a server that was a master and is a replica now: the next call looks for
+    /// the master. Other calls lose their replies with it, so that is not done repeatedly.
     fn close_if_demoted(&self, connection: &Connection, reply: &Value) {
         if matches!(reply, Value::Refusal(it) if matches!(&*it.code, "READONLY" | "UNBLOCKED")) {
             let made = self.0.state.lock().made.as_ref().map(|made| made.at);
@@ -280,35 +267,35 @@ impl Link {
     }
 }
 
-/// Why there is no subscription.
-pub(crate) enum Trouble {
+/// Why a subscription failed.
+pub(crate) enum SubscribeError {
     Refused(Refusal),
     Fault(Error),
 }
 
-fn restless(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unreachable, operation, "the connection ends again and again")
+fn keeps_ending(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unreachable, operation, "the connection ends repeatedly")
 }
 
 async fn dial(link: Arc<Inner>) -> Result<Connection> {
-    tokio::time::sleep_until(link.pace.turn()).await;
+    tokio::time::sleep_until(link.pacer.next_attempt()).await;
     let made = tokio::time::timeout(link.config.timeout, link.dial()).await;
-    let made = made.unwrap_or_else(|_| Err(silent(&link.config)));
+    let made = made.unwrap_or_else(|_| Err(no_answer(&link.config)));
     let mut state = link.state.lock();
     state.dialling = None;
     let made = made?;
-    // The server was slow, and goes on.
-    if let Some(old) = state.at_hand(link.config.timeout) {
+    // The server was only slow: the old connection answers again.
+    if let Some(old) = state.usable(link.config.timeout) {
         return Ok(old.clone());
     }
-    // What is still on its way over the old one has arrived, or never will: the server has answered
-    // here, and what its machine did not acknowledge in time is thrown away. A proxy in between that
-    // keeps bytes for longer is not covered: then the TTL ends what arrives late.
+    // Commands that are still on their way over the old connection have arrived by now, or never will:
+    // the server has answered on the new one, and unacknowledged data is dropped when the old one is
+    // closed. A proxy that keeps bytes for longer is not covered: then the TTL ends what arrives late.
     if let Some(stuck) = state.made.replace(made.clone()) {
         stuck.connection.close();
     }
     drop(state);
-    link.dialect.reset();
+    link.native.reset();
     if link.sentinels.is_some() {
         tokio::spawn(follow(Arc::downgrade(&link), made.connection.clone()));
     }
@@ -316,7 +303,7 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
 }
 
 impl Inner {
-    async fn dial(&self) -> Result<Made> {
+    async fn dial(&self) -> Result<Established> {
         match (&self.config.topology, &self.sentinels) {
             (Topology::Single { server }, _) => {
                 self.dial_server(Endpoint::Tcp(server.clone())).await
@@ -330,20 +317,20 @@ impl Inner {
         }
     }
 
-    async fn dial_server(&self, server: Endpoint) -> Result<Made> {
+    async fn dial_server(&self, server: Endpoint) -> Result<Established> {
         let login = match self.kind {
             Kind::Sentinel => self.config.sentinel_login()?,
             _ => self.config.login().await?,
         };
-        let (connection, protocol) = match self.greet(&server, login.as_ref()).await {
-            // A Sentinel that wants a password is given the servers', unless it has its own.
+        let connection = match self.greet(&server, login.as_ref()).await {
+            // A Sentinel that asks for a password gets the servers' one, unless it has its own.
             Err(error) if error.kind() == ErrorKind::Denied && login.is_none() => {
                 let Some(login) = self.config.login().await? else { return Err(error) };
                 self.greet(&server, Some(&login)).await?
             }
             greeted => greeted?,
         };
-        // In RESP2, a connection that listens cannot log in anew: it ends with its login.
+        // In RESP2, a connection that has subscribed cannot log in again: it ends with its login.
         if let (Some(provider), Some(login), Kind::All) =
             (&self.config.credentials, &login, self.kind)
         {
@@ -352,52 +339,54 @@ impl Inner {
         if self.config.database != 0 && self.kind == Kind::All {
             ask(&connection, &cmd("SELECT").number(self.config.database as u64)).await?;
         }
-        Ok(Made { connection, protocol, server, at: Instant::now() })
+        Ok(Established { connection, server, at: Instant::now() })
     }
 
     async fn greet(
         &self,
         server: &Endpoint,
         credentials: Option<&Credentials>,
-    ) -> Result<(Connection, Protocol)> {
+    ) -> Result<Connection> {
         let limit = self.config.timeout;
         let stream = match server {
             Endpoint::Tcp(address) => {
                 // Certificates are read again for each connection, so that they can be replaced.
                 let tls = self.config.tls.as_ref().map(Tls::connector).transpose()?;
                 let stream = Stream::open(address, limit, tls.as_ref()).await;
-                stream.map_err(|error| unmade(&format!("{}:{}", address.0, address.1), error))?
+                stream.map_err(|error| {
+                    not_connected(&format!("{}:{}", address.0, address.1), error)
+                })?
             }
             Endpoint::Unix(path) => {
                 let stream = Stream::open_unix(path).await;
-                stream.map_err(|error| unmade(&path.display().to_string(), error))?
+                stream.map_err(|error| not_connected(&path.display().to_string(), error))?
             }
         };
-        let connection = Connection::start(stream, limit, self.hearer.clone());
+        let connection = Connection::start(stream, limit, self.listener.clone());
         let name = (self.kind != Kind::Sentinel).then_some(&*self.config.client_name);
-        let protocol = match self.kind {
+        match self.kind {
             Kind::Subscriptions => {
                 connection.take_lists_for_messages();
-                log_in_by_auth(&connection, credentials, name).await?
+                log_in_by_auth(&connection, credentials, name).await?;
             }
             _ => log_in(&connection, credentials, name).await?,
-        };
-        Ok((connection, protocol))
+        }
+        Ok(connection)
     }
 
     /// A link for subscriptions to the same server.
-    fn ears_at(&self, server: &Endpoint) -> Result<Link> {
+    fn subscriber_to(&self, server: &Endpoint) -> Result<Link> {
         let topology = match server {
             Endpoint::Tcp(address) => Topology::Single { server: address.clone() },
             Endpoint::Unix(path) => Topology::Unix { path: path.clone() },
         };
         let config = RedisConfig { topology, ..self.config.clone() };
-        Link::paced(&config, self.hearer.clone(), Kind::Subscriptions, Arc::clone(&self.pace))
+        Link::paced(&config, self.listener.clone(), Kind::Subscriptions, Arc::clone(&self.pacer))
     }
 
-    /// Connects to the server that the Sentinels name, if it says that it is a master.
-    async fn dial_master(&self, sentinels: &Sentinels) -> Result<Made> {
-        let mut telling = silent(&self.config);
+    /// Connects to the server that the Sentinels name, if its `ROLE` is master.
+    async fn dial_master(&self, sentinels: &Sentinels) -> Result<Established> {
+        let mut telling = no_answer(&self.config);
         for master in sentinels.masters().await? {
             match self.dial_if_master(master).await {
                 Ok(made) => return Ok(made),
@@ -408,7 +397,7 @@ impl Inner {
         Err(telling)
     }
 
-    async fn dial_if_master(&self, server: Address) -> Result<Made> {
+    async fn dial_if_master(&self, server: Address) -> Result<Established> {
         let made = self.dial_server(Endpoint::Tcp(server)).await?;
         check_role(&made.connection).await?;
         Ok(made)
@@ -426,7 +415,7 @@ async fn check_role(connection: &Connection) -> Result<()> {
     }
 }
 
-/// Asks over a connection that nothing else has been asked over yet.
+/// Sends a command over a new connection. A refusal is an error.
 async fn ask(connection: &Connection, command: &Command) -> Result<Value> {
     match connection.call(command).await {
         Some(Ok(Value::Refusal(refusal))) => Err(fault(CONNECT, &refusal)),
@@ -444,7 +433,7 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
         let Some(link) = link.upgrade() else { return };
         let Some(sentinels) = &link.sentinels else { return };
         let moved = tokio::time::timeout(link.config.timeout, link.newer_master(sentinels)).await;
-        // Another may have been made meanwhile, which is followed by a task of its own.
+        // Another connection may have been made meanwhile, which has a task of its own.
         if let Ok(Some(newer)) = moved
             && connection.is_open()
         {
@@ -458,12 +447,12 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
 
 impl Inner {
     /// A connection to the master, if the Sentinels name another than the one that is connected.
-    async fn newer_master(&self, sentinels: &Sentinels) -> Option<Made> {
+    async fn newer_master(&self, sentinels: &Sentinels) -> Option<Established> {
         let masters = sentinels.masters().await.ok()?;
         let server = self.state.lock().made.as_ref()?.server.clone();
         let is_other = |master: &&Address| Endpoint::Tcp((*master).clone()) != server;
         let named = masters.first().filter(is_other)?;
-        // A Sentinel may be behind: what it names has to be a master.
+        // Sentinels may be outdated: the server has to say that it is a master.
         self.dial_if_master(named.clone()).await.ok()
     }
 }

@@ -1,9 +1,9 @@
-//! The first words on a connection: protocol, login and name.
+//! The first commands on a connection: protocol, login and client name.
 //!
-//! A server that does not know `HELLO`, or not RESP3, is spoken to in RESP2.
+//! A server that does not know `HELLO` or RESP3 is used with RESP2.
 //!
-//! Servers repeat arguments in their errors, and proxies say what they like: of what is said
-//! against a login, nothing is passed on but what is known to be said by servers.
+//! Servers repeat arguments in their errors, and proxies answer with any text. So the text of a refused
+//! login is never passed on, only known codes in words of our own.
 
 use tenure_core::{Error, ErrorKind, Result};
 
@@ -11,21 +11,12 @@ use crate::credentials::Credentials;
 use crate::fault::{CONNECT, fault, kind_of};
 use crate::wire::{Command, Connection, Refusal, Value, cmd};
 
-/// What the server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// Messages of channels come between replies.
-    Resp3,
-    /// A connection that listens to channels can do nothing else.
-    Resp2,
-}
-
 /// Agrees on the protocol and logs in, over a connection that nothing was sent over yet.
 pub(crate) async fn log_in(
     connection: &Connection,
     credentials: Option<&Credentials>,
     name: Option<&str>,
-) -> Result<Protocol> {
+) -> Result<()> {
     let mut hello = cmd("HELLO").arg("3");
     if let Some(Credentials { username, password, .. }) = credentials {
         let user = username.as_deref().unwrap_or("default");
@@ -42,10 +33,11 @@ pub(crate) async fn log_in(
     };
     let reply = accepted(reply)?;
     match reply.field("proto") {
-        Some(Value::Integer(3)) => Ok(Protocol::Resp3),
-        Some(Value::Integer(2)) => Ok(Protocol::Resp2),
-        _ => Err(nonsense()),
+        Some(Value::Integer(3)) => connection.expect_pushes(),
+        Some(Value::Integer(2)) => {}
+        _ => return Err(nonsense()),
     }
+    Ok(())
 }
 
 /// As [`log_in`], in RESP2.
@@ -53,7 +45,7 @@ pub(crate) async fn log_in_by_auth(
     connection: &Connection,
     credentials: Option<&Credentials>,
     name: Option<&str>,
-) -> Result<Protocol> {
+) -> Result<()> {
     if let Some(Credentials { username, password, .. }) = credentials {
         let auth = cmd("AUTH").args(username.as_deref()).arg(password);
         let reply = accepted(call(connection, &auth).await?)?;
@@ -62,13 +54,13 @@ pub(crate) async fn log_in_by_auth(
         }
     }
     if let Some(name) = name {
-        // Only for people who look at the server.
+        // The name is only shown in `CLIENT LIST`: a refusal does not matter.
         call(connection, &cmd("CLIENT").arg("SETNAME").arg(name)).await?;
     }
-    Ok(Protocol::Resp2)
+    Ok(())
 }
 
-/// Whether the server has no `HELLO`, or none for this user, or only the older protocol.
+/// Whether the server has no `HELLO`, does not let this user call it, or knows only RESP2.
 fn is_without_hello(refusal: &Refusal) -> bool {
     let words = refusal.words.to_ascii_lowercase();
     match &*refusal.code {
@@ -94,11 +86,11 @@ fn accepted(reply: Value) -> Result<Value> {
 }
 
 fn nonsense() -> Error {
-    let why = "its answer to the login makes no sense: check that this is a Redis server";
+    let why = "its reply to the login is unexpected: check that this is a Redis server";
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
-/// What is said against a login, in words that cannot hold a part of it.
+/// The refusal of a login in words that cannot contain a part of the login.
 fn known_words(refusal: &Refusal) -> Refusal {
     let said = &*refusal.words;
     let (code, words) = match &*refusal.code {

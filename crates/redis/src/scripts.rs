@@ -2,12 +2,12 @@
 
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::fault::fault;
+use crate::fault::accepted;
 use crate::link::Link;
 use crate::servers::Servers;
 use crate::wire::{Arg, Command, Value, cmd};
 
-/// All scripts of a store, as its servers know them.
+/// All scripts of a store.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) take: Script,
@@ -16,13 +16,15 @@ pub(crate) struct Scripts {
     pub(crate) release: Script,
     pub(crate) renew: Script,
     /// Renews or releases with one key only.
-    pub(crate) alone: Script,
+    pub(crate) single_key: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
     /// Replaces the value of a cell.
     pub(crate) swap: Script,
     /// Adds to a counter.
     pub(crate) add: Script,
+    /// Asks a rate limit.
+    pub(crate) limit: Script,
 }
 
 #[derive(Debug)]
@@ -38,37 +40,54 @@ pub(crate) struct Call<'a> {
     pub(crate) slot: u16,
     pub(crate) keys: &'a [&'a str],
     pub(crate) arguments: &'a [Arg<'a>],
+    /// Sent right behind the script: see [`Servers::call`].
+    pub(crate) wait: Option<&'a Command>,
 }
 
 impl Scripts {
-    /// Loads the scripts on some server, so that they can be run by digest. With `sharded`, news
-    /// goes through sharded channels.
+    /// Loads the scripts on one server, which returns their digests. With `sharded`, they publish through
+    /// sharded channels.
     pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, alone, evict, inspect, swap, add] = [
-            compose(include_str!("../lua/take.lua")),
-            compose(include_str!("../lua/claim.lua")),
-            compose(include_str!("../lua/refresh.lua")),
-            compose(include_str!("../lua/release.lua")),
-            compose(include_str!("../lua/renew.lua")),
-            include_str!("../lua/alone.lua").to_owned(),
-            compose(include_str!("../lua/evict.lua")),
-            compose(include_str!("../lua/inspect.lua")),
-            include_str!("../lua/cells/swap.lua").to_owned(),
-            include_str!("../lua/cells/add.lua").to_owned(),
-        ]
-        .map(|source| Script::load(server, source));
+        let [take, claim, refresh, release, renew, single_key, evict, inspect, swap, add, limit] =
+            [
+                compose(include_str!("../lua/take.lua")),
+                compose(include_str!("../lua/claim.lua")),
+                compose(include_str!("../lua/refresh.lua")),
+                compose(include_str!("../lua/release.lua")),
+                compose(include_str!("../lua/renew.lua")),
+                include_str!("../lua/single_key.lua").to_owned(),
+                compose(include_str!("../lua/evict.lua")),
+                compose(include_str!("../lua/inspect.lua")),
+                include_str!("../lua/cells/swap.lua").to_owned(),
+                include_str!("../lua/cells/add.lua").to_owned(),
+                include_str!("../lua/cells/take.lua").to_owned(),
+            ]
+            .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, alone, evict, inspect, swap, add) = tokio::try_join!(
-            take, claim, refresh, release, renew, alone, evict, inspect, swap, add
-        )?;
-        Ok(Self { take, claim, refresh, release, renew, alone, evict, inspect, swap, add })
+        let (take, claim, refresh, release, renew, single_key, evict, inspect, swap, add, limit) =
+            tokio::try_join!(
+                take, claim, refresh, release, renew, single_key, evict, inspect, swap, add, limit
+            )?;
+        Ok(Self {
+            take,
+            claim,
+            refresh,
+            release,
+            renew,
+            single_key,
+            evict,
+            inspect,
+            swap,
+            add,
+            limit,
+        })
     }
 }
 
-/// A script with the parts in it that it names.
+/// A script with the shared parts that it names (`--@mint`, `--@engine`, `--@line`).
 pub(crate) fn compose(script: &str, publish: &str, line: &str) -> String {
     let (mint, engine) = (include_str!("../lua/mint.lua"), include_str!("../lua/engine.lua"));
     assemble(script, publish, [mint, engine, line])
@@ -89,60 +108,45 @@ impl Script {
         Ok(Self { source, digest })
     }
 
-    /// Runs it by digest; a server that does not know it, after a restart, a flush or a failover,
-    /// is sent the whole.
-    pub(crate) async fn run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
-        let operation = call.operation;
-        refused(operation, self.try_run(servers, call).await?)
+    /// Runs the script, and returns its reply and that to the call's `WAIT`, if it has one.
+    pub(crate) async fn run(
+        &self,
+        servers: &Servers,
+        call: Call<'_>,
+    ) -> Result<(Value, Option<Value>)> {
+        let (reply, acknowledged) = self.try_run(servers, call).await?;
+        Ok((accepted(call.operation, reply)?, acknowledged))
     }
 
-    /// As [`run`](Self::run); but while the slot moves, and not all keys are at one place, `meanwhile`
-    /// is run with the first key and the same arguments, as far as that is for it to say.
+    /// As [`run`](Self::run). While the slot moves and not all keys are at one node, `single_key` runs
+    /// instead, with the first key and the same arguments; it replies -1 where one key is not enough.
     pub(crate) async fn run_or(
         &self,
-        meanwhile: &Script,
+        single_key: &Script,
         servers: &Servers,
         call: Call<'_>,
-    ) -> Result<Value> {
-        let Call { operation, slot, keys, arguments } = call;
-        let value = self.try_run(servers, call).await?;
-        if matches!(&value, Value::Refusal(refusal) if refusal.code == "TRYAGAIN") {
-            let call = Call { operation, slot, keys: &keys[..1], arguments };
-            match meanwhile.run(servers, call).await? {
-                Value::Integer(-1) => {}
-                value => return Ok(value),
+    ) -> Result<(Value, Option<Value>)> {
+        let (reply, acknowledged) = self.try_run(servers, call).await?;
+        if matches!(&reply, Value::Refusal(refusal) if refusal.code == "TRYAGAIN") {
+            let call = Call { keys: &call.keys[..1], ..call };
+            match single_key.run(servers, call).await? {
+                (Value::Integer(-1), _) => {}
+                replies => return Ok(replies),
             }
         }
-        refused(operation, value)
+        Ok((accepted(call.operation, reply)?, acknowledged))
     }
 
-    async fn try_run(&self, servers: &Servers, call: Call<'_>) -> Result<Value> {
-        let Call { operation, slot, .. } = call;
-        match servers.try_send(operation, slot, &self.by_digest(&call)).await? {
-            value if is_unknown(&value) => {
-                servers.try_send(operation, slot, &self.whole(&call)).await
+    /// Runs the script by its digest. A server that does not know the digest, after a restart, a flush
+    /// or a failover, is sent the whole source.
+    async fn try_run(&self, servers: &Servers, call: Call<'_>) -> Result<(Value, Option<Value>)> {
+        let Call { operation, slot, wait, .. } = call;
+        match servers.call(operation, slot, &self.by_digest(&call), wait).await? {
+            (reply, _) if is_unknown(&reply) => {
+                servers.call(operation, slot, &self.whole(&call), wait).await
             }
-            value => Ok(value),
+            replies => Ok(replies),
         }
-    }
-
-    /// As [`run`](Self::run), with a `WAIT` behind it on the same connection: then it covers what
-    /// the script wrote.
-    pub(crate) async fn run_and_wait(
-        &self,
-        servers: &Servers,
-        call: Call<'_>,
-        wait: &Command,
-    ) -> Result<(Value, Value)> {
-        let Call { operation, slot, .. } = call;
-        let by_digest = self.by_digest(&call);
-        let both = match servers.try_send_and_wait(operation, slot, &by_digest, wait).await? {
-            (value, _) if is_unknown(&value) => {
-                servers.try_send_and_wait(operation, slot, &self.whole(&call), wait).await?
-            }
-            both => both,
-        };
-        Ok((refused(operation, both.0)?, both.1))
     }
 
     fn by_digest(&self, call: &Call<'_>) -> Command {
@@ -160,13 +164,6 @@ impl Script {
 
 fn is_unknown(value: &Value) -> bool {
     matches!(value, Value::Refusal(refusal) if refusal.code == "NOSCRIPT")
-}
-
-fn refused(operation: &'static str, value: Value) -> Result<Value> {
-    match value {
-        Value::Refusal(refusal) => Err(fault(operation, &refusal)),
-        value => Ok(value),
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! The Sentinels: which server they call the master.
+//! The Sentinels, and which server they name as the master.
 //!
-//! Each has one connection, which lasts. All are asked at once, and the answer with the highest
-//! configuration epoch counts: a Sentinel that was cut off goes on naming the old master, with an
-//! older epoch. The highest epoch is remembered, so that such a Sentinel is not believed when it
-//! is the only one to answer either.
+//! Each has one connection, which lasts. All are asked at once, more than half of them must answer, and
+//! the answer with the highest configuration epoch counts: a Sentinel that was cut off goes on naming
+//! the old master, with an older epoch. If fewer answer, no server is connected to: those that do may be
+//! on the wrong side of a partition, together with the old master, which would go on granting locks. A
+//! connection that exists is kept. So the configuration should name all Sentinels, and none that is
+//! gone for good. The highest epoch is remembered.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +17,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use crate::config::{RedisConfig, Topology};
-use crate::fault::{CONNECT, fault, silent};
+use crate::fault::{CONNECT, fault, no_answer};
 use crate::link::Link;
 use crate::servers::Address;
 use crate::wire::{Value, cmd};
@@ -24,19 +26,19 @@ pub(crate) struct Sentinels {
     links: Vec<Link>,
     service: String,
     config: RedisConfig,
-    /// The highest configuration epoch that was heard of.
+    /// The highest configuration epoch seen so far.
     epoch: AtomicU64,
 }
 
-/// What a Sentinel says.
+/// The reply of one Sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     master: Address,
-    /// 0 from one that does not tell its epoch to this user.
+    /// 0 if this user may not ask for the epoch.
     epoch: u64,
 }
 
-/// Once most have answered, the others have so long.
+/// How long the other Sentinels have once most have answered.
 const COURTESY: Duration = Duration::from_millis(50);
 
 impl Sentinels {
@@ -56,19 +58,19 @@ impl Sentinels {
     /// The servers that may be the master, the likeliest first: more than one only if Sentinels
     /// disagree within one epoch.
     pub(crate) fn masters(&self) -> BoxFuture<'_, Result<Vec<Address>>> {
-        // Its links are dialled as the link that asks is: the type must not name itself.
+        // Boxed, because a link dials through its Sentinels, and these have links: the type is recursive.
         self.find().boxed()
     }
 
     async fn find(&self) -> Result<Vec<Address>> {
         let mut asked: FuturesUnordered<_> = self.links.iter().map(|link| self.ask(link)).collect();
-        // The rest of the time is for the master.
+        // The rest of the time is for the connection to the master.
         let mut end = Instant::now() + self.config.timeout / 2;
-        let (mut said, mut telling) = (Vec::new(), silent(&self.config));
+        let (mut said, mut telling) = (Vec::new(), no_answer(&self.config));
         while let Ok(Some(answer)) = tokio::time::timeout_at(end, asked.next()).await {
             match answer {
                 Ok(named) => said.push(named),
-                // A refusal says more than that another is down.
+                // A refusal says more than that another Sentinel is down.
                 Err(error) if telling.is_transient() => telling = error,
                 Err(_) => {}
             }
@@ -76,19 +78,32 @@ impl Sentinels {
                 end = end.min(Instant::now() + COURTESY);
             }
         }
+        if said.len() <= self.links.len() / 2 {
+            let told = said.is_empty() || !telling.is_transient();
+            return Err(if told { telling } else { self.too_few(said.len(), &telling) });
+        }
         let (masters, epoch) = choose(&said, self.links.len(), self.epoch.load(Ordering::Acquire));
         if masters.is_empty() {
-            return Err(if said.is_empty() { telling } else { outdated() });
+            return Err(outdated());
         }
         self.epoch.store(epoch, Ordering::Release);
         Ok(masters)
+    }
+
+    fn too_few(&self, answered: usize, telling: &Error) -> Error {
+        let (named, needed) = (self.links.len(), self.links.len() / 2 + 1);
+        let why = format!(
+            "{answered} of {named} Sentinels answer, {needed} are needed: fewer may be cut off and name \
+             an old master; bring the others back, or name only those that exist ({telling})"
+        );
+        Error::new(ErrorKind::Unreachable, CONNECT, why)
     }
 
     async fn ask(&self, link: &Link) -> Result<Named> {
         // While a failover goes on, only this names the new master.
         let address = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         let details = cmd("SENTINEL").arg("MASTER").arg(&self.service);
-        let [named, details] = link.try_send_all(CONNECT, [&address, &details]).await?;
+        let [named, details] = link.call(CONNECT, [&address, &details]).await?;
         if let Value::Refusal(refusal) = &named {
             return Err(fault(CONNECT, refusal));
         }
@@ -106,8 +121,8 @@ impl Sentinels {
     }
 }
 
-/// The masters of the highest epoch, those first that most Sentinels name. An epoch below the one
-/// that is `known` counts only if most of the `sentinels` have it: then they were set up anew.
+/// The masters of the highest epoch, ordered by how many Sentinels name each. An epoch below `known`
+/// counts only if most of the `sentinels` have it: then they were set up anew.
 fn choose(said: &[Named], sentinels: usize, known: u64) -> (Vec<Address>, u64) {
     let Some(highest) = said.iter().map(|named| named.epoch).max() else {
         return (Vec::new(), known);
@@ -125,7 +140,7 @@ fn choose(said: &[Named], sentinels: usize, known: u64) -> (Vec<Address>, u64) {
 }
 
 fn outdated() -> Error {
-    let why = "the Sentinels that answer know less than was known before: check the others";
+    let why = "the Sentinels that answer are behind what was known before: check the others";
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
 
@@ -151,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_is_not_believed_unless_most_say_so() {
+    fn an_older_epoch_is_not_believed_unless_most_sentinels_have_it() {
         assert_eq!(chosen(&[named(1, 1)], 2), (vec![], 2), "one that was cut off");
         assert_eq!(chosen(&[named(1, 1), named(1, 1)], 2), (vec![1], 1), "set up anew");
         assert_eq!(chosen(&[named(1, 1), named(1, 0)], 2), (vec![], 2));

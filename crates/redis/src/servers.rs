@@ -1,4 +1,4 @@
-//! Who serves a lock: the one server, or the Cluster's node that has the lock's slot.
+//! The servers of a topology: the one server, or the node of a Cluster that has a lock's slot.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tenure_core::Result;
 use crate::cluster::Cluster;
 use crate::config::{RedisConfig, Topology};
 use crate::fault::fault;
-use crate::link::{Link, Trouble};
-use crate::wire::{Command, Hearer, Value};
+use crate::link::{Link, SubscribeError};
+use crate::wire::{Command, MessageListener, Value};
 
 /// Host and port.
 pub(crate) type Address = (String, u16);
@@ -24,27 +24,27 @@ pub(crate) enum Servers {
 impl Servers {
     pub(crate) async fn connect(
         config: &RedisConfig,
-        hearer: Option<Arc<dyn Hearer>>,
+        listener: Option<Arc<dyn MessageListener>>,
     ) -> Result<Self> {
         if let Topology::Cluster { nodes } = &config.topology {
-            return Ok(Self::Cluster(Cluster::connect(config, nodes, hearer).await?));
+            return Ok(Self::Cluster(Cluster::connect(config, nodes, listener).await?));
         }
-        let link = Link::new(config, hearer)?;
+        let link = Link::new(config, listener)?;
         link.connection().await?;
         Ok(Self::One(link))
     }
 
-    /// The same servers, over connections of their own, which are made when they are needed.
-    pub(crate) fn beside(&self) -> Result<Self> {
+    /// The same servers with connections of their own, which are made on demand.
+    pub(crate) fn with_own_connections(&self) -> Result<Self> {
         Ok(match self {
-            Self::One(link) => Self::One(link.beside()?),
-            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.beside())),
+            Self::One(link) => Self::One(link.with_own_connections()?),
+            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_own_connections())),
         })
     }
 
-    /// Whether messages go through channels of the Cluster's shards.
+    /// Whether messages go through sharded channels.
     pub(crate) fn is_sharded(&self) -> bool {
-        matches!(self, Self::Cluster(cluster) if !cluster.is_old())
+        matches!(self, Self::Cluster(cluster) if !cluster.is_before_7())
     }
 
     /// Whether there is a connection to the server that has this slot.
@@ -55,80 +55,56 @@ impl Servers {
         }
     }
 
-    /// Sends a command to the server that has this slot, wherever that is by now.
-    pub(crate) async fn send(
+    /// Sends a command to the server that has this slot, wherever that is by now, and right behind it
+    /// on the same connection `wait`, if there is one: a `WAIT` then covers what the command wrote.
+    /// Returns both replies. A refusal is a value.
+    pub(crate) async fn call(
         &self,
         operation: &'static str,
         slot: u16,
         command: &Command,
-    ) -> Result<Value> {
-        match self.try_send(operation, slot, command).await? {
-            Value::Refusal(refusal) => Err(fault(operation, &refusal)),
-            value => Ok(value),
-        }
-    }
-
-    /// As [`send`](Self::send), but the server's refusal is a value.
-    pub(crate) async fn try_send(
-        &self,
-        operation: &'static str,
-        slot: u16,
-        command: &Command,
-    ) -> Result<Value> {
-        match self {
-            Self::One(link) => link.try_send(operation, command).await,
-            Self::Cluster(cluster) => cluster.send(operation, slot, command, None).await,
-        }
-    }
-
-    /// Sends a command, and right behind it on the same connection a `WAIT`; the value of the
-    /// first comes with that of the second, unless the first was refused.
-    pub(crate) async fn try_send_and_wait(
-        &self,
-        operation: &'static str,
-        slot: u16,
-        command: &Command,
-        wait: &Command,
-    ) -> Result<(Value, Value)> {
-        match self {
-            Self::One(link) => {
-                let [value, waited] = link.try_send_all(operation, [command, wait]).await?;
-                Ok((value, waited))
+        wait: Option<&Command>,
+    ) -> Result<(Value, Option<Value>)> {
+        match (self, wait) {
+            (Self::Cluster(cluster), _) => cluster.call(operation, slot, command, wait).await,
+            (Self::One(link), None) => {
+                link.call(operation, [command]).await.map(|[reply]| (reply, None))
             }
-            Self::Cluster(cluster) => {
-                let mut waited = Value::Null;
-                let value = cluster.send(operation, slot, command, Some((wait, &mut waited))).await;
-                Ok((value?, waited))
+            (Self::One(link), Some(wait)) => {
+                let replies = link.call(operation, [command, wait]).await;
+                replies.map(|[reply, acknowledged]| (reply, Some(acknowledged)))
             }
         }
     }
 
-    /// Whether messages on this channel are heard, at the server that has the slot now.
+    /// Whether messages on this channel arrive, from the server that has the slot now.
     pub(crate) fn listens_to(&self, slot: u16, channel: &str) -> bool {
         self.link(slot).is_some_and(|link| link.listens_to(channel))
     }
 
-    /// The link to the server that has the slot, as far as is known at the moment.
+    /// The link to the server that has the slot, as far as known.
     pub(crate) fn link(&self, slot: u16) -> Option<Link> {
         match self {
             Self::One(link) => Some(link.clone()),
-            Self::Cluster(cluster) => cluster.known(slot).and_then(|at| cluster.link_to(&at).ok()),
+            Self::Cluster(cluster) => {
+                cluster.master_of(slot).and_then(|at| cluster.link_to(&at).ok())
+            }
         }
     }
 
-    /// Returns when messages on this channel are heard.
+    /// Returns when messages on this channel will arrive.
     pub(crate) async fn subscribe(&self, slot: u16, channel: &str) -> Result<()> {
         let done = match self {
             Self::One(link) => link.subscribe("SUBSCRIBE", channel).await,
             Self::Cluster(cluster) => cluster.subscribe(slot, channel).await,
         };
         done.map_err(|trouble| match trouble {
-            Trouble::Refused(refusal) => fault("subscribe to news of locks", &refusal),
-            Trouble::Fault(error) => error,
+            SubscribeError::Refused(refusal) => fault("subscribe to messages", &refusal),
+            SubscribeError::Fault(error) => error,
         })
     }
 
-    /// Gives up a channel of a slot. One server has one channel, which is kept.
+    /// Unsubscribes from the channel of a slot. The one channel of a single server is kept.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
         if let Self::Cluster(cluster) = self {
             cluster.unsubscribe(slot, channel);

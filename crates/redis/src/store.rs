@@ -1,4 +1,4 @@
-//! The contract, call by call.
+//! The store contract on Redis, call by call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,34 +16,35 @@ use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, 
 
 use crate::config::{RedisConfig, Topology};
 use crate::diagnose;
-use crate::dialect::set_again;
-use crate::fault::{fault, silent};
-use crate::held::{Held, Hold};
-use crate::inbox::{Desk, Inbox, Sent};
+use crate::fault::{accepted, fault, no_answer};
+use crate::held::{HeldClaims, Hold};
+use crate::inbox::{Inbox, Sent, WaiterRegistry};
 use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
 use crate::link::Link;
-use crate::list;
-use crate::scripts::{Call, Script, Scripts};
+use crate::native_commands::set_if_unchanged;
+use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
-use crate::wire::{Arg, Value, cmd};
+use crate::wire::{Arg, Command, Value, cmd};
 
-/// So many calls remove a quarter of a million holders whose terms have ended.
-const ENOUGH: usize = 1024;
+/// How often a claim is sent while each call removes expired holders: enough for a quarter of a million.
+const MAX_CLAIM_CALLS: usize = 1024;
 
 /// Locks on Redis.
 pub struct RedisStore {
     pub(crate) config: RedisConfig,
     pub(crate) servers: Servers,
-    /// Connections for renewals only, made by the first of them and served by the runtime it is on:
-    /// the client's keeper has one of its own, so renewals go on while the program's is blocked or
-    /// has ended. They are not held up by `WAIT` either.
+    /// Connections for renewals only, made by the first renewal and served by its runtime: that of the
+    /// client's keeper, so renewals go on while the program's runtime is blocked or has ended. Claims that
+    /// `WAIT` for replicas do not delay them either.
     renewals: Servers,
     pub(crate) keyring: Keyring,
     pub(crate) scripts: Arc<Scripts>,
     inbox: Inbox,
-    /// Holds whose value in the store is known to the byte: taken while they were free.
-    taken: Held,
+    /// Holds whose value in Redis is known to the byte: locks that were taken while they were free.
+    taken: HeldClaims,
+    /// The `WAIT` behind every command that grants or renews, where replicas count.
+    pub(crate) wait: Option<Command>,
 }
 
 impl RedisStore {
@@ -51,41 +52,45 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`Unreachable`](ErrorKind::Unreachable) if none answers in time,
-    /// [`Denied`](ErrorKind::Denied) for credentials it does not take, and
-    /// [`Invalid`](ErrorKind::Invalid) for a configuration that makes no sense.
+    /// [`Denied`](ErrorKind::Denied) for credentials that are refused, and
+    /// [`Invalid`](ErrorKind::Invalid) for a configuration that cannot work.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
-        // Every step has a limit of its own; this is for all of them together.
-        let late = silent(&config);
+        // Every step has a timeout of its own; this one is for all steps together.
+        let late = no_answer(&config);
         tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
     }
 
     async fn open(config: RedisConfig) -> Result<Self> {
         let cluster = matches!(config.topology, Topology::Cluster { .. });
-        let desk = Arc::new(Desk::default());
-        let hearer = Arc::clone(&desk);
-        let servers = Servers::connect(&config, Some(hearer)).await?;
+        let waiters = Arc::new(WaiterRegistry::default());
+        let listener = Arc::clone(&waiters);
+        let servers = Servers::connect(&config, Some(listener)).await?;
         let scripts = Arc::new(Scripts::load(&servers, servers.is_sharded()).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
-        let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), desk);
-        let renewals = servers.beside()?;
-        Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken: Held::default() })
+        let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), waiters);
+        let renewals = servers.with_own_connections()?;
+        let limit = millis(config.timeout / 2);
+        let wait = cmd("WAIT").number(config.replicas).number(limit);
+        let wait = (config.replicas > 0).then_some(wait);
+        let taken = HeldClaims::default();
+        Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken, wait })
     }
 
-    /// Takes a lock that is free and that nobody waits for, the cheapest way. `None`: that is not
-    /// for this to say.
+    /// Takes a lock that is free and has no waiters, the cheapest way. `None` if `claim.lua` has to
+    /// decide.
     async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        // One that has a place in line can give it up only in the step in which it is granted.
+        // A claim that is in the queue must leave it in the same step in which it is granted.
         let alone = claim.mode == Mode::Exclusive
-            && !self.inbox.knows(claim.owner)
-            && !self.inbox.has_line(&claim.name);
+            && !self.inbox.is_registered(claim.owner)
+            && !self.inbox.has_waiters(&claim.name);
         let taken = match (alone, self.config.fencing) {
             (true, true) => self.take_fenced(claim, keys).await?,
             (true, false) => self.set_if_absent(claim, keys).await?,
             (false, _) => None,
         };
         if let Some(ClaimOutcome::Granted(grant)) = &taken
-            && self.servers.link(keys.slot).is_some_and(|link| link.dialect().delete().is_some())
+            && self.servers.link(keys.slot).is_some_and(|link| link.native().delete().is_some())
         {
             let (token, at) = (grant.token.unwrap_or(Token::new(0)), now());
             self.taken.put(claim.owner, Hold { token, asked: 0, ends: at + claim.ttl }, at);
@@ -93,60 +98,63 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// What a claim writes that takes a free lock.
-    fn written(&self, claim: &Claim, token: Token) -> String {
-        let who = who(claim);
+    /// The value of the holder's key after this claim has taken a free lock.
+    fn expected_value(&self, claim: &Claim, token: Token) -> String {
+        let who = origin_text(claim);
         match self.config.fencing {
             true => format!("{} {token} - {who}", claim.owner),
             false => format!("{} - - {who}", claim.owner),
         }
     }
 
-    /// Deletes the holder's key if its value is known and has not changed: then nothing waits. False:
-    /// that is for the script to say.
+    /// Deletes the holder's key if its value is known and has not changed: then no claim waits. False if
+    /// the script has to decide.
     async fn delete_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Some(hold) = self.taken.remove(claim.owner) else { return Ok(false) };
-        let delete = |link: Link| link.dialect().delete();
-        // A waiter of this client has left its mark on the value.
+        let delete = |link: Link| link.native().delete();
+        // A waiter of this client has marked the value.
         let delete = self.servers.link(keys.slot).and_then(delete);
-        let Some(delete) = delete.filter(|_| !self.inbox.has_line(&claim.name)) else {
+        let Some(delete) = delete.filter(|_| !self.inbox.has_waiters(&claim.name)) else {
             return Ok(false);
         };
-        let command = delete.command(keys.holder(), &self.written(claim, hold.token));
-        let reply = self.servers.try_send("release", keys.slot, &command).await?;
+        let command = delete.command(keys.holder(), &self.expected_value(claim, hold.token));
+        let (reply, _) = self.servers.call("release", keys.slot, &command, None).await?;
         if let (Value::Refusal(refusal), Some(link)) = (&reply, self.servers.link(keys.slot)) {
-            link.dialect().refused_delete(delete, refusal);
+            link.native().refused_delete(delete, refusal);
         }
         Ok(matches!(reply, Value::Integer(1)))
     }
 
-    /// Starts the term anew of a lock whose value is known and has not changed. False: that is for
-    /// the script to say.
+    /// Restarts the term of a lock whose value is known and has not changed. False if the script has to
+    /// decide.
     async fn set_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
         let Some(hold) = self.taken.get(claim.owner) else { return Ok(false) };
         let link = self.renewals.link(keys.slot);
-        // The first renewal goes over both connections: the script does that.
-        if !link.is_some_and(|link| link.is_connected() && link.dialect().sets()) {
+        // The first renewal goes over both connections, by the script.
+        if !link.is_some_and(|link| link.is_connected() && link.native().has_set_if_equal()) {
             return Ok(false);
         }
-        let value = self.written(claim, hold.token);
-        let command = set_again(keys.holder(), &value, millis(claim.ttl));
+        let value = self.expected_value(claim, hold.token);
+        let command = set_if_unchanged(keys.holder(), &value, millis(claim.ttl));
         let at = now();
-        match self.renewals.try_send("renew", keys.slot, &command).await? {
+        let wait = self.wait.as_ref();
+        let (reply, acknowledged) = self.renewals.call("renew", keys.slot, &command, wait).await?;
+        match reply {
             Value::Refusal(refusal) => {
                 if let Some(link) = self.renewals.link(keys.slot) {
-                    link.dialect().refused_set(&refusal);
+                    link.native().refused_set(&refusal);
                 }
                 Ok(false)
             }
             Value::Null => {
-                // A waiter has marked it, or it is lost.
+                // A waiter has marked the value, or the lock is lost.
                 self.taken.remove(claim.owner);
                 Ok(false)
             }
             _ => {
                 self.taken.extend(claim.owner, at + claim.ttl);
-                Ok(true)
+                let checked = self.check_replicas("renew", acknowledged);
+                checked.map(|()| true).map_err(Error::with_unknown_effect)
             }
         }
     }
@@ -157,7 +165,7 @@ impl RedisStore {
             Mode::Shared => "s 1 0".into(),
             Mode::Permits { take, of } => format!("p {take} {of}").into(),
         };
-        let (who, inbox) = (who(claim), self.inbox.channel(keys));
+        let (who, inbox) = (origin_text(claim), self.inbox.channel(keys));
         let arguments: [Arg<'_>; 6] = [
             claim.owner.into(),
             (&*kind).into(),
@@ -171,11 +179,12 @@ impl RedisStore {
             slot: keys.slot,
             keys: &keys.all(),
             arguments: if policy.is_zero() { &arguments[..4] } else { &arguments },
+            wait: self.wait.as_ref(),
         };
-        // Each call removes some of the holders whose terms have ended; another follows if it must.
-        for _ in 0..ENOUGH {
+        // Each call removes some expired holders; another call follows if more are left.
+        for _ in 0..MAX_CLAIM_CALLS {
             let sent = self.inbox.sending();
-            let (reply, acknowledged) = self.run(&self.scripts.claim, call).await?;
+            let (reply, acknowledged) = self.scripts.claim.run(&self.servers, call).await?;
             if let Some(answer) = self.answer(claim, Some(sent), &reply)? {
                 return self.confirm(claim, answer, acknowledged).await;
             }
@@ -184,59 +193,46 @@ impl RedisStore {
     }
 
     async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        let who = who(claim);
+        let who = origin_text(claim);
         let [holder, queue, .., token] = keys.all();
         let call = Call {
             operation: "acquire",
             slot: keys.slot,
             keys: &[holder, queue, token],
             arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&who).into()],
+            wait: self.wait.as_ref(),
         };
-        let (reply, acknowledged) = self.run(&self.scripts.take, call).await?;
+        let (reply, acknowledged) = self.scripts.take.run(&self.servers, call).await?;
         match self.answer(claim, None, &reply)? {
             Some(answer) => self.confirm(claim, answer, acknowledged).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// Runs a script, and where replicas count, waits for them.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        call: Call<'_>,
-    ) -> Result<(Value, Option<Value>)> {
-        if self.config.replicas == 0 {
-            return Ok((script.run(&self.servers, call).await?, None));
-        }
-        let limit = millis(self.config.timeout / 2);
-        let wait = cmd("WAIT").number(self.config.replicas).number(limit);
-        let (reply, acknowledged) = script.run_and_wait(&self.servers, call, &wait).await?;
-        Ok((reply, Some(acknowledged)))
-    }
-
-    /// The cheapest lock there is: one `SET NX PX`, which any other client would send.
+    /// Takes a free lock without a token: one `SET NX PX`, as other clients do.
     async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
         if self.config.replicas > 0 {
             return Ok(None);
         }
-        let value = self.written(claim, Token::new(0));
+        let value = self.expected_value(claim, Token::new(0));
         let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
         let set = set.number(millis(claim.ttl));
-        match self.servers.send("acquire", keys.slot, &set).await? {
+        let (reply, _) = self.servers.call("acquire", keys.slot, &set, None).await?;
+        match accepted("acquire", reply)? {
             Value::Null => Ok(None),
             _ => Ok(Some(ClaimOutcome::Granted(Grant::new(None, None)))),
         }
     }
 
-    /// What a script says to a claim. `None`: another script has to be asked.
+    /// The outcome that a script returned. `None` if another call has to follow.
     fn answer(
         &self,
         claim: &Claim,
         sent: Option<Sent>,
         reply: &Value,
     ) -> Result<Option<ClaimOutcome>> {
-        let Value::Text(words) = reply else { return Err(nonsense("acquire")) };
-        let words = std::str::from_utf8(words).map_err(|_| nonsense("acquire"))?;
+        let Value::Text(words) = reply else { return Err(unexpected_reply("acquire")) };
+        let words = std::str::from_utf8(words).map_err(|_| unexpected_reply("acquire"))?;
         let mut words = words.split(' ');
         let words = [words.next(), words.next(), words.next()].map(Option::unwrap_or_default);
         Ok(match (words, sent) {
@@ -246,7 +242,7 @@ impl RedisStore {
                 Some(ClaimOutcome::Granted(Grant::new(token, None)))
             }
             (["queued", again, server_us], Some(sent)) => {
-                let server_us = server_us.parse().map_err(|_| nonsense("acquire"))?;
+                let server_us = server_us.parse().map_err(|_| unexpected_reply("acquire"))?;
                 let ask_again_in = again.parse().ok().map(Duration::from_millis);
                 self.inbox.queued(claim.owner, sent, server_us, ask_again_in);
                 Some(ClaimOutcome::Queued(QueueTicket::new(ask_again_in).tended()))
@@ -257,38 +253,52 @@ impl RedisStore {
             }
             (["held", ..], _) => Some(ClaimOutcome::Busy),
             (["ask" | "more", ..], _) => None,
-            _ => return Err(nonsense("acquire")),
+            _ => return Err(unexpected_reply("acquire")),
         })
     }
 
-    /// Undoes a grant that too few replicas have.
+    /// Undoes a grant that too few replicas have acknowledged.
     async fn confirm(
         &self,
         claim: &Claim,
         answer: ClaimOutcome,
         acknowledged: Option<Value>,
     ) -> Result<ClaimOutcome> {
-        let wanted = self.config.replicas;
-        let (ClaimOutcome::Granted(_), Some(acknowledged)) = (&answer, acknowledged) else {
-            return Ok(answer);
-        };
-        let acknowledged = match acknowledged {
-            Value::Integer(count) => u32::try_from(count).unwrap_or(0),
-            // Whatever went wrong with it, the grant is there and must be undone.
-            Value::Refusal(refusal) => {
-                return Err(fault("acquire", &refusal).with_unknown_effect());
-            }
-            _ => 0,
-        };
-        if acknowledged >= wanted {
+        if !matches!(answer, ClaimOutcome::Granted(_)) {
             return Ok(answer);
         }
+        let Err(error) = self.check_replicas("acquire", acknowledged) else { return Ok(answer) };
+        if error.kind() != ErrorKind::QuorumLost {
+            // The client undoes a claim whose effect is unknown.
+            return Err(error);
+        }
         self.release(claim).await.map_err(Error::with_unknown_effect)?;
-        let why = format!("only {acknowledged} of {wanted} replicas have it: it was undone");
-        Err(Error::new(ErrorKind::QuorumLost, "acquire", why).about(&claim.name))
+        Err(error.about(&claim.name))
     }
 
-    /// Without fencing there are no tokens, also where a line that others stand in made one.
+    /// Fails unless as many replicas as the configuration asks for have acknowledged a write.
+    pub(crate) fn check_replicas(
+        &self,
+        operation: &'static str,
+        acknowledged: Option<Value>,
+    ) -> Result<()> {
+        let wanted = self.config.replicas;
+        let acknowledged = match acknowledged {
+            None => return Ok(()),
+            Some(Value::Integer(count)) => u32::try_from(count).unwrap_or(0),
+            Some(Value::Refusal(refusal)) => {
+                return Err(fault(operation, &refusal).with_unknown_effect());
+            }
+            Some(_) => 0,
+        };
+        if acknowledged >= wanted {
+            return Ok(());
+        }
+        let why = format!("only {acknowledged} of {wanted} replicas have acknowledged it");
+        Err(Error::new(ErrorKind::QuorumLost, operation, why))
+    }
+
+    /// Without fencing there are no tokens, even if the queue of other clients made one.
     fn wanted(&self, token: Option<Token>) -> Option<Token> {
         token.filter(|_| self.config.fencing)
     }
@@ -307,7 +317,7 @@ impl Store for RedisStore {
         };
         let promised =
             Capabilities::none().fencing(fencing).fifo().push().shared().permits().cross_process();
-        // A bare SET cannot write down the server's time.
+        // A bare `SET` cannot record the server's time.
         if self.config.fencing { promised.ages() } else { promised }
     }
 
@@ -323,50 +333,52 @@ impl Store for RedisStore {
                 None => self.ask(claim, &keys, Duration::ZERO).await,
             };
         };
-        // Nobody queues before it can hear; nobody subscribes before it must wait.
-        if taken.is_none() && !self.inbox.hears(&keys) && !self.inbox.expects(claim.owner) {
+        // A claim is queued only after its client has subscribed, and a client subscribes only when a
+        // claim must wait.
+        if taken.is_none() && !self.inbox.is_subscribed(&keys) && !self.inbox.is_queued(claim.owner)
+        {
             match self.ask(claim, &keys, Duration::ZERO).await? {
                 ClaimOutcome::Busy => {}
                 answer => return Ok(answer),
             }
         }
-        // Once it has entered, the channel is not given up.
+        // Once the claim is registered, the channel is kept.
         self.inbox.enter(claim.owner, keys.slot, lease, poll);
         if let Err(error) = self.inbox.subscribe(&keys).await {
-            if !self.inbox.expects(claim.owner) {
+            if !self.inbox.is_queued(claim.owner) {
                 self.inbox.forget(claim.owner);
             }
             return Err(error);
         }
         // The caller may stop waiting for the reply.
-        let doubt = self.inbox.doubt(claim.owner);
+        let assume_queued = self.inbox.assume_queued(claim.owner);
         let answer = self.ask(claim, &keys, lease).await;
         match &answer {
-            Err(error) if error.effect() == Effect::Unknown => drop(doubt),
-            _ => doubt.settle(),
+            Err(error) if error.effect() == Effect::Unknown => drop(assume_queued),
+            _ => assume_queued.settle(),
         }
-        if answer.is_err() && !self.inbox.expects(claim.owner) {
+        if answer.is_err() && !self.inbox.is_queued(claim.owner) {
             self.inbox.forget(claim.owner);
         }
         answer
     }
 
     async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        let Some((news, since)) = self.inbox.news(claim).await else {
+        let Some((pushed, since)) = self.inbox.pushed(claim).await else {
             return Ok(ClaimOutcome::Queued(*place));
         };
         if self.config.replicas > 0 {
-            // Asking again confirms it with the replicas.
+            // Asking again confirms the grant with the replicas.
             return Ok(ClaimOutcome::Queued(*place));
         }
         self.inbox.forget(claim.owner);
-        let token = self.wanted(news.token);
+        let token = self.wanted(pushed.token);
         Ok(ClaimOutcome::Granted(Grant::new(token, Some(since))))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.keyring.keys(&claim.name);
-        if self.set_unchanged(claim, &keys).await? {
+        if self.set_unchanged(claim, &keys).await.map_err(|error| error.about(&claim.name))? {
             return Ok(Renewal::Renewed);
         }
         let [holder, _, _, pool, ends, _] = keys.all();
@@ -374,22 +386,26 @@ impl Store for RedisStore {
             ([holder, pool, ends], [claim.owner.into(), millis(claim.ttl).into()]);
         let over = |servers| {
             let (slot, keys, arguments) = (keys.slot, &keys_used[..], &arguments[..]);
-            let call = Call { operation: "renew", slot, keys, arguments };
-            self.scripts.renew.run_or(&self.scripts.alone, servers, call)
+            let call = Call { operation: "renew", slot, keys, arguments, wait: self.wait.as_ref() };
+            self.scripts.renew.run_or(&self.scripts.single_key, servers, call)
         };
         let renewed = match self.renewals.is_connected(keys.slot) {
             true => over(&self.renewals).await,
-            // While it is made, and where a server has none to spare, the other one may do. It does
-            // no harm to renew twice.
+            // While the connection for renewals is dialled, and if the server has none to spare, the
+            // other connection serves. It is harmless to renew twice.
             false => {
                 let both = [over(&self.renewals).boxed(), over(&self.servers).boxed()];
                 select_ok(both).await.map(|(value, _)| value)
             }
         };
         match renewed? {
-            Value::Integer(1) => Ok(Renewal::Renewed),
-            Value::Integer(0) => Ok(Renewal::Lost),
-            _ => Err(nonsense("renew")),
+            (Value::Integer(1), acknowledged) => {
+                let checked = self.check_replicas("renew", acknowledged);
+                let unknown = |error: Error| error.about(&claim.name).with_unknown_effect();
+                checked.map(|()| Renewal::Renewed).map_err(unknown)
+            }
+            (Value::Integer(0), _) => Ok(Renewal::Lost),
+            _ => Err(unexpected_reply("renew")),
         }
     }
 
@@ -404,9 +420,10 @@ impl Store for RedisStore {
             slot: keys.slot,
             keys: &keys.all(),
             arguments: &[claim.owner.into()],
+            wait: None,
         };
-        let Scripts { release, alone, .. } = &*self.scripts;
-        released("release", &release.run_or(alone, &self.servers, call).await?)
+        let Scripts { release, single_key, .. } = &*self.scripts;
+        released("release", &release.run_or(single_key, &self.servers, call).await?.0)
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -414,10 +431,9 @@ impl Store for RedisStore {
         let [all @ .., _] = &keys.all();
         let mut pages = Pages::new(name);
         while let Some(arguments) = pages.next() {
-            let arguments = &arguments;
-            let call = Call { operation: "inspect", slot: keys.slot, keys: all, arguments };
-            let page = self.scripts.inspect.run(&self.servers, call).await?;
-            pages.add(page)?;
+            let (slot, arguments) = (keys.slot, &arguments);
+            let call = Call { operation: "inspect", slot, keys: all, arguments, wait: None };
+            pages.add(self.scripts.inspect.run(&self.servers, call).await?.0)?;
         }
         let mut state = pages.finish();
         for holder in &mut state.holders {
@@ -429,7 +445,7 @@ impl Store for RedisStore {
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let mut names = Vec::new();
         for server in &self.servers.all().await? {
-            list::scan(server, &self.keyring, prefix, &mut names).await?;
+            inspect::scan(server, &self.keyring, prefix, &mut names).await?;
         }
         names.sort();
         names.dedup();
@@ -445,8 +461,9 @@ impl Store for RedisStore {
             slot: keys.slot,
             keys: &[&keys.all()[..], &[keys.audit()]].concat(),
             arguments: &[owner.into(), (&record).into(), (&value).into()],
+            wait: None,
         };
-        released("evict", &self.scripts.evict.run(&self.servers, call).await?)
+        released("evict", &self.scripts.evict.run(&self.servers, call).await?.0)
     }
 
     fn cells(&self) -> Result<&dyn Cells> {
@@ -468,21 +485,21 @@ fn released(operation: &'static str, reply: &Value) -> Result<Released> {
     match reply {
         Value::Integer(1) => Ok(Released::Released),
         Value::Integer(0) => Ok(Released::NotHeld),
-        _ => Err(nonsense(operation)),
+        _ => Err(unexpected_reply(operation)),
     }
 }
 
-fn nonsense(operation: &'static str) -> Error {
-    let why = "the reply makes no sense: is this a Redis server?";
+fn unexpected_reply(operation: &'static str) -> Error {
+    let why = "the reply is unexpected: is this a Redis server?";
     Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }
 
 /// `<pid> <host> <label>`
-pub(crate) fn who(claim: &Claim) -> String {
+pub(crate) fn origin_text(claim: &Claim) -> String {
     format!("{} {} {}", claim.origin.pid, word(&claim.origin.host), claim.label)
 }
 
-/// Host names have no spaces; should one have, it must not shift the words behind it.
+/// A host name has no spaces; if one had, it must not shift the words behind it.
 fn word(text: &str) -> Cow<'_, str> {
     match text {
         "" => "-".into(),

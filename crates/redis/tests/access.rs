@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use servers::{addresses, client, hand_over_by_push, refusal, said, single};
 use tenure_core::{Client, ErrorKind};
 use tenure_redis::{ACL, ACL_CLUSTER, ACL_SENTINEL, RedisConfig, Tls, Topology};
-use tenure_testkit::{Certificates, RedisCluster, RedisSentinel, RedisServer};
+use tenure_testkit::{Certificates, GENEROUS, RedisCluster, RedisSentinel, RedisServer};
 
 async fn works(client: &Client) {
     let guard = client.mutex("a").unwrap().try_acquire().await.unwrap();
@@ -59,6 +59,8 @@ on_servers! {
         let _cluster = cluster.unwrap();
         let nodes = ports.into_inner().unwrap();
         let mut config = RedisConfig::new(Topology::Cluster { nodes });
+        // Handshakes with six nodes take their time on a busy machine.
+        config.timeout = GENEROUS;
         config.tls = Some(Tls { ca: Some(files.ca()), ..Tls::default() });
         works(&client(&config).await).await;
         config.tls = Some(Tls::default());
@@ -188,7 +190,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Nobody is given more than is used: without any one of them, something is refused.
+    /// No right is superfluous: without any one of them, something is refused.
     async fn every_right_is_needed() {
         let server = RedisServer::start(&[]).unwrap();
         limit(&server, ACL);

@@ -44,7 +44,7 @@ async fn unreachable(port: u16) {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_unreachable() {
+async fn a_port_without_a_server_is_unreachable() {
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     unreachable(port).await;
 }
@@ -117,7 +117,7 @@ on_servers! {
         damaged(client.mutex("b").unwrap().acquire().await.map(drop), "wait");
         let listed: Vec<String> =
             client.list("").await.unwrap().iter().map(ToString::to_string).collect();
-        assert_eq!(listed, ["b"], "what is no lock keeps nobody from seeing the locks");
+        assert_eq!(listed, ["b"], "a key that is no lock hides the locks");
         client.close().await;
         assert_eq!(said(&server, &["LRANGE", "tenure:a", "0", "-1"]), "precious");
         assert_eq!(said(&server, &["GET", "tenure:{tenure:b}:w"]), "precious");

@@ -6,7 +6,9 @@ mod servers;
 
 use std::time::Duration;
 
-use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, insist, refusal, said};
+use servers::{
+    FAILOVER, Load, Moving, addresses, client, hand_over_by_push, insist, refusal, said,
+};
 use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, Store, WaitPolicy};
 use tenure_core::{ErrorKind, LockName, Mode, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
@@ -61,7 +63,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_killed_master_is_replaced_and_nobody_is_stuck() {
+    async fn a_killed_master_is_replaced_and_every_waiter_goes_on() {
         let mut cluster = RedisCluster::start().unwrap();
         let client = client(&config(&cluster)).await;
         let names = names(&cluster);
@@ -76,13 +78,13 @@ on_servers! {
         });
         assert!(replaced.await);
         load.stop().await;
-        // Also who waits for a push alone hears of it on the new master.
+        // A waiter that relies on a push alone gets it from the new master.
         hand_over_by_push(&client, &client, "after").await;
     }
 }
 
 on_servers! {
-    async fn locks_that_cannot_be_seen_are_not_left_out_in_silence() {
+    async fn locks_that_cannot_be_seen_are_not_left_out_silently() {
         let serve_the_rest = ["--cluster-require-full-coverage", "no"];
         let mut cluster = RedisCluster::start_with(&serve_the_rest).unwrap();
         let client = client(&config(&cluster)).await;
@@ -100,12 +102,12 @@ on_servers! {
         let told = eventually(FAILOVER, || async {
             client.list("").await.unwrap_err().to_string().contains("cannot be seen")
         });
-        assert!(told.await, "nobody says why");
+        assert!(told.await, "no error says why");
     }
 }
 
 on_servers! {
-    async fn a_node_that_knows_a_part_of_the_cluster_is_not_taken_at_its_word() {
+    async fn a_node_that_knows_a_part_of_the_cluster_is_not_believed() {
         let cluster = RedisCluster::start().unwrap();
         // It believes that there are but its own few slots.
         let stranger = RedisCluster::stranger().unwrap();
@@ -243,49 +245,4 @@ on_servers! {
 
 fn claim(name: &str) -> Claim {
     Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, Duration::from_secs(60))
-}
-
-/// A slot on its way to another master.
-struct Moving<'a> {
-    cluster: &'a RedisCluster,
-    slot: String,
-    from: usize,
-    to: usize,
-}
-
-impl<'a> Moving<'a> {
-    fn start(cluster: &'a RedisCluster, key: &str) -> Self {
-        let nodes = cluster.nodes();
-        let from = cluster.master_of(key).unwrap();
-        let to = (from + 1) % 3;
-        let slot = said(&nodes[0], &["CLUSTER", "KEYSLOT", key]);
-        let (source, target) = (cluster.id_of(from).unwrap(), cluster.id_of(to).unwrap());
-        assert_eq!(said(&nodes[to], &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
-        assert_eq!(said(&nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
-        Self { cluster, slot, from, to }
-    }
-
-    /// Moves up to a hundred keys, and says how many there were.
-    fn left_behind(&self) -> usize {
-        let nodes = self.cluster.nodes();
-        let port = nodes[self.to].port().to_string();
-        let keys = said(&nodes[self.from], &["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]);
-        let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
-        if !keys.is_empty() {
-            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            said(&nodes[self.from], &[&head[..], &keys].concat());
-        }
-        keys.len()
-    }
-
-    async fn finish(self) {
-        let moved = eventually(GENEROUS, || async { self.left_behind() == 0 });
-        assert!(moved.await, "keys were left behind");
-        let target = self.cluster.id_of(self.to).unwrap();
-        for node in [self.to, self.from, (self.to + 1) % 3] {
-            let node = &self.cluster.nodes()[node];
-            let assign = ["CLUSTER", "SETSLOT", &self.slot, "NODE", &target];
-            assert_eq!(said(node, &assign), "OK");
-        }
-    }
 }

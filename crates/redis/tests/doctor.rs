@@ -161,7 +161,7 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
 }
 
 #[tokio::test]
-async fn a_known_flaw_is_told_of_by_the_servers_own_version() {
+async fn a_known_flaw_is_reported_by_the_servers_own_version() {
     let Some(server) = start(&FIT) else { return };
     let info = server.command(&["INFO", "server"]).unwrap();
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
@@ -208,7 +208,7 @@ fn addresses(text: &str) -> Vec<(String, u16)> {
 }
 
 #[tokio::test]
-async fn a_cluster_is_looked_at_node_by_node_and_told_of_when_a_replica_is_missing() {
+async fn each_node_of_a_cluster_is_checked_and_a_missing_replica_is_reported() {
     if start(&[]).is_none() {
         return;
     }
@@ -260,7 +260,7 @@ async fn a_master_that_sentinels_name_is_looked_at_together_with_its_replicas() 
     let mut config = RedisConfig::new(Topology::Sentinel { sentinels, service: "main".into() });
     config.timeout = GENEROUS;
     let findings = diagnosed(config).await;
-    // Nobody keeps anything on disk here.
+    // None of these servers saves its data.
     assert_eq!(unsafe_ones(&findings).len(), 1, "{findings:?}");
     let forgets = findings.iter().find(|f| f.what.contains("forgets every lock")).unwrap();
     let master = sentinel.master().unwrap();

@@ -1,5 +1,5 @@
-//! A server that dies and comes back with its data, clients that are cut off: nobody holds beside
-//! another, nobody is stuck, and tokens keep rising.
+//! A server that dies and comes back with its data, clients that are cut off: no two claims hold at once,
+//! every claim goes on, and tokens keep rising.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -10,7 +10,7 @@ use tenure_testkit::RedisServer;
 use tenure_trials::{failing_servers, partitions};
 
 on_servers! {
-    async fn without_its_server_the_holder_hears_of_danger_and_loss() {
+    async fn without_its_server_the_holder_is_warned_of_danger_and_loss() {
         failing_servers::a_lost_quorum_is_reported(durable(), connect).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Other clients on the same keys: whoever locks by `SET NX PX` excludes us and is excluded.
+//! Other clients on the same keys: a client that locks with `SET NX PX` excludes us and is excluded.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -118,9 +118,9 @@ async fn a_foreign_lock_without_an_end_is_waited_for_and_shown_as_such() {
     assert_eq!(state.waiters, []);
 }
 
-/// The marker of a pool can vanish, by eviction or by hand: whoever was in it holds no more.
+/// The value of a pool can vanish, by eviction or by hand: then its holders no longer hold.
 #[tokio::test]
-async fn a_reader_whose_key_was_taken_by_another_hears_of_it_and_leaves_it_alone() {
+async fn a_reader_whose_key_was_taken_by_another_loses_its_lock_and_leaves_the_key_alone() {
     let Some(server) = server() else { return };
     let client = connect(&server, true).await;
     let options = Options::new().ttl(Duration::from_secs(2));
@@ -177,7 +177,7 @@ async fn a_line_that_was_lost_is_joined_again() {
 }
 
 #[tokio::test]
-async fn a_short_foreign_value_is_not_touched_by_those_who_wait() {
+async fn a_short_foreign_value_is_not_changed_by_waiters() {
     let Some(server) = server() else { return };
     let client = connect(&server, true).await;
     assert!(set_if_absent(&server, "abc "));

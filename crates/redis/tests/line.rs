@@ -79,14 +79,14 @@ async fn a_waiter_that_is_gone_holds_no_longer_than_it_would_have_waited() {
     }
 }
 
-/// Channels that somebody listens to.
+/// How many channels have subscribers.
 fn channels(server: &RedisServer) -> usize {
     let listed = server.command(&["PUBSUB", "CHANNELS"]).unwrap();
     listed.lines().filter(|line| line.contains("inbox")).count()
 }
 
 #[tokio::test]
-async fn a_claim_whose_place_has_ended_goes_to_the_end_of_the_line() {
+async fn a_claim_whose_place_has_expired_goes_to_the_end_of_the_queue() {
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let [holder, late, next] = [(); 3].map(|()| claim(Mode::Exclusive));
@@ -190,7 +190,7 @@ async fn a_server_that_paused_is_used_again_when_it_goes_on() {
 
 /// The list of waiters is gone, and their records are not: all of them must come back into it.
 #[tokio::test]
-async fn a_line_that_was_lost_starves_nobody() {
+async fn waiters_of_a_queue_that_was_lost_join_again() {
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let holder = claim(Mode::Exclusive);
@@ -216,9 +216,9 @@ async fn a_line_that_was_lost_starves_nobody() {
     }
 }
 
-/// The records of those who share a lock are gone: they have lost it, and it becomes free.
+/// The records of shared holders are gone: they have lost the lock, and it becomes free.
 #[tokio::test]
-async fn a_pool_that_was_lost_is_held_by_nobody() {
+async fn a_pool_that_was_lost_has_no_holders() {
     let Some(server) = server() else { return };
     let store = connect(&server).await;
     let [reader, other, writer] = [Mode::Shared, Mode::Shared, Mode::Exclusive].map(claim);
@@ -232,7 +232,7 @@ async fn a_pool_that_was_lost_is_held_by_nobody() {
     assert_eq!(store.renew(&reader).await.unwrap(), Renewal::Lost);
     assert_eq!(store.release(&other).await.unwrap(), Released::NotHeld);
     assert_eq!(store.claim(&writer, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Busy);
-    // Its term ends: nobody renews it.
+    // Its term ends: no client renews it.
     assert_eq!(server.command(&["PEXPIRE", "tenure:a", "1"]).unwrap(), "1");
     let free = || async {
         matches!(store.claim(&writer, WaitPolicy::NoWait).await.unwrap(), ClaimOutcome::Granted(_))
@@ -284,7 +284,7 @@ async fn every_value_that_keeps_others_out_is_shown_and_can_be_evicted() {
         assert_eq!(store.evict(&eviction).await.unwrap(), Released::Released, "{value:?}");
         assert_eq!(server.command(&["EXISTS", "tenure:a"]).unwrap(), "0", "{value:?}");
     }
-    // A pool that lost its key is none: only who holds now is shown.
+    // A pool that lost its key is none: only the current holder is shown.
     let [reader, writer] = [Mode::Shared, Mode::Exclusive].map(claim);
     assert!(matches!(
         store.claim(&reader, WaitPolicy::NoWait).await.unwrap(),
@@ -300,8 +300,8 @@ async fn every_value_that_keeps_others_out_is_shown_and_can_be_evicted() {
     assert_eq!(holders[0].owner, writer.owner.to_string());
 }
 
-/// A message also goes to whoever listens at a replica, and the server does not count those. Whoever
-/// hears of a grant counts on its whole term, so of one that was cut short nobody may hear.
+/// A message also goes to clients that listen at a replica, and the server does not count those. A client
+/// that receives a grant relies on its whole term, so a grant that was cut short must not be published.
 #[tokio::test]
 async fn a_grant_that_is_cut_short_is_not_published() {
     let Some(server) = server() else { return };

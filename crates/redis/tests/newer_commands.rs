@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use servers::{client, hand_over_by_push, said, single};
+use servers::{Moving, addresses, client, hand_over_by_push, said, single};
 use tenure_core::Client;
 use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, Store, WaitPolicy};
-use tenure_redis::{ACL, ACL_DELIFEQ, RedisConfig, RedisStore};
-use tenure_testkit::{GENEROUS, RedisServer, VALKEY_9, eventually};
+use tenure_redis::{ACL, ACL_DELIFEQ, RedisConfig, RedisStore, Topology};
+use tenure_testkit::{GENEROUS, RedisCluster, RedisServer, VALKEY_9, eventually};
 use tenure_trials::claim;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -79,6 +79,80 @@ async fn valkey_9_releases_and_renews_a_free_lock_without_a_script() {
         assert_eq!(store.release(&held).await.unwrap(), Released::NotHeld);
         assert_eq!(said(&server, &["EXISTS", "tenure:a"]), "0");
     }
+}
+
+/// Where the holder's key is when the holder renews and releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Still at the node that gives the slot away.
+    AtTheSource,
+    /// At the node that takes the slot in: the source answers `ASK`.
+    AtTheTarget,
+    /// The slot has moved for good: the source answers `MOVED`.
+    Moved,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_of_valkey_9_moves_a_lock_is_renewed_and_released_without_a_script() {
+    if VALKEY_9.is_missing("a slot of Valkey 9 that moves") {
+        return;
+    }
+    let cluster = RedisCluster::start_other(&VALKEY_9).unwrap();
+    let config = RedisConfig::new(Topology::Cluster { nodes: addresses(&cluster.addresses()) });
+    let sum = |command: &str| -> u64 { cluster.nodes().iter().map(|it| calls(it, command)).sum() };
+    for stage in [Stage::AtTheSource, Stage::AtTheTarget, Stage::Moved] {
+        let store = RedisStore::connect(config.clone()).await.unwrap();
+        let held = hold(&store).await;
+        let before = sum("set");
+        renewed(&store, &held, || sum("set") > before).await;
+        let mut moving = Some(Moving::start(&cluster, "tenure:a"));
+        if stage != Stage::AtTheSource {
+            assert!(moving.as_ref().unwrap().left_behind() > 0);
+        }
+        if stage == Stage::Moved {
+            moving.take().unwrap().finish().await;
+        }
+        let (scripts, renewals, deletes) = (sum("evalsha"), sum("set"), sum("delifeq"));
+        assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed, "{stage:?}");
+        assert!(sum("set") > renewals, "{stage:?}: not renewed by SET");
+        assert_eq!(store.release(&held).await.unwrap(), Released::Released, "{stage:?}");
+        assert!(sum("delifeq") > deletes, "{stage:?}: not released by DELIFEQ");
+        assert_eq!(sum("evalsha"), scripts, "{stage:?}");
+        if let Some(moving) = moving {
+            moving.finish().await;
+        }
+        // Neither node has kept it.
+        let next = hold(&store).await;
+        assert_eq!(store.release(&next).await.unwrap(), Released::Released, "{stage:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_of_valkey_9_get_renewals_and_releases_made_without_a_script() {
+    let arguments = ["--repl-diskless-sync-delay", "0"];
+    let Some(master) = valkey(&arguments, "replicas of Valkey 9") else { return };
+    let port = master.port().to_string();
+    let replica = valkey(&["--replicaof", "127.0.0.1", &port], "replicas of Valkey 9").unwrap();
+    let online = || async { said(&master, &["INFO", "replication"]).contains("state=online") };
+    assert!(eventually(GENEROUS, online).await);
+    let mut config = single(master.port());
+    config.replicas = 1;
+    let store = RedisStore::connect(config).await.unwrap();
+    let held = hold(&store).await;
+    let before = calls(&master, "set");
+    renewed(&store, &held, || calls(&master, "set") > before).await;
+    said(&master, &["PEXPIRE", "tenure:a", "20000"]);
+    let waits = calls(&master, "wait");
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+    assert_eq!(calls(&master, "wait"), waits + 1, "the renewal was not confirmed");
+    // A renewal that counts has reached the replica.
+    let left: u64 = said(&replica, &["PTTL", "tenure:a"]).parse().unwrap();
+    assert!(left > 20_000, "{left}");
+    let deletes = calls(&master, "delifeq");
+    assert_eq!(store.release(&held).await.unwrap(), Released::Released);
+    assert_eq!(calls(&master, "delifeq"), deletes + 1);
+    let gone = || async { said(&replica, &["EXISTS", "tenure:a"]) == "0" };
+    assert!(eventually(GENEROUS, gone).await, "the replica has kept the lock");
 }
 
 /// The mark of a waiter makes the value another: the script hands over.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use servers::{FAILOVER, client, said, single};
 use stubs::{bulk, shards, stub};
 use tenure_core::store::{Store, WaitPolicy};
-use tenure_core::{Client, Options};
+use tenure_core::{Client, ErrorKind, Options};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, RedisStub, eventually};
 use tenure_trials::claim;
@@ -187,6 +187,39 @@ on_servers! {
 }
 
 on_servers! {
+    /// It may be cut off, together with a master that was replaced.
+    async fn a_sentinel_that_answers_alone_is_not_believed() {
+        let (old, new) = (RedisServer::start(&[]).unwrap(), RedisServer::start(&[]).unwrap());
+        let (stale, first) = (sentinel(old.port(), 4), sentinel(new.port(), 5));
+        let gone = RedisStub::start(|_| None).unwrap();
+        let mut config = behind(&[&gone, &stale, &gone]);
+        config.timeout = Duration::from_secs(1);
+        let refused = RedisStore::connect(config.clone()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unreachable, "{refused}");
+        assert!(refused.to_string().contains("1 of 3 Sentinels"), "{refused}");
+        assert!(!said(&old, &["INFO", "commandstats"]).contains("cmdstat_role"), "it was dialled");
+        // Two of three are enough, and the newer of them is right.
+        let client = client(&behind(&[&gone, &stale, &first])).await;
+        let guard = client.mutex("a").unwrap().try_acquire().await.unwrap();
+        assert_eq!(said(&new, &["EXISTS", "tenure:a"]), "1");
+        guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
+    /// Most Sentinels may be behind together: then the server that they name says what it is.
+    async fn a_server_that_sentinels_call_the_master_has_to_say_so_itself() {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]).unwrap();
+        let port = master.port().to_string();
+        let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+        let sentinels = [(); 3].map(|()| sentinel(replica.port(), 7));
+        let refused = RedisStore::connect(behind(&sentinels.each_ref())).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unreachable, "{refused}");
+        assert!(refused.to_string().contains("no master"), "{refused}");
+    }
+}
+
+on_servers! {
     async fn a_server_of_a_quorum_is_not_dialled_at_the_rate_of_the_calls() {
         let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
         let nodes = servers.iter().map(|server| single(server.port())).collect();
@@ -198,7 +231,7 @@ on_servers! {
         let dials = stub.connections();
         assert!(dials > 0 && dials <= most_dials(took), "{dials} connections in {took:?}");
         drop(stub);
-        // One that lets everybody in, and then says nothing of use.
+        // A server that accepts every login, and then replies nothing of use.
         let useless = RedisStub::start_on(servers[0].port(), |words| {
             let hello = words[0] == "HELLO";
             Some(if hello { stubs::HELLO.into() } else { "-NOPERM no\r\n".to_owned() })

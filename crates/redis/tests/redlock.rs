@@ -15,7 +15,7 @@ use tenure_testkit::{GENEROUS, Proxy, RedisServer, Way, eventually};
 use tenure_trials::claim;
 
 on_servers! {
-    async fn killing_two_of_five_under_load_stops_nobody() {
+    async fn killing_two_of_five_servers_under_load_stops_no_client() {
         let mut servers = start(5);
         let clients = [client(&of(&servers)).await, client(&of(&servers)).await];
         let load = Arc::new(Load::default());
@@ -29,7 +29,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn killing_three_of_five_is_told_as_a_lost_quorum_and_nothing_hangs() {
+    async fn killing_three_of_five_servers_is_reported_as_a_lost_quorum_and_nothing_hangs() {
         let mut servers = start(5);
         let client = client(&of(&servers)).await;
         let short = Options::new().ttl(Duration::from_secs(3));
@@ -71,7 +71,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_black_hole_stops_nobody() {
+    async fn an_unreachable_server_stops_no_client() {
         let servers = start(5);
         let hole = Proxy::start(servers[4].port()).unwrap();
         let mut behind = ports(&servers);
@@ -197,7 +197,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_claim_whose_votes_take_too_long_is_undone_and_told_so() {
+    async fn a_claim_whose_votes_take_too_long_is_undone_and_the_error_says_so() {
         let mut servers = start(3);
         let mut config = of(&servers);
         config.node_timeout = Some(GENEROUS);
@@ -232,7 +232,7 @@ on_servers! {
             assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
             assert!(eventually(GENEROUS, || async { has(server, "repair") }).await);
         }
-        // What was repaired knows the token: whoever comes next gets a higher one.
+        // The repaired server knows the token: the next claim gets a higher one.
         assert_eq!(store.release(&held).await.unwrap(), Released::Released);
         let next = claim("repair", Duration::from_secs(60));
         let ClaimOutcome::Granted(after) = store.claim(&next, WaitPolicy::NoWait).await.unwrap() else {
@@ -350,8 +350,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// So that rivals who split the votes do not split them again.
-    async fn whoever_got_some_votes_asks_again_after_a_random_pause() {
+    /// Otherwise rivals that split the votes would split them again.
+    async fn a_claim_that_got_some_votes_asks_again_after_a_random_pause() {
         let servers = start(3);
         let store = store(&of(&servers)).await;
         servers[1..].iter().for_each(|server| block(server, "a"));
@@ -377,7 +377,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Rivals that ask at the same time split the votes, and nobody has a majority. Each number of
+    /// Rivals that ask at the same time split the votes, and none has a majority. Each number of
     /// them gets on all the same. `TENURE_LIVELOCK_SECONDS` makes the run longer.
     async fn two_to_fifty_contenders_make_progress() {
         let servers = start(5);

@@ -78,7 +78,7 @@ async fn a_clock_that_jumps_by_31_seconds_lets_no_stale_write_past_the_fence() {
     assert!(register.write(token_b), "the second holder writes");
     assert!(!register.write(token_a), "the first one's write is stale");
 
-    // The clock is set right, and whoever comes next is ahead of both.
+    // The clock is set right, and the next token is above both.
     clock.set_ahead(Duration::ZERO).unwrap();
     second.release(&b).await.unwrap();
     first.release(&a).await.unwrap();

@@ -126,7 +126,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_server_that_missed_a_release_hears_of_it_when_it_is_back() {
+    async fn a_server_that_missed_a_release_gets_it_when_it_is_back() {
         let (servers, proxy, store) = behind_a_proxy(GENEROUS).await;
         let owner = claim("a", TTL);
         hold(&store, &owner).await;
@@ -141,8 +141,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// A majority decides, or that there can be none: nobody waits for the rest.
-    async fn a_server_that_stands_still_is_not_waited_for() {
+    /// A majority decides, or the fact that there can be none: no call waits for the rest.
+    async fn a_server_that_is_suspended_is_not_waited_for() {
         let mut servers = start(3);
         let mut config = of(&servers);
         config.node_timeout = Some(GENEROUS);
@@ -163,7 +163,7 @@ on_servers! {
 
 on_servers! {
     /// A server that owes an answer is not asked for more: it costs neither time nor memory.
-    async fn a_black_hole_is_asked_once() {
+    async fn an_unreachable_server_is_asked_once() {
         let (_servers, proxy, store) = behind_a_proxy(LIMIT).await;
         let pair = async || {
             let owner = claim("a", TTL);

@@ -114,7 +114,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Locks go on without it, and whoever asks is told.
+    /// Locks go on without it, and the diagnosis names it.
     async fn one_server_with_another_password_is_left_out_and_named() {
         let mut servers = start(3);
         servers[2].command(&["CONFIG", "SET", "requirepass", "other"]).unwrap();
@@ -174,7 +174,7 @@ fn limit(server: &RedisServer, rights: &str) {
 
 on_servers! {
     /// It is needed only when a connection has broken: then it would be too late to say so.
-    async fn a_user_that_may_not_end_connections_is_told_so_when_it_connects() {
+    async fn a_user_that_may_not_end_connections_is_refused_when_it_connects() {
         let servers = start(3);
         let mut config = of(&servers);
         for node in &mut config.nodes {
@@ -194,12 +194,29 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_server_without_resp3_has_no_vote_and_is_named() {
+    async fn servers_that_refuse_resp3_vote_and_tell_waiters_of_room() {
         let old = || RedisServer::start(&["--rename-command", "HELLO", ""]).unwrap();
-        let one = [start(1).remove(0), start(1).remove(0), old()];
-        carries_a_load(&of(&one)).await;
-        let two = [start(1).remove(0), old(), old()];
-        let refused = RedlockStore::connect(of(&two)).await.unwrap_err();
-        assert!(refused.to_string().contains("RESP3"), "{refused}");
+        for servers in [[start(1).remove(0), old(), old()], [old(), old(), old()]] {
+            let config = of(&servers);
+            carries_a_load(&config).await;
+            let (one, two) = (store(&config).await, store(&config).await);
+            // Also after the connections for messages were lost.
+            for round in 0..2 {
+                let (held, waiting) = (claim("a", GENEROUS), claim("a", GENEROUS));
+                hold(&one, &held).await;
+                let queue = WaitPolicy::queue(GENEROUS);
+                let queued = two.claim(&waiting, queue).await.unwrap();
+                let ClaimOutcome::Queued(place) = queued else { panic!("{round}: {queued:?}") };
+                one.release(&held).await.unwrap();
+                // Nothing else ends this wait.
+                let told = tokio::time::timeout(GENEROUS, two.wait(&waiting, &place)).await;
+                told.unwrap_or_else(|_| panic!("{round}: the waiter is told nothing")).unwrap();
+                hold(&two, &waiting).await;
+                two.release(&waiting).await.unwrap();
+                for server in &servers[1..] {
+                    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+                }
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ const MAX_TTL: Duration = Duration::from_secs(7);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it takes minutes, and a machine of its own"]
-async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
+async fn in_a_storm_no_two_claims_hold_at_once_and_every_claim_goes_on() {
     if !tenure_testkit::lacks("redis-server", "storm") {
         storm(Ensemble::of(quorum::start(3)).unwrap(), connect).await;
     }

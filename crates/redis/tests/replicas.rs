@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use servers::{client, hand_over_by_push, said, single};
 use stubs::{bulk, shards, stub};
-use tenure_core::ErrorKind;
-use tenure_redis::{RedisConfig, Topology};
-use tenure_testkit::{GENEROUS, RedisServer, eventually};
+use tenure_core::store::{ClaimOutcome, Released, Renewal, Store, WaitPolicy};
+use tenure_core::{Effect, ErrorKind};
+use tenure_redis::{RedisConfig, RedisStore, Topology};
+use tenure_testkit::{GENEROUS, RedisServer, VALKEY_9, eventually};
+use tenure_trials::claim;
 
 on_servers! {
     async fn a_grant_that_too_few_replicas_have_is_undone() {
@@ -52,6 +54,52 @@ on_servers! {
             one.mutex("a").unwrap().try_acquire().await.is_ok()
         });
         assert!(back.await);
+    }
+}
+
+on_servers! {
+    /// Else a master that was cut off from its replicas would go on extending a lock that another
+    /// client already holds on the new master.
+    async fn a_renewal_that_too_few_replicas_have_does_not_count() {
+        let on_debian = RedisServer::start as fn(&[&str]) -> std::io::Result<RedisServer>;
+        let on_valkey = |arguments: &[&str]| RedisServer::start_other(&VALKEY_9, arguments);
+        let mut kinds = vec![on_debian];
+        if !VALKEY_9.is_missing("renewals that replicas confirm") {
+            kinds.push(on_valkey);
+        }
+        for start in kinds {
+            let master = start(&["--repl-diskless-sync-delay", "0"]).unwrap();
+            let port = master.port().to_string();
+            let mut replica = start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+            let follows = eventually(GENEROUS, || async {
+                said(&master, &["INFO", "replication"]).contains("state=online")
+            });
+            assert!(follows.await);
+            let mut config = single(master.port());
+            (config.replicas, config.timeout) = (1, Duration::from_secs(1));
+            let store = RedisStore::connect(config).await.unwrap();
+            let held = claim("a", Duration::from_secs(60));
+            // A replica that has just come online may take its time to acknowledge.
+            let granted = eventually(GENEROUS, || async {
+                let outcome = store.claim(&held, WaitPolicy::NoWait).await;
+                matches!(outcome, Ok(ClaimOutcome::Granted(_)))
+            });
+            assert!(granted.await);
+            // Also once the renewals have a connection of their own.
+            for _ in 0..3 {
+                assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+            }
+            replica.stop().unwrap();
+            for _ in 0..2 {
+                let unconfirmed = store.renew(&held).await.unwrap_err();
+                assert!(unconfirmed.is_transient(), "{unconfirmed}");
+                assert_eq!(unconfirmed.effect(), Effect::Unknown, "{unconfirmed}");
+            }
+            replica.cont().unwrap();
+            let again = eventually(GENEROUS, || async { store.renew(&held).await.is_ok() });
+            assert!(again.await, "no renewal counts any more");
+            assert_eq!(store.release(&held).await.unwrap(), Released::Released);
+        }
     }
 }
 

@@ -29,7 +29,7 @@ async fn queued(store: &RedisStore, claim: &Claim) -> QueueTicket {
     }
 }
 
-/// Whoever waits first has the line looked after, on its runtime.
+/// The first waiter starts the refresh task, on its own runtime.
 #[test]
 fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
     if tenure_testkit::lacks("redis-server", "a line of two runtimes") {
@@ -55,7 +55,7 @@ fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
         store.release(&first).await.unwrap();
         let place = queued(&store, &second).await;
         let news = tokio::time::timeout(GENEROUS / 4, store.wait(&second, &place)).await;
-        assert!(news.is_ok(), "nobody looked after the line");
+        assert!(news.is_ok(), "no task refreshes the waiters");
         let answer = store.claim(&second, PATIENT).await.unwrap();
         assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     });

@@ -1,4 +1,4 @@
-//! A password appears in no error, log, trace or finding, whatever the server says.
+//! A password appears in no error, log, trace, metric or finding, whatever the server says.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Recorder, SharedString, Unit};
 use servers::{addresses, client, said, single};
 use tenure_core::Client;
 use tenure_core::store::Store;
@@ -53,6 +54,51 @@ impl Subscriber for Traces {
     fn exit(&self, _: &Id) {}
 }
 
+/// Everything that a metrics recorder is told besides numbers: names, labels and descriptions.
+#[derive(Clone, Default)]
+struct Metrics(Arc<Mutex<String>>);
+
+impl Metrics {
+    fn add(&self, what: &dyn Debug) {
+        self.0.lock().unwrap().push_str(&format!("{what:?} "));
+    }
+}
+
+impl Recorder for Metrics {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, words: SharedString) {
+        self.add(&(name, unit, words));
+    }
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, words: SharedString) {
+        self.add(&(name, unit, words));
+    }
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, words: SharedString) {
+        self.add(&(name, unit, words));
+    }
+    fn register_counter(&self, key: &Key, metadata: &metrics::Metadata<'_>) -> Counter {
+        self.add(&(key, metadata));
+        Counter::noop()
+    }
+    fn register_gauge(&self, key: &Key, metadata: &metrics::Metadata<'_>) -> Gauge {
+        self.add(&(key, metadata));
+        Gauge::noop()
+    }
+    fn register_histogram(&self, key: &Key, metadata: &metrics::Metadata<'_>) -> Histogram {
+        self.add(&(key, metadata));
+        Histogram::noop()
+    }
+}
+
+/// The metrics of all tests of this program: there is one recorder for all threads.
+fn recorded() -> &'static Metrics {
+    static METRICS: std::sync::OnceLock<Metrics> = std::sync::OnceLock::new();
+    METRICS.get_or_init(|| {
+        let metrics = Metrics::default();
+        let set = metrics::set_global_recorder(metrics.clone());
+        set.unwrap_or_else(|_| panic!("there is another recorder"));
+        metrics
+    })
+}
+
 /// The traces of all tests of this program: there is one subscriber for all threads.
 fn traces() -> &'static Traces {
     static TRACES: std::sync::OnceLock<Traces> = std::sync::OnceLock::new();
@@ -68,6 +114,8 @@ fn clean(what: &str, shown: &str) {
     assert!(!shown.contains(MARK), "{what}: {shown}");
     let traced = traces().0.lock().unwrap().clone();
     assert!(!traced.contains(MARK), "{what}: traces: {traced}");
+    let recorded = recorded().0.lock().unwrap().clone();
+    assert!(!recorded.contains(MARK), "{what}: metrics: {recorded}");
 }
 
 #[track_caller]
@@ -331,13 +379,20 @@ on_servers! {
 
 on_servers! {
     /// The test would notice: what is traced and shown is looked through.
-    async fn a_mark_in_a_lock_name_is_found() {
+    async fn a_mark_in_a_lock_name_or_a_label_is_found() {
         let server = RedisServer::start(&[]).unwrap();
         let client = client(&single(server.port())).await;
-        let _traces = traces();
+        let (traces, metrics) = (traces(), recorded());
         // Another mark than the tests beside this one look for.
         let guard = client.mutex("found-in-traces").unwrap().try_acquire().await.unwrap();
         guard.release().await.unwrap();
-        assert!(traces().0.lock().unwrap().contains("found-in-traces"));
+        assert!(traces.0.lock().unwrap().contains("found-in-traces"));
+        let found = metrics.0.lock().unwrap().clone();
+        assert!(found.contains("tenure_acquire_wait_seconds"), "no metric was recorded: {found}");
+        metrics::counter!("found-in-metrics", "label" => "found-in-a-label").increment(1);
+        let found = metrics.0.lock().unwrap().clone();
+        for mark in ["found-in-metrics", "found-in-a-label"] {
+            assert!(found.contains(mark), "{found}");
+        }
     }
 }

@@ -18,7 +18,7 @@ fn config(group: &RedisSentinel, service: &str) -> RedisConfig {
 }
 
 on_servers! {
-    async fn after_a_failover_waiters_get_in_and_a_guard_hears_that_its_lock_is_gone() {
+    async fn after_a_failover_waiters_are_admitted_and_a_guard_reports_that_its_lock_is_lost() {
         let mut group = RedisSentinel::start(Duration::from_secs(1)).unwrap();
         let client = client(&config(&group, "main")).await;
         let options = Options::new().ttl(Duration::from_secs(15));
@@ -43,10 +43,10 @@ on_servers! {
         let fresh = insist(&client, "fresh", &options).await;
         // Each Sentinel hears of it in its own time.
         let told = eventually(FAILOVER, || async { group.master() != Some(0) });
-        assert!(told.await, "nobody else became the master");
+        assert!(told.await, "no other server became the master");
         assert!(fresh.is_valid());
         let lost = tokio::time::timeout(FAILOVER, gone.lost()).await;
-        assert!(lost.is_ok(), "nobody said that the lock is gone");
+        assert!(lost.is_ok(), "the guard does not report the loss");
         let again = insist(&client, "gone", &options).await;
         assert!(again.token() > gone.token());
 
@@ -73,7 +73,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_service_that_nobody_knows_and_a_wrong_password_are_told_apart() {
+    async fn an_unknown_service_and_a_wrong_password_give_different_errors() {
         let group = RedisSentinel::start(Duration::from_secs(10)).unwrap();
         let unknown = refusal(&config(&group, "other")).await;
         assert_eq!(unknown.kind(), ErrorKind::Unreachable, "{unknown}");

@@ -1,4 +1,4 @@
-//! Fifty waiters on one lock while the servers are meddled with: nobody holds beside another, nobody
+//! Fifty waiters on one lock while the servers are disturbed: no two claims hold at once, and no waiter
 //! is stuck, and tokens keep rising. Nothing here loses what a server has acknowledged: a failover of
 //! a Cluster is one that both servers agree on, and Sentinels see none. `STORM` says for how many seconds.
 //!
@@ -29,7 +29,7 @@ const KEY: &str = "tenure:turns";
 const PATIENT: Duration = Duration::from_secs(60);
 
 on_servers! {
-    async fn a_meddled_with_server_lets_nobody_in_twice_and_nobody_wait_for_ever() {
+    async fn a_disturbed_server_admits_no_second_holder_and_every_waiter() {
         let mut server = durable();
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
@@ -44,7 +44,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_meddled_with_cluster_lets_nobody_in_twice_and_nobody_wait_for_ever() {
+    async fn a_disturbed_cluster_admits_no_second_holder_and_every_waiter() {
         let cluster = RedisCluster::start().unwrap();
         let nodes = addresses(&cluster.addresses());
         let clients = clients(&RedisConfig::new(Topology::Cluster { nodes })).await;
@@ -61,7 +61,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_meddled_with_master_of_sentinels_lets_nobody_in_twice_and_nobody_wait_for_ever() {
+    async fn a_disturbed_master_of_sentinels_admits_no_second_holder_and_every_waiter() {
         let mut group = RedisSentinel::start(PATIENT).unwrap();
         let sentinels = addresses(&group.addresses());
         let ports: Vec<u16> = sentinels.iter().map(|(_, port)| *port).collect();
@@ -134,7 +134,7 @@ async fn fail_over(cluster: &RedisCluster) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it takes minutes, and a machine of its own"]
-async fn nobody_holds_beside_another_and_nobody_is_stuck_in_a_storm() {
+async fn in_a_storm_no_two_claims_hold_at_once_and_every_claim_goes_on() {
     if !tenure_testkit::lacks("redis-server", "storm") {
         storm(durable(), connect).await;
     }

@@ -43,7 +43,9 @@ mod registry;
 
 pub use registry::Registry;
 pub use tenure_core::store::StoreUrl;
-pub use tenure_core::{Cell, CellValue, Counter, Updated};
+pub use tenure_core::{
+    Cell, CellValue, Counter, Decision, Once, OnceOutcome, Rate, RateLimiter, Updated,
+};
 pub use tenure_core::{
     Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
     FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,

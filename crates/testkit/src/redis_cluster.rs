@@ -125,8 +125,8 @@ impl RedisCluster {
         for node in &self.nodes[1..] {
             let bus = node.command(&["CONFIG", "GET", "cluster-port"])?;
             let bus = bus.lines().last().unwrap_or_default();
-            // Before 7.0 it could not be set.
-            let bus: u16 = bus.parse().unwrap_or(node.port() + BUS);
+            // Before 7.0 it could not be set; 0 stands for the default.
+            let bus: u16 = bus.parse().ok().filter(|&bus| bus != 0).unwrap_or(node.port() + BUS);
             let (port, bus) = (node.port().to_string(), bus.to_string());
             done(&self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?)?;
         }

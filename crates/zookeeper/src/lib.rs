@@ -22,6 +22,7 @@
 //! | `…/_c_<owner id>-__READ__0000000018` | a shared claim |
 //! | `…/_c_<owner id>-permits-2-5-0000000019` | a claim for two of five permits |
 //! | `/tenure/%audit/orders` | evictions, newest first, at most 100 |
+//! | `/tenure/%cell/orders`, `%counter/`, `%limit/`, `%once/` | values of that name (module `cells`) |
 //! | `/tenure/%holder-<session id>` | the loss channel of a session: its evicted entries; ephemeral |
 //! | `/tenure/%fence-<session id>-<number>` | the write fence of a session; ephemeral, empty |
 //!

@@ -11,7 +11,7 @@
 //!   exec, so that the command never runs unguarded;
 //! - zero: the command has ended, and there is nothing to do.
 //!
-//! When tenure exits or dies, the socket closes, and the guardian acts on what it was told last.
+//! When tenure exits or dies, the socket closes, and the guardian acts on the messages it has read.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -76,7 +76,10 @@ pub async fn a_guard_is_renewed_beyond_several_ttls(fixture: &dyn Fixture) {
             }
             tokio::time::sleep(fixture.ttl() / 10).await;
         };
-        release_guard(guard).await;
+        // A guard that a starved machine has lost cannot be released; the verdict reports it.
+        if verdict.is_ok() {
+            release_guard(guard).await;
+        }
         verdict
     })
     .await;

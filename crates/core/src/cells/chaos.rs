@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::contract::{Add, Added, CellClock, CellKey, Cells, Stored, Swap, Swapped, Version};
+use super::contract::{
+    Add, Added, CellClock, CellKey, Cells, Stored, Swap, Swapped, Take, Taken, Version,
+};
 use crate::{Chaos, Result};
 
 #[async_trait]
@@ -35,6 +37,11 @@ impl Cells for Chaos {
     async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
         let cells = self.inner().cells()?;
         self.call(|| cells.add(key, add)).await
+    }
+
+    async fn take(&self, key: &CellKey, take: &Take) -> Result<Option<Taken>> {
+        let cells = self.inner().cells()?;
+        self.call(|| cells.take(key, take)).await
     }
 
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {

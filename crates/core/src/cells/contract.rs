@@ -71,6 +71,16 @@ pub trait Cells: fmt::Debug + Send + Sync {
         let _ = (key, add);
         Ok(None)
     }
+
+    /// Decides on a request by a rate limit, and counts it, in one call to the engine and by the
+    /// engine's clock. `None`: the engine cannot, and the limit is kept by swaps.
+    ///
+    /// # Errors
+    /// Faults of the engine.
+    async fn take(&self, key: &CellKey, take: &Take) -> Result<Option<Taken>> {
+        let _ = (key, take);
+        Ok(None)
+    }
 }
 
 /// The clock of [`Cells::time`].
@@ -127,17 +137,23 @@ pub enum CellSpace {
     Cell,
     /// A number that is added to.
     Counter,
+    /// The state of a rate limit.
+    Limit,
+    /// The result of work that is done once.
+    Once,
 }
 
 impl CellSpace {
     /// All spaces.
-    pub const ALL: &'static [Self] = &[Self::Cell, Self::Counter];
+    pub const ALL: &'static [Self] = &[Self::Cell, Self::Counter, Self::Limit, Self::Once];
 
     /// The word for it in the names of keys, nodes and files: lower-case letters.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cell => "cell",
             Self::Counter => "counter",
+            Self::Limit => "limit",
+            Self::Once => "once",
         }
     }
 
@@ -146,6 +162,8 @@ impl CellSpace {
         match self {
             Self::Cell => "write the cell",
             Self::Counter => "change the counter",
+            Self::Limit => "ask the rate limiter",
+            Self::Once => "keep the result of",
         }
     }
 
@@ -154,6 +172,8 @@ impl CellSpace {
         match self {
             Self::Cell => "read the cell",
             Self::Counter => "read the counter",
+            Self::Limit => "ask the rate limiter",
+            Self::Once => "read the result of",
         }
     }
 }
@@ -268,6 +288,60 @@ pub enum Added {
     Done(i64),
     /// The result would be out of range. The counter still has this value.
     OutOfRange(i64),
+}
+
+/// A request that a rate limit lets through or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Take {
+    /// The rule to decide by.
+    pub rule: Rule,
+    /// Whether to decide only, and count nothing.
+    pub peek: bool,
+}
+
+/// How a rate limit decides on a request. Times are in microseconds since the Unix epoch; all numbers are
+/// below 2^53. The state is two numbers, both zero at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// The state is the number of a window (time divided by `period`; never less than before), and how
+    /// much of its `limit` is used. A request that would exceed the limit is refused.
+    FixedWindow {
+        /// The length of a window.
+        period: u64,
+        /// What a window lets through.
+        limit: u64,
+        /// What the request costs.
+        cost: u64,
+    },
+    /// The state is the theoretical arrival time, and zero. A request moves the later of that and the
+    /// present by `increment`, and is refused if that is more than `bucket` from now.
+    Gcra {
+        /// What the request costs, as a time.
+        increment: u64,
+        /// The size of the bucket, as a time.
+        bucket: u64,
+    },
+}
+
+/// What a rate limit decided on a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Taken {
+    /// Whether it is let through.
+    pub allowed: bool,
+    /// The state after it.
+    pub state: (u64, u64),
+    /// The time that it was decided by, in microseconds since the Unix epoch.
+    pub now: u64,
+}
+
+impl Taken {
+    /// A decision at this time that left this state.
+    pub const fn new(allowed: bool, state: (u64, u64), now: u64) -> Self {
+        Self { allowed, state, now }
+    }
 }
 
 /// The answer to a swap.

@@ -11,6 +11,8 @@
 //! | `slot` | one cell of a client: reads and swaps that outlast lost replies |
 //! | `cell` | [`Cell`] and [`CellValue`] |
 //! | `counter` | [`Counter`] |
+//! | `rate`, `rate_limiter` | [`Rate`], the rules of rate limits; [`RateLimiter`] |
+//! | `once` | [`Once`] |
 //! | `memory` | the contract in one process |
 //! | `chaos` | the contract with faults |
 
@@ -20,11 +22,17 @@ pub(crate) mod contract;
 mod counter;
 mod envelope;
 pub(crate) mod memory;
+mod once;
+mod rate;
+mod rate_limiter;
 mod slot;
 mod value;
 
 pub use cell::{Cell, Updated};
 pub use counter::Counter;
+pub use once::{Once, OnceOutcome};
+pub use rate::{Decision, Rate};
+pub use rate_limiter::RateLimiter;
 pub use value::CellValue;
 #[cfg(feature = "json")]
 pub use value::Json;
@@ -48,5 +56,23 @@ impl Client {
     /// As [`cell`](Self::cell).
     pub fn counter(&self, name: &str) -> Result<Counter> {
         Counter::new(self, name)
+    }
+
+    /// The rate limiter with this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a rate that makes no sense; otherwise as
+    /// [`cell`](Self::cell).
+    pub fn rate_limiter(&self, name: &str, rate: Rate) -> Result<RateLimiter> {
+        RateLimiter::new(self, name, rate)
+    }
+
+    /// Work that is done once for this key, under the lock `once:` and the key: so the key may have
+    /// 195 bytes.
+    ///
+    /// # Errors
+    /// As [`cell`](Self::cell).
+    pub fn once<T: CellValue>(&self, key: &str) -> Result<Once<T>> {
+        Once::new(self, key)
     }
 }

@@ -1,14 +1,15 @@
--- Asks a node of a quorum for its vote.
+-- Asks a node of a quorum for its vote, and queues the claim if it has to wait.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 owner  2 kind: 'x 0 0' or 's 1 0'  3 ttl ms  4 '<pid> <host> <label>'  5 floor of the
 --       counter; and, to wait:  6 patience ms  7 inbox channel
 -- Returns 'granted <counter> <server time us>' | 'held <ms until the obstacle ends or -1> <us>'
+-- Invariant: a vote is above every counter that the node has returned before, and not below the floor.
 local K, Q, T, call = KEYS[1], KEYS[2], KEYS[6], redis.call
 local owner, kind = ARGV[1], string.sub(ARGV[2], 1, 1)
 
 --@mint
 
--- Free, and no claim waits: nothing is touched that is not needed.
+-- Free, and no claim waits: as few commands as possible.
 if kind == 'x' and call('EXISTS', K, Q) == 0 then
   local t = call('TIME')
   local us = t[1] * 1000000 + t[2]
@@ -25,7 +26,7 @@ local value = call('GET', K)
 
 local ttl, patience = tonumber(ARGV[3]), tonumber(ARGV[6] or '0')
 
--- Held already: a repeated call. The term starts anew.
+-- The owner holds already: a repeated call. The term restarts.
 local token, as = held(owner)
 if token then
   extend(owner, as, ttl)
@@ -36,14 +37,14 @@ drop_ended(owner)
 local record = {number(now + patience), number(now), ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}
 local before = call('HGET', W, owner)
 before = before and words(before, 3)
--- One whose place has ended, or that was lost, joins anew.
+-- A claim whose place has expired, or was lost, joins again.
 local seat = before and tonumber(before[1]) > now and call('ZSCORE', Q, owner)
 if seat then record[2] = before[2] end
 record = table.concat(record, ' ')
 local w = words(record, 10)
 
 local _, ahead = head()
--- Readers would keep a writer out for ever.
+-- Otherwise readers would starve a writer.
 local overtakes = kind == 's' and ahead and ahead[3] == 'x'
 local holders, taken = room()
 if admits(holders, taken, w) and not overtakes then

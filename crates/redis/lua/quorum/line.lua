@@ -1,10 +1,10 @@
--- The line of a quorum's node: it decides nothing. A node alone cannot hand the lock over, and a
--- claim that waited here while it held elsewhere would block its rivals, and they it. The line says
--- which claim is told when there is room, so that one asks and not all. A claim that holds the node
--- stays in line until it is released: its round may be lost elsewhere.
+-- The queue of a quorum's node. It decides nothing: one node cannot hand the lock over, and claims that
+-- waited at some nodes while they held others would deadlock. The queue says which claim is notified when
+-- there is room, so that one claim asks and not all. A claim that holds the node stays in the queue until
+-- it is released: its round may be lost elsewhere. Part of engine.lua.
 
--- The first in line that still waits, and its record. Those before it whose places have ended are
--- dropped. The third value is true if they are too many for one call.
+-- The first claim in the queue that still waits, and its record. Expired places before it are dropped. The
+-- third value is true if they are too many for one call.
 local function head()
   local size = 1
   for _ = 1, 4 do
@@ -24,8 +24,8 @@ local function head()
   return nil, nil, true
 end
 
--- Tells the first in line of the room there is, and readers together. True if none was told and there
--- are more in line.
+-- Notifies the first waiter that there is room, and readers together. True if none was notified and more
+-- are in the queue.
 local function admit(me)
   drop_ended()
   local first, _, more = head()
@@ -35,11 +35,11 @@ local function admit(me)
   for i, record in ipairs(call('HMGET', W, unpack(owners))) do
     local owner, w = owners[i], record and words(record, 10)
     if w and tonumber(w[1]) > now then
-      -- One that stays in line while it gives up what it has asks again by itself.
+      -- A claim that stays in the queue while it releases the node asks again by itself.
       if owner == me or not admits(kind, taken, w) then break end
       local heard = w[7] == '-' and 0 or call(PUBLISH, w[7], owner)
       if heard > 0 and w[3] == 'x' then break end
-      -- Its client is gone; should it come back, it asks and joins again.
+      -- Its client is gone; if it comes back, it claims and joins again.
       if heard == 0 then gone[#gone + 1] = owner end
     end
   end
@@ -47,7 +47,7 @@ local function admit(me)
   return #gone == 64
 end
 
--- Those that could be told are too many, or gone. The last in line asks, and in doing so looks at more.
+-- The waiters that could be notified are too many, or gone. The last waiter claims, which looks at more.
 local function hand_on()
   local owner = call('ZRANGE', Q, '-1', '-1')[1]
   local record = owner and call('HGET', W, owner)

@@ -1,7 +1,8 @@
--- Starts a holder's term anew, and raises the node's counter to the holder's token.
+-- Restarts a holder's term, and raises the node's counter to the holder's token.
 -- KEYS  K, P, E, T
 -- ARGV  1 owner  2 ttl ms  3 token
 -- Returns 1 if the owner holds, 0 if not.
+-- Invariant: the counter never decreases, and is raised only while the owner holds the node.
 local K, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, ttl, token = ARGV[1], ARGV[2], ARGV[3]
 local value = redis.call('GET', K)
@@ -14,14 +15,14 @@ local function below(stored)
   return #stored < #token or (#stored == #token and stored < token)
 end
 
--- An inspection of the node shows the token that the round came to.
+-- The record with the token of the round, which inspections show; nil if it has that already.
 local function raised(text, from)
   local stored = string.match(text, '^%d+', from)
   if not stored or not below(stored) then return nil end
   return string.sub(text, 1, from - 1) .. token .. string.sub(text, from + #stored)
 end
 
--- First what a server out of memory still does; after it, it does the rest, too.
+-- First the command that a server out of memory still carries out; then it carries out the rest, too.
 if string.sub(value, 1, 32) == owner then
   redis.call('PEXPIRE', K, ttl)
   local better = raised(value, 34)

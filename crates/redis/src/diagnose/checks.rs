@@ -1,4 +1,4 @@
-//! What one server's own words mean for the locks on it.
+//! Checks of one server, as pure functions over its facts.
 
 use tenure_core::Finding;
 
@@ -6,7 +6,7 @@ use super::facts::Facts;
 use super::versions;
 use crate::config::Topology;
 
-/// Clocks further apart than this are told of.
+/// Clocks that differ by more are reported.
 const SKEW_MS: i64 = 500;
 
 /// All checks of one server.
@@ -42,7 +42,7 @@ pub(super) fn of_node(facts: &Facts) -> Vec<Finding> {
     checks.into_iter().flatten().collect()
 }
 
-/// What could not be asked, and is therefore not judged.
+/// What this user may not ask, and is therefore not checked.
 fn hidden(facts: &Facts) -> Option<Finding> {
     let what = match (facts.info.is_empty(), facts.settings.is_empty()) {
         (false, false) => return None,
@@ -90,7 +90,7 @@ pub(super) fn keeps_a_log(facts: &Facts) -> Option<bool> {
     }
 }
 
-/// What a restart forgets.
+/// What is lost in a restart.
 pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     let log = keeps_a_log(facts)?;
     let remedy = "CONFIG SET appendonly yes, in redis.conf too (with appendfsync always, a power \
@@ -132,7 +132,7 @@ pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// A server that wants to keep its data, and cannot.
+/// A server that is set up to save its data and cannot.
 fn saving(facts: &Facts) -> Option<Finding> {
     let failed = |field: &&str| facts.info(field) == Some("err");
     let fields = ["rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"];
@@ -145,7 +145,7 @@ fn saving(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What a failover forgets.
+/// What is lost in a failover.
 fn replication(facts: &Facts, topology: &Topology) -> Option<Finding> {
     if facts.info("role")? != "master" {
         return replica(facts, topology);
@@ -202,7 +202,7 @@ fn clock(facts: &Facts) -> Option<Finding> {
     if clock.ahead.saturating_abs().saturating_sub(clock.margin) <= SKEW_MS {
         return Some(Finding::fine("its clock and this machine's agree"));
     }
-    // Rounded, so that servers that are wrong alike are told of together.
+    // Rounded, so that servers with the same error are reported together.
     let (tenths, side) = (clock.ahead.unsigned_abs() / 100, direction(clock.ahead));
     Some(Finding::advice(
         format!(

@@ -1,4 +1,4 @@
-//! What a server says of itself.
+//! Facts that a server reports about itself.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use tenure_core::{ErrorKind, Result};
 use crate::link::Link;
 use crate::wire::{Value, cmd};
 
-/// One server's own words.
+/// The facts of one server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     /// Its host and port.
@@ -20,12 +20,12 @@ pub(super) struct Facts {
     pub(super) clock: Option<Clock>,
 }
 
-/// A server's clock, held against this machine's.
+/// A server's clock, compared with this machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     /// How far it is ahead, in milliseconds.
     pub(super) ahead: i64,
-    /// By how much that can be wrong: the request's and the reply's way may differ.
+    /// The error of that: request and reply may take different times.
     pub(super) margin: i64,
 }
 
@@ -34,7 +34,7 @@ const SETTINGS: [&str; 6] =
 
 const EXAMINE: &str = "diagnose the server";
 
-/// Asks a server. What it does not let this user ask is left out.
+/// Asks a server for its facts. What this user may not ask is left out.
 pub(super) async fn collect(link: &Link, name: String) -> Result<Facts> {
     let info = allowed(link.send(EXAMINE, &cmd("INFO")).await)?;
     let info = info.and_then(|info| info.text()).unwrap_or_default();

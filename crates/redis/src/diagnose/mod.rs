@@ -1,9 +1,8 @@
-//! Whether these servers are fit to lock on.
+//! Checks whether servers are fit for locks.
 //!
-//! What the servers say of themselves is collected first ([`facts`]); each check is then a pure
-//! function over it ([`checks`], [`versions`], [`nodes`]). What no server says, the user's rights
-//! and whether news arrives, is tried out on a lock that nobody else uses ([`probes`],
-//! [`self_test`]).
+//! The facts that servers report are collected first ([`facts`]); each check is then a pure function over
+//! them ([`checks`], [`versions`], [`nodes`]). The user's rights, and whether messages arrive, are tested
+//! with a lock that no other client uses ([`probes`], [`self_test`]).
 
 mod checks;
 mod facts;
@@ -21,12 +20,12 @@ use facts::Facts;
 use nodes::Node;
 pub(crate) use quorum::diagnose as diagnose_quorum;
 
-/// More servers than this are not looked at one by one.
+/// The most servers that are checked one by one.
 const MOST_NODES: usize = 64;
-/// What to do where no news of a hand-over comes.
+/// The remedy if no message of a hand-over arrives.
 const SILENCE: &str = "see that no proxy drops SUBSCRIBE and PUBLISH";
 
-/// Everything there is to say about the servers behind these links: the one, or a Cluster's masters.
+/// All findings about the servers behind these links: the one server, or the masters of a Cluster.
 pub(crate) async fn diagnose(
     store: &dyn Store,
     config: &RedisConfig,
@@ -53,11 +52,11 @@ pub(crate) async fn diagnose(
             finding
         }));
     }
-    // What all servers grant is said once, and not where one does not.
+    // A right that all servers grant is reported once.
     let fine = missing.iter().all(|finding| finding.severity == Severity::Fine);
     missing.retain(|finding| fine || finding.severity != Severity::Fine);
     missing.dedup();
-    // A trial without the rights for it would only say the same again.
+    // Without the rights, a self-test would only report the same again.
     if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
         findings.push(self_test(store, config.timeout, SILENCE).await);
     }

@@ -9,7 +9,7 @@ use tenure_core::{Finding, LockName, OwnerId, Result};
 
 use crate::config::RedisConfig;
 use crate::keys::Keyring;
-use crate::link::{Link, Trouble};
+use crate::link::{Link, SubscribeError};
 use crate::wire::{Command, Value, cmd};
 
 /// A right that the user lacks.
@@ -34,10 +34,10 @@ pub(super) async fn missing(
     // Whoever hears of nothing cannot wait; the connection is the doctor's own.
     let subscribe = if cluster { "ssubscribe" } else { "subscribe" };
     match link.subscribe(&subscribe.to_uppercase(), &channel).await {
-        Err(Trouble::Refused(refusal)) if refusal.code == "NOPERM" => {
+        Err(SubscribeError::Refused(refusal)) if refusal.code == "NOPERM" => {
             lacks.push((subscribe, lack(&refusal.words)));
         }
-        Err(Trouble::Fault(error)) => return Err(error),
+        Err(SubscribeError::Fault(error)) => return Err(error),
         _ => {}
     }
     let mut elsewhere = Vec::new();
@@ -114,7 +114,8 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
 
 /// Sends one command. Errors that are not about rights are what is expected of most.
 async fn probe(link: &Link, command: Command) -> Result<Option<Lack>> {
-    match link.try_send("try the user's rights", &command).await? {
+    let [reply] = link.call("try the user's rights", [&command]).await?;
+    match reply {
         Value::Refusal(refusal) if refusal.code == "NOPERM" => Ok(Some(lack(&refusal.words))),
         _ => Ok(None),
     }
@@ -168,7 +169,7 @@ mod tests {
         let tried: Vec<_> = commands("k", "c", false).into_iter().map(|(name, _)| name).collect();
         // Loading happens on connecting.
         let elsewhere = ["set", "hello", "script|load", "subscribe"];
-        for right in crate::rights::ACL.split_whitespace().filter_map(|r| r.strip_prefix('+')) {
+        for right in crate::acl::ACL.split_whitespace().filter_map(|r| r.strip_prefix('+')) {
             assert!(tried.contains(&right) || elsewhere.contains(&right), "{right} is not tried");
         }
         assert_eq!(tried.last(), Some(&"del"), "it cleans up");

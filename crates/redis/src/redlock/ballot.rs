@@ -1,4 +1,4 @@
-//! One round of votes: brings the messages that `proto::quorum::Round` orders.
+//! One round of votes: sends the messages that `proto::quorum::Round` orders.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use tenure_core::{Error, ErrorKind, Mode, Result, Token};
 use tenure_proto::quorum::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
 
 use super::Quorum;
-use super::debts::Release;
 use super::nodes::{Fault, View};
-use super::replies::{News, Replies};
+use super::replies::{Replies, ReplyEvent};
+use super::unconfirmed_releases::Release;
 use crate::keys::Keys;
-use crate::store::{millis, who};
+use crate::store::{millis, origin_text};
 use crate::wire::{Arg, Command, Outcome, Reply, Value};
 
-/// What a round came to.
+/// The outcome of a round.
 pub(super) enum Decision {
-    /// The claim holds the lock. A bit for each node that was asked.
+    /// The claim holds the lock. `asked` has a bit for each node that was asked.
     Won { token: Token, asked: u32 },
-    /// Somebody holds, or rivals split the votes.
+    /// Another claim holds, or rivals split the votes.
     Contended {
         /// Some nodes voted for the claim.
         split: bool,
         took: Duration,
-        /// When the holds end that are in the way.
+        /// When the holds that are in the way end.
         again: Option<Duration>,
     },
 }
@@ -32,7 +32,7 @@ pub(super) struct Ballot<'a> {
     quorum: &'a Quorum,
     claim: &'a Claim,
     keys: &'a Keys,
-    /// How long the claim wants to stay in line if it loses. Zero: not at all.
+    /// How long the claim stays in the queue if it loses. Zero: not at all.
     policy: Duration,
     view: View,
     request: Command,
@@ -41,13 +41,13 @@ pub(super) struct Ballot<'a> {
     limit: Duration,
     sent: Moment,
     asked: u32,
-    /// What each node said: in how many milliseconds it is free, at once if it is ours.
+    /// In how many milliseconds each node is free, by its own reply; 0 if it voted for the claim.
     free_in: Vec<Option<u64>>,
     faults: Vec<Fault>,
-    /// Releases on their way to nodes that granted: they are waited for.
+    /// Releases sent to nodes that granted: their replies are awaited.
     undone: Vec<(usize, Reply)>,
-    /// Those to the other nodes, if they could be sent.
-    owed: Vec<(usize, Option<Reply>)>,
+    /// Releases to the other nodes, with the reply if they could be sent.
+    unconfirmed: Vec<(usize, Option<Reply>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl<'a> Ballot<'a> {
         policy: Duration,
     ) -> Self {
         let sent = now();
-        // Whoever gets less than half of its TTL is better off asking again.
+        // A claim that would get less than half of its TTL is better off asking again.
         let term = Term { sent, ttl: claim.ttl, minimum: claim.ttl / 2 };
         let limit = quorum.limit(claim.ttl).min(term.give_up_at().since(sent));
         let view = quorum.nodes.view(sent, limit);
@@ -77,7 +77,7 @@ impl<'a> Ballot<'a> {
             free_in: vec![None; view.eligible.len()],
             faults: Vec::new(),
             undone: Vec::new(),
-            owed: Vec::new(),
+            unconfirmed: Vec::new(),
             quorum,
             claim,
             keys,
@@ -103,9 +103,11 @@ impl<'a> Ballot<'a> {
                 Verdict::Pending => {}
             }
             match self.replies.next().await {
-                News::Said(node, asked, outcome) => self.hear(node, asked, outcome),
-                News::Late => {
-                    // Whether they are too slow for the node's time or for the TTL.
+                ReplyEvent::Arrived(node, asked, outcome) => {
+                    self.handle_reply(node, asked, outcome)
+                }
+                ReplyEvent::TimedOut => {
+                    // They are too slow for the node timeout or for the TTL.
                     self.round.handle_timeout(now());
                     self.stop_waiting();
                 }
@@ -114,11 +116,12 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Nobody waits in a line that it hears nothing of.
+    /// Subscribes on every node before the claim is queued there. For nodes that speak RESP2 that was
+    /// done before the ballot: see [`Quorum::subscribe_in_resp2`].
     fn listen(&self) {
         let channel = &self.quorum.channel;
         for connection in self.view.connections.iter().flatten() {
-            if !connection.listens_to(channel) {
+            if connection.carries_pushes() && !connection.listens_to(channel) {
                 connection.post_subscribe(channel);
             }
         }
@@ -129,7 +132,7 @@ impl<'a> Ballot<'a> {
         while let Some(order) = self.round.poll_order() {
             match order {
                 Order::Claim { node } => {
-                    self.quorum.nodes.list[node].forgive(self.claim.owner);
+                    self.quorum.nodes.list[node].forget_releases_of(self.claim.owner);
                     match self.view.post(node, &self.request) {
                         Some(reply) => {
                             self.asked |= 1 << node;
@@ -149,18 +152,18 @@ impl<'a> Ballot<'a> {
                     Some(reply) if self.free_in[node] == Some(0) => {
                         self.undone.push((node, reply));
                     }
-                    reply => self.owed.push((node, reply)),
+                    reply => self.unconfirmed.push((node, reply)),
                 },
             }
         }
     }
 
-    fn hear(&mut self, node: usize, asked: Asked, outcome: Outcome) {
+    fn handle_reply(&mut self, node: usize, asked: Asked, outcome: Outcome) {
         let value = match outcome {
             Ok(value) => value,
             Err(lost) => {
                 self.faults.push((node, crate::fault::lost("acquire", &lost)));
-                return self.miss(node, asked);
+                return self.handle_missing(node, asked);
             }
         };
         if asked == Asked::Raise {
@@ -176,7 +179,7 @@ impl<'a> Ballot<'a> {
         }
         let Some((vote, free_in, clock_us)) = read(&value) else {
             self.refused(node, &value);
-            return self.miss(node, asked);
+            return self.handle_missing(node, asked);
         };
         self.free_in[node] = free_in;
         self.quorum.forecast.lock().handle_clock(node, clock_us, self.sent);
@@ -188,7 +191,7 @@ impl<'a> Ballot<'a> {
         self.faults.push((node, error));
     }
 
-    fn miss(&mut self, node: usize, asked: Asked) {
+    fn handle_missing(&mut self, node: usize, asked: Asked) {
         match asked {
             Asked::Vote => self.round.handle_vote(node, Vote::Unknown, now()),
             Asked::Raise => self.round.handle_raised(node, Raised::Failed, now()),
@@ -196,11 +199,11 @@ impl<'a> Ballot<'a> {
     }
 
     /// Nodes that have not answered count as silent. What is sent to them from here on goes down
-    /// the same connection, behind what they still owe an answer to.
+    /// the same connection, behind their unanswered requests.
     fn stop_waiting(&mut self) {
         let silent: Vec<_> = self.replies.give_up().collect();
         for (node, asked) in silent {
-            self.miss(node, asked);
+            self.handle_missing(node, asked);
         }
     }
 
@@ -209,7 +212,7 @@ impl<'a> Ballot<'a> {
         self.stop_waiting();
         self.carry_out();
         let _in_time = tokio::time::timeout(self.limit, self.confirm()).await;
-        self.owe();
+        self.confirm_later();
         match why {
             Defeat::Contended => {
                 let split = self.free_in.contains(&Some(0));
@@ -224,7 +227,7 @@ impl<'a> Ballot<'a> {
                 Err(self.error(Error::new(ErrorKind::LeaseTooShort, "acquire", why)))
             }
             Defeat::NoQuorum | Defeat::GivenUp => {
-                // With too few to win, nobody is asked.
+                // With too few nodes to win, none is asked.
                 let there = self.view.eligible.iter().filter(|&&there| there).count();
                 let answered = self.free_in.iter().flatten().count();
                 let answered = if self.asked == 0 { there } else { answered };
@@ -233,7 +236,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// What is silent may have the claim all the same.
+    /// A node that did not answer may have the claim nevertheless.
     fn error(&self, error: Error) -> Error {
         let error = error.about(&self.claim.name);
         if self.asked == 0 { error } else { error.with_unknown_effect() }
@@ -244,7 +247,7 @@ impl<'a> Ballot<'a> {
         self.quorum.release(self.claim, self.keys, stay)
     }
 
-    /// Returns when the nodes that granted have let go.
+    /// Returns when the nodes that granted have confirmed the release.
     async fn confirm(&mut self) {
         while let Some((node, reply)) = self.undone.last_mut() {
             let node = *node;
@@ -252,31 +255,31 @@ impl<'a> Ballot<'a> {
             self.undone.pop();
             match outcome {
                 Ok(Ok(Value::Refusal(refusal))) => {
-                    // It may have lost its scripts, and is given them again.
+                    // A node that lost its scripts gets them again.
                     let refusal = Value::Refusal(refusal);
                     self.quorum.nodes.refused("undo a claim", &self.view, node, &refusal);
-                    self.owed.push((node, self.view.post(node, &self.release().command)));
+                    self.unconfirmed.push((node, self.view.post(node, &self.release().command)));
                 }
                 Ok(Ok(_)) => {}
-                _ => self.owed.push((node, None)),
+                _ => self.unconfirmed.push((node, None)),
             }
         }
     }
 
-    /// Whoever has not confirmed that it let go hears of it again, should its connection break.
-    fn owe(&mut self) {
+    /// Keeps the releases that were not confirmed: they are sent again if the connection breaks.
+    fn confirm_later(&mut self) {
         let undone = self.undone.drain(..).map(|(node, reply)| (node, Some(reply)));
-        let owed: Vec<_> = self.owed.drain(..).chain(undone).collect();
-        if owed.is_empty() {
+        let unconfirmed: Vec<_> = self.unconfirmed.drain(..).chain(undone).collect();
+        if unconfirmed.is_empty() {
             return;
         }
         let (release, until) = (self.release(), now() + self.claim.ttl);
-        for (node, reply) in owed {
-            self.quorum.nodes.list[node].owe(&release, reply, until);
+        for (node, reply) in unconfirmed {
+            self.quorum.nodes.list[node].confirm_later(&release, reply, until);
         }
     }
 
-    /// When enough nodes will be free, if nobody gives the lock back before.
+    /// When enough nodes will be free, if the lock is not released before.
     fn again(&self) -> Option<Duration> {
         let mut free_in: Vec<u64> = self.free_in.iter().flatten().copied().collect();
         free_in.sort_unstable();
@@ -287,7 +290,7 @@ impl<'a> Ballot<'a> {
 
 const NEVER: u64 = u64::MAX;
 
-/// A vote, in how many milliseconds the node is free for the claim, and the node's clock.
+/// A vote, in how many milliseconds the node will be free for the claim, and the node's clock.
 fn read(value: &Value) -> Option<(Vote, Option<u64>, u64)> {
     let Value::Text(words) = value else { return None };
     let mut words = std::str::from_utf8(words).ok()?.split(' ');
@@ -300,7 +303,7 @@ fn read(value: &Value) -> Option<(Vote, Option<u64>, u64)> {
     }
 }
 
-/// The request for a node's vote; also what repairs a node that lost the claim.
+/// The request for a node's vote. It also repairs a node that lost the claim.
 pub(super) fn request(
     quorum: &Quorum,
     claim: &Claim,
@@ -309,7 +312,7 @@ pub(super) fn request(
     policy: Duration,
 ) -> Command {
     let kind = if claim.mode == Mode::Shared { "s 1 0" } else { "x 0 0" };
-    let note = who(claim);
+    let note = origin_text(claim);
     let arguments: [Arg<'_>; 7] = [
         claim.owner.into(),
         kind.into(),

@@ -1,4 +1,4 @@
-//! What there is to say about a quorum of Redis servers.
+//! The configuration of a quorum.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::config::{RedisConfig, Topology};
 /// Which servers are the quorum, and how it locks.
 #[derive(Clone, Debug)]
 pub struct RedlockConfig {
-    /// The servers, each one by itself ([`Topology::Single`]): an odd number from three. All have
-    /// the same prefix.
+    /// The servers, each independent ([`Topology::Single`]): an odd number, at least three. All have the
+    /// same prefix.
     pub nodes: Vec<RedisConfig>,
     /// How long a server may take to answer before it counts as silent. Without it, a two hundredth
     /// of the TTL, from 5 to 50 ms.
     pub node_timeout: Option<Duration>,
-    /// The longest TTL that anybody uses on these servers; a longer one is refused. A server that
-    /// restarted is not counted for as long.
+    /// The longest TTL that any client uses on these servers; a longer one is refused. A server that
+    /// restarted is not counted for that long.
     pub max_ttl: Duration,
 }
 
@@ -36,7 +36,7 @@ impl RedlockConfig {
             return invalid(&why.to_string());
         }
         if self.nodes.iter().any(|node| !matches!(node.topology, Topology::Single { .. })) {
-            return invalid("every server of a quorum stands by itself: name single servers");
+            return invalid("every server of a quorum is independent: name single servers");
         }
         self.nodes.iter().try_for_each(RedisConfig::check)?;
         if self.nodes.iter().any(|node| node.prefix != self.nodes[0].prefix) {

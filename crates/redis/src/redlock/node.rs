@@ -9,15 +9,15 @@ use tenure_core::{Error, ErrorKind, OwnerId, Result};
 use tenure_proto::quorum::{Quarantine, Sighting};
 use tokio::runtime::Handle;
 
-use super::debts::{Debts, Release};
-use super::runs::Runs;
 use super::scripts::Scripts;
+use super::server_identity::ServerIdentities;
+use super::unconfirmed_releases::{Release, UnconfirmedReleases};
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{fault, lost};
 use crate::link::Link;
-use crate::pace::Pace;
-pub(super) use crate::pace::chance;
-use crate::wire::{Connection, Hearer, Reply, Value, cmd};
+use crate::retry::RetryPacer;
+pub(super) use crate::retry::random;
+use crate::wire::{Connection, MessageListener, Reply, Value, cmd};
 
 pub(super) struct Node {
     pub(super) number: usize,
@@ -25,40 +25,40 @@ pub(super) struct Node {
     pub(super) name: String,
     pub(super) link: Link,
     scripts: Arc<Scripts>,
-    runs: Arc<Runs>,
-    debts: Debts,
+    identities: Arc<ServerIdentities>,
+    unconfirmed: UnconfirmedReleases,
     home: Handle,
-    pace: Pace,
+    pacer: RetryPacer,
     state: Mutex<State>,
 }
 
 struct State {
-    /// A connection on which the server has said who it is.
+    /// A connection on which the server has identified itself.
     greeted: Option<Connection>,
-    /// The server's number for it, and the run it was made in.
+    /// The server's id of the last connection, and the run id of the server.
     known_as: Option<(i64, Arc<str>)>,
-    standing: Standing,
+    trust: Trust,
     greeting: bool,
-    /// Whether a connection is looked for until there is one, for the sake of the debts.
-    chased: bool,
-    trouble: Option<String>,
+    /// Whether a task dials until there is a connection, because releases are unconfirmed.
+    reconnecting: bool,
+    problem: Option<String>,
 }
 
-enum Standing {
-    /// It is not decided yet whom to trust at first sight.
-    Open(Option<Sighting<Arc<str>>>),
-    Judged(Quarantine<Arc<str>>),
+enum Trust {
+    /// Not decided yet: all servers are looked at before any is trusted at first sight.
+    Undecided(Option<Sighting<Arc<str>>>),
+    Decided(Quarantine<Arc<str>>),
 }
 
-const GREET: &str = "ask a server who it is";
+const GREET: &str = "identify a server of the quorum";
 
 impl Node {
     pub(super) fn new(
         number: usize,
         config: &RedisConfig,
-        hearer: Arc<dyn Hearer>,
+        listener: Arc<dyn MessageListener>,
         scripts: &Arc<Scripts>,
-        runs: &Arc<Runs>,
+        identities: &Arc<ServerIdentities>,
     ) -> Result<Arc<Self>> {
         let name = match &config.topology {
             Topology::Single { server: (host, port) } => format!("{host}:{port}"),
@@ -67,37 +67,40 @@ impl Node {
         let state = State {
             greeted: None,
             known_as: None,
-            standing: Standing::Open(None),
+            trust: Trust::Undecided(None),
             greeting: false,
-            chased: false,
-            trouble: None,
+            reconnecting: false,
+            problem: None,
         };
         Ok(Arc::new(Self {
             number,
             name,
-            link: Link::new(config, Some(hearer))?,
+            link: Link::new(config, Some(listener))?,
             scripts: Arc::clone(scripts),
-            runs: Arc::clone(runs),
-            debts: Debts::default(),
+            identities: Arc::clone(identities),
+            unconfirmed: UnconfirmedReleases::default(),
             home: Handle::current(),
-            pace: Pace::of_dials(),
+            pacer: RetryPacer::for_dials(),
             state: Mutex::new(state),
         }))
     }
 
-    /// The connection, if there is one, and whether the server's votes count: one that has
-    /// restarted may have forgotten its locks. A connection is looked for in the background, for
-    /// nobody waits for a server that may be dead.
+    /// The connection, if there is one, and whether the server's votes count: a server that restarted may
+    /// have forgotten its locks. If there is none, it is dialled in the background: no call waits for a
+    /// server that may be dead.
     pub(super) fn connection(self: &Arc<Self>, at: Moment) -> Option<(Connection, bool)> {
         let mut state = self.state.lock();
         if let Some(connection) = &state.greeted
             && connection.is_open()
         {
-            let judged = matches!(&state.standing, Standing::Judged(q) if q.is_over(at));
-            return Some((connection.clone(), judged && !self.runs.is_twin(self.number)));
+            let judged = matches!(&state.trust, Trust::Decided(q) if q.is_over(at));
+            return Some((
+                connection.clone(),
+                judged && !self.identities.is_duplicate(self.number),
+            ));
         }
         state.greeted = None;
-        if !state.greeting && self.pace.is_due() {
+        if !state.greeting && self.pacer.is_due() {
             state.greeting = true;
             let node = Arc::clone(self);
             self.home.spawn(async move { node.greet().await });
@@ -105,17 +108,33 @@ impl Node {
         None
     }
 
-    /// Why it does not answer or count, for a message.
-    pub(super) fn trouble(&self, now: Moment) -> Option<String> {
+    /// Whether messages on this channel arrive, from a server that can be asked.
+    pub(super) fn listens_to(self: &Arc<Self>, channel: &str) -> bool {
+        self.connection(now()).is_some_and(|(connection, _)| match connection.carries_pushes() {
+            true => connection.listens_to(channel),
+            false => self.link.listens_to(channel),
+        })
+    }
+
+    /// Whether the server can be asked, and messages on this channel need another connection, which
+    /// is not there: in RESP2, a connection that subscribes can do nothing else.
+    pub(super) fn lacks_listener(self: &Arc<Self>, channel: &str) -> bool {
+        self.connection(now()).is_some_and(|(connection, _)| {
+            !connection.carries_pushes() && !self.link.listens_to(channel)
+        })
+    }
+
+    /// Why the server does not answer or count, for an error message.
+    pub(super) fn problem(&self, now: Moment) -> Option<String> {
         let state = self.state.lock();
-        if self.runs.is_twin(self.number) {
+        if self.identities.is_duplicate(self.number) {
             return Some("the same server as another, which has only one vote".into());
         }
         if state.greeted.as_ref().is_none_or(|connection| !connection.is_open()) {
-            return Some(state.trouble.clone().unwrap_or_else(|| "no connection".into()));
+            return Some(state.problem.clone().unwrap_or_else(|| "no connection".into()));
         }
-        match &state.standing {
-            Standing::Judged(quarantine) if !quarantine.is_over(now) => {
+        match &state.trust {
+            Trust::Decided(quarantine) if !quarantine.is_over(now) => {
                 let left = quarantine.until().map_or(Duration::ZERO, |until| until.since(now));
                 Some(format!("restarted, and does not count for another {}s", left.as_secs() + 1))
             }
@@ -125,50 +144,45 @@ impl Node {
 
     /// For how long the server has been up, if it has been seen.
     pub(super) fn uptime(&self) -> Option<Duration> {
-        match &self.state.lock().standing {
-            Standing::Open(seen) => seen.as_ref().map(|sighting| sighting.uptime),
-            Standing::Judged(_) => None,
+        match &self.state.lock().trust {
+            Trust::Undecided(seen) => seen.as_ref().map(|sighting| sighting.uptime),
+            Trust::Decided(_) => None,
         }
     }
 
-    /// Decides whether the server is trusted as it was first seen. From here on, it is judged.
-    pub(super) fn judge(&self, mut quarantine: Quarantine<Arc<str>>) {
+    /// Decides whether the server is trusted as it was first seen.
+    pub(super) fn decide_trust(&self, mut quarantine: Quarantine<Arc<str>>) {
         let mut state = self.state.lock();
-        if let Standing::Open(seen) = &mut state.standing {
+        if let Trust::Undecided(seen) = &mut state.trust {
             if let Some(sighting) = seen.take() {
                 quarantine.handle_sighting(sighting);
             }
-            state.standing = Standing::Judged(quarantine);
+            state.trust = Trust::Decided(quarantine);
         }
     }
 
-    /// Connects, and lets the server say who it is.
+    /// Connects, and asks the server for its identity.
     pub(super) async fn greet(self: &Arc<Self>) -> Option<Error> {
-        tokio::time::sleep_until(self.pace.turn()).await;
-        let greeted = self.introduce().await;
+        tokio::time::sleep_until(self.pacer.next_attempt()).await;
+        let greeted = self.identify().await;
         let mut state = self.state.lock();
         state.greeting = false;
         match greeted {
             Ok(connection) => {
-                self.debts.send_over(&connection, now());
+                self.unconfirmed.resend(&connection, now());
                 state.greeted = Some(connection);
-                state.trouble = None;
+                state.problem = None;
                 None
             }
             Err(error) => {
-                state.trouble = Some(error.to_string());
+                state.problem = Some(error.to_string());
                 Some(error)
             }
         }
     }
 
-    async fn introduce(&self) -> Result<Connection> {
+    async fn identify(&self) -> Result<Connection> {
         let connection = self.link.connection().await?;
-        if !self.link.speaks_resp3() {
-            let why = "a quorum needs RESP3, which this server or a proxy before it refuses: let it \
-                       answer HELLO 3";
-            return Err(Error::new(ErrorKind::Unsupported, GREET, why));
-        }
         let post = |command| connection.post(&command).ok_or_else(gone);
         let info = post(cmd("INFO").arg("server"))?;
         let id = post(cmd("CLIENT").arg("ID"))?;
@@ -187,30 +201,25 @@ impl Node {
                 script.loaded(digest);
             }
         }
-        self.cut_off_the_last(&connection, id, &run).await?;
+        self.close_previous(&connection, id, &run).await?;
         let sighting = Sighting { run: Arc::clone(&run), uptime: Duration::from_secs(uptime), at };
-        self.runs.handle_run(self.number, &run);
-        if self.runs.is_twin(self.number) {
+        self.identities.handle_server(self.number, &run);
+        if self.identities.is_duplicate(self.number) {
             tracing::error!(server = self.name, "the same server as another: it is not counted");
         }
         let mut state = self.state.lock();
-        match &mut state.standing {
-            Standing::Open(seen) => *seen = Some(sighting),
-            Standing::Judged(quarantine) => quarantine.handle_sighting(sighting),
+        match &mut state.trust {
+            Trust::Undecided(seen) => *seen = Some(sighting),
+            Trust::Decided(quarantine) => quarantine.handle_sighting(sighting),
         }
         Ok(connection)
     }
 
-    /// What is still on its way on the connection before this one must not arrive after what goes
-    /// over this one: an old release could undo a new claim. Where there is none before it, the
-    /// command is sent all the same, and ends nothing: a user that lacks the right to it is told so
-    /// when it connects, and not when a connection has broken.
-    async fn cut_off_the_last(
-        &self,
-        connection: &Connection,
-        id: i64,
-        run: &Arc<str>,
-    ) -> Result<()> {
+    /// Has the server close the previous connection: a release that is still on its way there must not
+    /// arrive after a new claim on this connection. If there was no previous connection, the
+    /// command is sent all the same, and ends nothing: a user without the right to it learns that when it
+    /// connects, and not only when a connection has broken.
+    async fn close_previous(&self, connection: &Connection, id: i64, run: &Arc<str>) -> Result<()> {
         let last = self.state.lock().known_as.clone();
         let last = last.filter(|(_, of_run)| of_run == run).map_or(id, |(last, _)| last);
         let kill = cmd("CLIENT").arg("KILL").arg("ID").arg(last.to_string());
@@ -221,34 +230,39 @@ impl Node {
     }
 
     /// A claim of this owner is about to be sent.
-    pub(super) fn forgive(&self, owner: OwnerId) {
-        self.debts.forgive(owner);
+    pub(super) fn forget_releases_of(&self, owner: OwnerId) {
+        self.unconfirmed.forget_releases_of(owner);
     }
 
-    /// Sees to it that the server hears of a release which it has not confirmed on the connection
-    /// that was used, or could not be sent there. No later than `until` it is of no use.
-    pub(super) fn owe(self: &Arc<Self>, release: &Release, reply: Option<Reply>, until: Moment) {
+    /// Keeps a release that the server has not confirmed, or that could not be sent, and sends it again
+    /// over the next connection. After `until` it is of no use.
+    pub(super) fn confirm_later(
+        self: &Arc<Self>,
+        release: &Release,
+        reply: Option<Reply>,
+        until: Moment,
+    ) {
         let mut state = self.state.lock();
         let open = state.greeted.as_ref().filter(|connection| connection.is_open());
         let reply = match (reply, open) {
-            // There is a new connection, on which the owner has not asked yet.
+            // There is a new connection, over which the owner has not claimed yet.
             (None, Some(connection)) => connection.post(&release.command),
             (reply, _) => reply,
         };
-        self.debts.add(release, reply, until);
-        if !std::mem::replace(&mut state.chased, true) {
-            self.home.spawn(chase(Arc::downgrade(self)));
+        self.unconfirmed.add(release, reply, until);
+        if !std::mem::replace(&mut state.reconnecting, true) {
+            self.home.spawn(reconnect_while_unconfirmed(Arc::downgrade(self)));
         }
     }
 }
 
-/// Looks for a connection as long as there are debts, also while nobody asks for anything.
-async fn chase(node: Weak<Node>) {
+/// Dials as long as there are unconfirmed releases, also while no call is made.
+async fn reconnect_while_unconfirmed(node: Weak<Node>) {
     while let Some(node) = node.upgrade() {
         node.connection(now());
         let mut state = node.state.lock();
-        if !node.debts.are_open(now()) {
-            state.chased = false;
+        if !node.unconfirmed.any_left(now()) {
+            state.reconnecting = false;
             return;
         }
         drop(state);

@@ -9,10 +9,10 @@ use tenure_proto::quorum::{Quarantine, majority};
 use tokio::time::Instant;
 
 use super::config::RedlockConfig;
-use super::desk::{Desk, Ear};
 use super::node::Node;
-use super::runs::Runs;
 use super::scripts::Scripts;
+use super::server_identity::ServerIdentities;
+use super::waiters::{NodeListener, QuorumWaiters};
 use crate::wire::{Command, Connection, Reply, Value};
 
 pub(super) struct Nodes {
@@ -20,37 +20,40 @@ pub(super) struct Nodes {
     pub(super) scripts: Arc<Scripts>,
 }
 
-/// What a node answered a call with, or why it did not.
+/// A node, and why it did not do what it was asked to.
 pub(super) type Fault = (usize, Error);
 
-/// The nodes as they stand when a call begins. All of the call goes over these connections.
+/// The nodes as they are when a call begins. The whole call uses these connections.
 pub(super) struct View {
     pub(super) connections: Vec<Option<Connection>>,
-    /// Which are asked for votes.
+    /// Which nodes are asked for votes.
     pub(super) eligible: Vec<bool>,
 }
 
-/// Once a majority has answered, the others have so long before we go on without them.
+/// How long the other nodes have once a majority has answered.
 const COURTESY: Duration = Duration::from_millis(100);
 
 const CONNECT: &str = "connect to the quorum";
 
 impl Nodes {
-    /// Greets all servers, and decides which to trust.
-    pub(super) async fn connect(config: &RedlockConfig, desk: &Arc<Desk>) -> Result<Self> {
+    /// Connects to all servers, and decides which to trust.
+    pub(super) async fn connect(
+        config: &RedlockConfig,
+        waiters: &Arc<QuorumWaiters>,
+    ) -> Result<Self> {
         let scripts = Arc::new(Scripts::new());
-        let runs = Arc::new(Runs::new(config.nodes.len()));
+        let identities = Arc::new(ServerIdentities::new(config.nodes.len()));
         let mut list = Vec::new();
         for (number, node) in config.nodes.iter().enumerate() {
-            let ear = Arc::new(Ear { desk: Arc::clone(desk), node: number });
-            list.push(Node::new(number, node, ear, &scripts, &runs)?);
+            let listener = Arc::new(NodeListener { waiters: Arc::clone(waiters), node: number });
+            list.push(Node::new(number, node, listener, &scripts, &identities)?);
         }
         let nodes = Self { list, scripts };
         nodes.greet_all(config).await?;
-        if let Err(why) = runs.check() {
+        if let Err(why) = identities.check() {
             return Err(Error::new(ErrorKind::Invalid, CONNECT, why.to_string()));
         }
-        nodes.judge(config.max_ttl);
+        nodes.decide_trust(config.max_ttl);
         Ok(nodes)
     }
 
@@ -71,7 +74,7 @@ impl Nodes {
         }
         let (start, longest) = (Instant::now(), config.nodes.iter().map(|node| node.timeout).max());
         loop {
-            // An old one among the rest makes a difference as long as all others are new.
+            // An old server among the rest makes a difference as long as all others are new.
             let new = self.are_new(config.max_ttl);
             let limit = longest.filter(|_| new).unwrap_or_default().max(COURTESY);
             let next = tokio::time::timeout_at(start + limit, greetings.join_next()).await;
@@ -79,19 +82,19 @@ impl Nodes {
                 break;
             }
         }
-        // Whoever takes longer is greeted all the same.
+        // Servers that take longer are connected in the background.
         greetings.detach_all();
         Ok(())
     }
 
-    /// A server that is younger than the longest TTL may have forgotten its locks. If all that are
-    /// there are as young, so is the whole: there was nothing to forget.
-    fn judge(&self, max_ttl: Duration) {
+    /// A server that is younger than the longest TTL may have forgotten its locks. If all servers that
+    /// answer are that young, the whole set is new, and there was nothing to forget.
+    fn decide_trust(&self, max_ttl: Duration) {
         let new = self.are_new(max_ttl);
         for node in &self.list {
-            // One that was not seen now is judged when it is.
+            // A server that was not reached is judged when it is.
             let trusted = new && node.uptime().is_some();
-            node.judge(match trusted {
+            node.decide_trust(match trusted {
                 true => Quarantine::trusting_the_first(max_ttl),
                 false => Quarantine::new(max_ttl),
             });
@@ -107,8 +110,8 @@ impl Nodes {
         majority(self.list.len())
     }
 
-    /// The nodes as they stand. One that has owed an answer for longer than `limit` is not asked
-    /// for more, as long as the others are enough.
+    /// The nodes as they are now. A node that has not answered for longer than `limit` is not asked again,
+    /// as long as the others are enough.
     pub(super) fn view(&self, at: Moment, limit: Duration) -> View {
         let mut connections = Vec::with_capacity(self.list.len());
         let (mut counting, mut prompt) = (Vec::new(), Vec::new());
@@ -116,7 +119,10 @@ impl Nodes {
             let known = node.connection(at);
             counting.push(known.as_ref().is_some_and(|(_, counts)| *counts));
             let connection = known.map(|(connection, _)| connection);
-            let late = connection.as_ref().and_then(Connection::owes).is_some_and(|d| d > limit);
+            let late = connection
+                .as_ref()
+                .and_then(Connection::oldest_unanswered)
+                .is_some_and(|d| d > limit);
             prompt.push(counting[counting.len() - 1] && !late);
             connections.push(connection);
         }
@@ -124,7 +130,7 @@ impl Nodes {
         View { connections, eligible: if enough { prompt } else { counting } }
     }
 
-    /// The reply of a server that refused makes an error; a script it has lost is given again.
+    /// The error for a refusal. A server that has lost the scripts gets them again.
     pub(super) fn refused(
         &self,
         operation: &'static str,
@@ -146,7 +152,7 @@ impl Nodes {
         crate::fault::fault(operation, refusal)
     }
 
-    /// Too few nodes answered. If most said why, that is it; else what is wrong with each.
+    /// The error for too few answers: what most nodes said, or otherwise the problem of each node.
     pub(super) fn too_few(
         &self,
         operation: &'static str,
@@ -161,22 +167,22 @@ impl Nodes {
             return error.clone();
         }
         let at = now();
-        // What is wrong with a node is told once.
-        let trouble = |node: &Arc<Node>| {
+        // The problem of each node is named once.
+        let problem = |node: &Arc<Node>| {
             let fault = || faults.iter().find(|(number, _)| *number == node.number);
-            let trouble = node.trouble(at).or_else(|| Some(fault()?.1.to_string()))?;
-            let named = trouble.contains(&node.name);
-            Some(if named { trouble } else { format!("{}: {trouble}", node.name) })
+            let problem = node.problem(at).or_else(|| Some(fault()?.1.to_string()))?;
+            let named = problem.contains(&node.name);
+            Some(if named { problem } else { format!("{}: {problem}", node.name) })
         };
-        let mut troubles: Vec<String> = self.list.iter().filter_map(trouble).collect();
-        let slow = nodes.saturating_sub(answered + troubles.len());
+        let mut problems: Vec<String> = self.list.iter().filter_map(problem).collect();
+        let slow = nodes.saturating_sub(answered + problems.len());
         if slow > 0 {
             let told = "did not answer in time: check that they run, or raise node-timeout=";
-            troubles.push(format!("{slow} {told}"));
+            problems.push(format!("{slow} {told}"));
         }
         let why = format!(
             "quorum lost: {answered} of {nodes} servers answer, {needed} are needed ({})",
-            troubles.join("; ")
+            problems.join("; ")
         );
         Error::new(ErrorKind::QuorumLost, operation, why)
     }
@@ -188,12 +194,13 @@ impl View {
         self.connections[node].as_ref()?.post(command)
     }
 
-    /// Hands out what the nodes with a bit in `asked` have answered by now. Those that were asked
-    /// first may have, while the others were: then nobody need go to sleep and be woken for it.
+    /// Hands out what the nodes with a bit in `asked` have answered by now: those that were asked first may
+    /// have, while the others were, and the caller need not be woken for it. To wait for the rest does not
+    /// pay: the servers may need the core that the caller would poll on.
     pub(super) fn look(&self, asked: u32) {
         for (node, connection) in self.connections.iter().enumerate() {
             if let Some(connection) = connection.as_ref().filter(|_| asked & 1 << node != 0) {
-                connection.look_if_worth_it();
+                connection.look_once();
             }
         }
     }

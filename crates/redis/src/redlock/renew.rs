@@ -1,4 +1,4 @@
-//! One renewal: brings the messages that `proto::quorum::Renewal` orders.
+//! One renewal: sends the messages that `proto::quorum::Renewal` orders.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::Quorum;
 use super::ballot::request;
 use super::node::Node;
 use super::nodes::View;
-use super::replies::{News, Replies};
-use crate::held::Held;
+use super::replies::{Replies, ReplyEvent};
+use crate::held::HeldClaims;
 use crate::keys::Keys;
 use crate::wire::{Command, Outcome, Value};
 
-/// Everything that a renewal needs to its end, which may be after the answer is known.
-struct Polling {
+/// A renewal that may go on after its outcome is known, to repair nodes.
+struct RenewalRound {
     renewal: quorum::Renewal,
     replies: Replies<()>,
     nodes: Vec<Arc<Node>>,
     view: View,
     repair: Command,
-    held: Arc<Held>,
+    held: Arc<HeldClaims>,
     owner: OwnerId,
     answered: usize,
 }
@@ -33,7 +33,7 @@ impl Quorum {
         let sent = now();
         let limit = self.limit(claim.ttl);
         let view = self.nodes.view(sent, limit);
-        let mut polling = Polling {
+        let mut round = RenewalRound {
             renewal: quorum::Renewal::new(&view.eligible, token),
             replies: Replies::new(limit),
             nodes: self.nodes.list.clone(),
@@ -45,24 +45,24 @@ impl Quorum {
         };
         let command = self.renewal(claim, keys, token);
         for node in 0..self.nodes.list.len() {
-            match polling.view.post(node, &command) {
-                Some(reply) => polling.replies.push(node, (), reply),
-                None => polling.renewal.handle_vote(node, RenewalVote::Silent),
+            match round.view.post(node, &command) {
+                Some(reply) => round.replies.push(node, (), reply),
+                None => round.renewal.handle_vote(node, RenewalVote::Silent),
             }
         }
-        polling.replies.decided_by(self.nodes.majority());
+        round.replies.decided_by(self.nodes.majority());
         let mut faults = Vec::new();
-        while polling.renewal.outcome() == Majority::Pending {
-            if let Some((node, value)) = polling.hear().await {
-                faults.push((node, self.nodes.refused("renew", &polling.view, node, &value)));
+        while round.renewal.outcome() == Majority::Pending {
+            if let Some((node, value)) = round.handle_next_reply().await {
+                faults.push((node, self.nodes.refused("renew", &round.view, node, &value)));
             }
         }
-        match polling.renewal.outcome() {
+        match round.renewal.outcome() {
             Majority::For => {
                 self.held.extend(claim.owner, sent + claim.ttl);
-                if polling.repair() {
-                    // The last to answer may need a repair, too.
-                    self.background.runtime().spawn(polling.finish());
+                if round.repair() {
+                    // Nodes that answer late may need a repair, too.
+                    self.background.runtime().spawn(round.finish());
                 }
                 Ok(Renewal::Renewed)
             }
@@ -70,30 +70,30 @@ impl Quorum {
                 self.held.remove(claim.owner);
                 let release = self.release(claim, keys, false);
                 for (number, node) in self.nodes.list.iter().enumerate() {
-                    let reply = polling.view.post(number, &release.command);
-                    node.owe(&release, reply, sent + claim.ttl);
+                    let reply = round.view.post(number, &release.command);
+                    node.confirm_later(&release, reply, sent + claim.ttl);
                 }
                 Ok(Renewal::Lost)
             }
             Majority::Pending | Majority::Unclear => {
-                let error = self.nodes.too_few("renew", polling.answered, &faults);
+                let error = self.nodes.too_few("renew", round.answered, &faults);
                 Err(error.about(&claim.name).with_unknown_effect())
             }
         }
     }
 }
 
-impl Polling {
-    /// Takes in one answer. What makes no sense is handed back.
-    async fn hear(&mut self) -> Option<(usize, Value)> {
+impl RenewalRound {
+    /// Handles the next reply. An unexpected reply is returned with its node.
+    async fn handle_next_reply(&mut self) -> Option<(usize, Value)> {
         match self.replies.next().await {
-            News::Said(node, (), outcome) => {
+            ReplyEvent::Arrived(node, (), outcome) => {
                 let (vote, odd) = read(outcome);
                 self.answered += usize::from(vote != RenewalVote::Silent);
                 self.renewal.handle_vote(node, vote);
                 odd.map(|value| (node, value))
             }
-            News::Late => {
+            ReplyEvent::TimedOut => {
                 for (node, ()) in self.replies.give_up() {
                     self.renewal.handle_vote(node, RenewalVote::Silent);
                 }
@@ -102,12 +102,12 @@ impl Polling {
         }
     }
 
-    /// Claims nodes anew that lost the claim. False if no answer is awaited any more.
+    /// Claims the nodes again that lost the claim. False if no reply is outstanding.
     fn repair(&mut self) -> bool {
         while let Some(repair) = self.renewal.poll_repair() {
             let (nodes, view, request) = (&self.nodes, &self.view, &self.repair);
             self.held.while_held(self.owner, repair.node, || {
-                nodes[repair.node].forgive(self.owner);
+                nodes[repair.node].forget_releases_of(self.owner);
                 view.post(repair.node, request);
             });
         }
@@ -116,7 +116,7 @@ impl Polling {
 
     async fn finish(mut self) {
         while self.repair() {
-            self.hear().await;
+            self.handle_next_reply().await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Replies of several nodes, as they come.
+//! Replies of several nodes, in the order of their arrival.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,19 +12,19 @@ use tokio::time::{Instant, Sleep};
 
 use crate::wire::{Lost, Outcome, Reply};
 
-/// Replies that are on their way, each with what it answers.
+/// Outstanding replies, each with its node and the request that it answers.
 pub(super) struct Replies<T> {
     waiting: Vec<(usize, T, Reply)>,
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     ticks: u32,
-    /// How many replies have to come before they can decide anything.
+    /// How many replies are needed before they can decide anything.
     needed: usize,
     gate: Arc<Gate>,
 }
 
-/// Wakes the caller when enough replies are there to decide, and not for each. Connections are served
-/// by another thread, and the caller's would be woken by it each time.
+/// Wakes the caller when enough replies have arrived to decide, not for each: another thread serves the
+/// connections, and waking the caller's thread is expensive.
 #[derive(Default)]
 struct Gate {
     left: AtomicUsize,
@@ -38,7 +38,7 @@ impl Wake for Gate {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let less = |left: usize| Some(left.saturating_sub(1));
-        // It never fails: the closure always names a value.
+        // It never fails: the closure always returns a value.
         let left = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         if left.is_ok_and(|left| left <= 1) {
             self.caller.wake();
@@ -46,25 +46,25 @@ impl Wake for Gate {
     }
 }
 
-pub(super) enum News<T> {
+pub(super) enum ReplyEvent<T> {
     /// A node has answered, or its connection broke.
-    Said(usize, T, Outcome),
-    /// All that are still awaited are late.
-    Late,
+    Arrived(usize, T, Outcome),
+    /// All outstanding replies are late.
+    TimedOut,
 }
 
-/// The limit is waited for in so many pieces. If this process stands still for longer than all of
-/// them, only one has passed: that the replies were not read is not the nodes' fault.
+/// The timeout is waited for in this many pieces. If this process is suspended for longer than all of
+/// them, only one has passed: the nodes are not to blame that their replies were not read.
 const TICKS: u32 = 4;
 
 impl<T> Replies<T> {
-    /// So long each batch of requests may take.
+    /// `limit` is the timeout of each batch of requests.
     pub(super) fn new(limit: Duration) -> Self {
         Self { waiting: Vec::new(), limit, timer: None, ticks: 0, needed: 0, gate: Arc::default() }
     }
 
-    /// Of those that are on their way, `majority` decide if they agree; fewer do if so many of them
-    /// say the opposite that no majority is left.
+    /// Sets how many of the outstanding replies can decide: a `majority` that agrees, or fewer if their
+    /// refusals leave no majority.
     pub(super) fn decided_by(&mut self, majority: usize) {
         let against = (self.waiting.len() + 1).saturating_sub(majority);
         self.needed = majority.min(against);
@@ -79,28 +79,28 @@ impl<T> Replies<T> {
         self.waiting.is_empty()
     }
 
-    /// The nodes that are still awaited.
+    /// The nodes whose replies are outstanding.
     pub(super) fn awaited(&self) -> impl Iterator<Item = usize> {
         self.waiting.iter().map(|(node, ..)| *node)
     }
 
-    /// What has not come yet.
+    /// The outstanding replies.
     pub(super) fn rest(self) -> impl Iterator<Item = (usize, Reply)> {
         self.waiting.into_iter().map(|(node, _, reply)| (node, reply))
     }
 
-    /// Those that are still awaited. They are not awaited any more.
+    /// Stops waiting for the outstanding replies, and returns their nodes.
     pub(super) fn give_up(&mut self) -> impl Iterator<Item = (usize, T)> {
         std::mem::take(&mut self.waiting).into_iter().map(|(node, what, _)| (node, what))
     }
 
-    pub(super) async fn next(&mut self) -> News<T> {
+    pub(super) async fn next(&mut self) -> ReplyEvent<T> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<News<T>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<ReplyEvent<T>> {
         self.gate.caller.register(context.waker());
-        // Before the replies are looked at: those that come after that count.
+        // Set before the replies are polled: those that arrive later count.
         self.gate.left.store(self.needed.max(1), Ordering::Release);
         let waker = Waker::from(Arc::clone(&self.gate));
         let mut counting = Context::from_waker(&waker);
@@ -109,18 +109,18 @@ impl<T> Replies<T> {
                 let (node, what, _) = self.waiting.remove(place);
                 self.needed = self.needed.saturating_sub(1);
                 let reply = reply.unwrap_or_else(|_| Err(Lost::Broken("its task is gone".into())));
-                return Poll::Ready(News::Said(node, what, reply));
+                return Poll::Ready(ReplyEvent::Arrived(node, what, reply));
             }
         }
         if self.is_empty() {
-            return Poll::Ready(News::Late);
+            return Poll::Ready(ReplyEvent::TimedOut);
         }
         let tick = self.limit / TICKS;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(tick)));
         while timer.as_mut().poll(context).is_ready() {
             self.ticks += 1;
             if self.ticks >= TICKS {
-                return Poll::Ready(News::Late);
+                return Poll::Ready(ReplyEvent::TimedOut);
             }
             timer.as_mut().reset(Instant::now() + tick);
         }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::scripts::compose;
 use crate::wire::{Arg, Command, cmd};
 
-/// All scripts, as the nodes know them. Each node is given them all when it is greeted.
+/// All scripts. Each node loads them when it is connected.
 pub(super) struct Scripts {
     pub(super) claim: Script,
     pub(super) renew: Script,
@@ -16,7 +16,7 @@ pub(super) struct Scripts {
 
 pub(super) struct Script {
     source: String,
-    /// The same on every node; known from the first that was given the script.
+    /// The same on every node; known from the first node that loaded the script.
     digest: OnceLock<String>,
 }
 
@@ -42,7 +42,7 @@ impl Script {
         Self { source, digest: OnceLock::new() }
     }
 
-    /// The command that gives a node the script. Its reply is for [`loaded`](Self::loaded).
+    /// The command that loads the script on a node. Its reply is for [`loaded`](Self::loaded).
     pub(super) fn load(&self) -> Command {
         cmd("SCRIPT").arg("LOAD").arg(&self.source)
     }

@@ -1,10 +1,11 @@
-//! The contract, call by call.
+//! The store contract on a quorum, call by call.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tenure_core::store::{
     Background, Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket,
@@ -15,11 +16,12 @@ use tenure_proto::quorum::{self, Forecast};
 
 use super::ballot::{Ballot, Decision};
 use super::config::RedlockConfig;
-use super::debts::Release;
-use super::desk::Desk;
 use super::nodes::Nodes;
-use super::{Quorum, diagnose, picture};
-use crate::held::{Held, Hold};
+use super::unconfirmed_releases::Release;
+use super::waiters::QuorumWaiters;
+use super::{Quorum, merged_view};
+use crate::diagnose::diagnose_quorum;
+use crate::held::{HeldClaims, Hold};
 use crate::inspect;
 use crate::keys::{Keyring, Keys};
 use crate::store::millis;
@@ -28,15 +30,15 @@ use crate::wire::Command;
 /// Locks on a quorum of independent Redis servers.
 pub struct RedlockStore(Quorum);
 
-/// A server has so long to answer what nobody waits for a lock by.
-const UNHURRIED: Duration = Duration::from_millis(500);
+/// Per-node timeout for calls that are not on the acquire path.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl RedlockStore {
     /// Connects to the servers.
     ///
     /// # Errors
     /// [`QuorumLost`](ErrorKind::QuorumLost) if too few answer in time,
-    /// [`Denied`](ErrorKind::Denied) for credentials that most do not take, and
+    /// [`Denied`](ErrorKind::Denied) for credentials that most refuse, and
     /// [`Invalid`](ErrorKind::Invalid) for servers that cannot be a quorum.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
@@ -48,8 +50,8 @@ impl RedlockStore {
     /// Runs on the background thread, which serves all connections from then on.
     async fn open(config: RedlockConfig, background: Background) -> Result<Self> {
         let count = config.nodes.len();
-        let desk = Arc::new(Desk::new(count));
-        let nodes = Nodes::connect(&config, &desk).await?;
+        let waiters = Arc::new(QuorumWaiters::new(count));
+        let nodes = Nodes::connect(&config, &waiters).await?;
         let keyring = Keyring::new(&config.nodes[0].prefix, false);
         let id = tenure_core::OwnerId::random().to_string();
         let margin = config.node_timeout.unwrap_or_else(|| quorum::node_timeout(config.max_ttl));
@@ -57,11 +59,11 @@ impl RedlockStore {
             channel: keyring.inbox(0, &id),
             keyring,
             forecast: Mutex::new(Forecast::new(count, margin)),
-            held: Arc::new(Held::default()),
+            held: Arc::new(HeldClaims::default()),
             background,
             config,
             nodes,
-            desk,
+            waiters,
         }))
     }
 }
@@ -72,9 +74,9 @@ impl Quorum {
         self.config.node_timeout.unwrap_or_else(|| quorum::node_timeout(ttl))
     }
 
-    /// The limit for what is not in a hurry.
-    fn unhurried(&self) -> Duration {
-        self.config.node_timeout.unwrap_or(UNHURRIED).max(UNHURRIED)
+    /// The per-node timeout of calls that are not on the acquire path.
+    fn background_timeout(&self) -> Duration {
+        self.config.node_timeout.unwrap_or(BACKGROUND_TIMEOUT).max(BACKGROUND_TIMEOUT)
     }
 
     pub(super) fn renewal(&self, claim: &Claim, keys: &Keys, token: Token) -> Command {
@@ -108,19 +110,36 @@ impl Quorum {
         Ok(())
     }
 
-    /// Whether enough nodes tell this client that there is room.
+    /// Whether enough nodes can notify this client that there is room.
     fn listens(&self) -> bool {
-        let listens = |node: &Arc<super::node::Node>| {
-            node.connection(now()).is_some_and(|(it, _)| it.listens_to(&self.channel))
+        let listening = self.nodes.list.iter().filter(|node| node.listens_to(&self.channel));
+        listening.count() >= self.nodes.majority()
+    }
+
+    /// Subscribes to the nodes that speak RESP2, each over a connection of its own, for as long as a
+    /// node may take to answer. A waiter that a node cannot notify is left out of that node's queue, and
+    /// asks again at its poll.
+    async fn subscribe_in_resp2(&self, limit: Duration) {
+        let lacking = self.nodes.list.iter().filter(|node| node.lacks_listener(&self.channel));
+        let lacking: Vec<_> = lacking.cloned().collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let channel = self.channel.clone();
+        let subscribing = async move {
+            let each = lacking.iter().map(|node| node.link.subscribe("SUBSCRIBE", &channel));
+            let _in_time = tokio::time::timeout(limit, join_all(each)).await;
+            Ok(())
         };
-        self.nodes.list.iter().filter(|node| listens(node)).count() >= self.nodes.majority()
+        // The store's thread serves these connections, too.
+        let _told_by_poll = self.background.run("subscribe to messages", subscribing).await;
     }
 
     async fn vote(&self, claim: &Claim, keys: &Keys, policy: Duration) -> Result<Decision> {
         let sent = now();
         let decision = Ballot::new(self, claim, keys, policy).decide().await?;
         if let Decision::Won { token, asked } = decision {
-            self.desk.forget(claim.owner);
+            self.waiters.forget(claim.owner);
             self.held.put(claim.owner, Hold { token, asked, ends: sent + claim.ttl }, sent);
         }
         Ok(decision)
@@ -128,29 +147,31 @@ impl Quorum {
 
     async fn queue(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<ClaimOutcome> {
         let owner = claim.owner;
-        // Nobody waits before it can hear; nobody subscribes before it must wait.
-        if !self.desk.expects(owner)
+        // A claim waits only after its client has subscribed, and a client subscribes only when a claim
+        // must wait.
+        if !self.waiters.is_registered(owner)
             && !self.listens()
             && let Decision::Won { token, .. } = self.vote(claim, keys, Duration::ZERO).await?
         {
             return Ok(granted(token));
         }
-        let known = self.desk.expects(owner);
-        self.desk.enter(owner);
+        let known = self.waiters.is_registered(owner);
+        self.waiters.enter(owner);
+        self.subscribe_in_resp2(self.limit(claim.ttl)).await;
         let decision = self.vote(claim, keys, lease).await;
         if let Err(error) = &decision
             && error.effect() == Effect::None
             && !known
         {
-            self.desk.forget(owner);
+            self.waiters.forget(owner);
         }
         let ask_again_in = match decision? {
             Decision::Won { token, .. } => return Ok(granted(token)),
-            Decision::Contended { split: true, took, .. } => Some(self.desk.pause(owner, took)),
+            Decision::Contended { split: true, took, .. } => Some(self.waiters.pause(owner, took)),
             Decision::Contended { again, took, .. } => {
-                self.desk.calm(owner);
-                // Whoever waits for the same end need not ask at the same moment.
-                again.map(|again| again + quorum::pauses(took).next(super::node::chance()))
+                self.waiters.reset_pauses(owner);
+                // Waiters for the same end should not ask at the same moment.
+                again.map(|again| again + quorum::pauses(took).next(super::node::random()))
             }
         };
         Ok(ClaimOutcome::Queued(QueueTicket::new(ask_again_in)))
@@ -195,31 +216,32 @@ impl Store for RedlockStore {
     }
 
     async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.desk.told(claim.owner).await;
+        self.0.waiters.notified_of_room(claim.owner).await;
         Ok(ClaimOutcome::Queued(*place))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         let keys = self.0.keyring.keys(&claim.name);
-        // A claim that is not remembered may be held all the same; then it raises no counter.
+        // A claim that is not remembered may hold nevertheless; its renewal raises no counter.
         let token = self.0.held.get(claim.owner).map_or(Token::new(0), |hold| hold.token);
         self.0.renew(claim, &keys, token).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let keys = self.0.keyring.keys(&claim.name);
-        self.0.desk.forget(claim.owner);
+        self.0.waiters.forget(claim.owner);
         let asked = self.0.held.remove(claim.owner).map_or(u32::MAX, |hold| hold.asked);
         let release = self.0.release(claim, &keys, false);
         let until = now() + claim.ttl;
-        let released = self.0.give_up(&release, asked, self.0.unhurried(), until).await;
+        let released =
+            self.0.release_everywhere(&release, asked, self.0.background_timeout(), until).await;
         released.map_err(|error| error.about(&claim.name))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let nodes = self.0.look(name, self.0.unhurried()).await?;
+        let nodes = self.0.look(name, self.0.background_timeout()).await?;
         let enough = self.0.enough(nodes.len());
-        Ok(picture::merge(name, nodes, enough))
+        Ok(merged_view::merge(name, nodes, enough))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
@@ -233,7 +255,7 @@ impl Store for RedlockStore {
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
-        let released = self.0.take_away(&evict, self.0.unhurried()).await;
+        let released = self.0.evict_everywhere(&evict, self.0.background_timeout()).await;
         released.map_err(|error| error.about(&eviction.name))
     }
 
@@ -245,7 +267,14 @@ impl Store for RedlockStore {
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {
-        diagnose::diagnose(self, &self.0).await
+        let Quorum { config, nodes, .. } = &self.0;
+        let nodes: Vec<_> = nodes
+            .list
+            .iter()
+            .zip(&config.nodes)
+            .map(|(node, config)| (node.name.as_str(), &node.link, config))
+            .collect();
+        diagnose_quorum(self, &nodes, config.max_ttl).await
     }
 }
 

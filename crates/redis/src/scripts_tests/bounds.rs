@@ -78,7 +78,7 @@ fn a_release_behind_which_any_number_of_waiters_are_dead_is_bounded() {
         assert_eq!(bench.release(1), "1");
         assert!(bench.work() <= BOUND, "{}", bench.work());
         // The client of the living one is asked to go on.
-        ear.hear(&format!("{} more", id(2)));
+        ear.on_message(&format!("{} more", id(2)));
         until_done(&bench, || go_on(&bench));
         assert!(bench.is_held_by(2));
     }
@@ -97,7 +97,7 @@ fn the_first_in_line_goes_on_where_the_record_of_the_last_is_lost() {
     bench.command(&["HDEL", "w", &id(2)]);
     assert_eq!(bench.release(1), "1");
     let first = bench.command(&["ZRANGE", "q", "0", "0"]);
-    ear.hear(&format!("{first} more"));
+    ear.on_message(&format!("{first} more"));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn the_scripts_of_a_quorum_node_are_bounded() {
             assert_eq!(node.unvote(1, "leave"), "1");
             assert!(node.work() <= BOUND, "{}", node.work());
             // One that lives is told.
-            ear.hear(if inbox == "inbox" { "0000" } else { "02" });
+            ear.on_message(if inbox == "inbox" { "0000" } else { "02" });
             assert_eq!(node.evict(&id(waiters)), "0");
             assert!(node.work() <= BOUND, "{}", node.work());
         }

@@ -27,7 +27,7 @@ macro_rules! sources {
 }
 
 const SOURCES: &[(&str, &str)] = sources!(
-    "take" "claim" "refresh" "release" "renew" "alone" "evict" "inspect" "mint" "engine" "line"
+    "take" "claim" "refresh" "release" "renew" "single_key" "evict" "inspect" "mint" "engine" "line"
     "quorum/claim" "quorum/renew" "quorum/line"
 );
 
@@ -197,7 +197,7 @@ impl Bench {
         stream.set_read_timeout(Some(GENEROUS)).unwrap();
         write!(&stream, "SUBSCRIBE {channel}\r\n").unwrap();
         let mut ear = Ear(BufReader::new(stream));
-        ear.hear(":1");
+        ear.on_message(":1");
         ear
     }
 }
@@ -206,7 +206,7 @@ struct Ear(BufReader<TcpStream>);
 
 impl Ear {
     /// Returns when a line with these words is heard.
-    fn hear(&mut self, words: &str) {
+    fn on_message(&mut self, words: &str) {
         let mut line = String::new();
         while !line.contains(words) {
             line.clear();

@@ -51,7 +51,7 @@ fn writers(bench: &Bench) {
     assert!(bench.command(&["GET", "k"]).starts_with(&format!("{}!", id(1))));
     assert_eq!(bench.release(1), "1");
     assert!(bench.is_held_by(2));
-    ear.hear(&id(2));
+    ear.on_message(&id(2));
     assert_eq!(bench.claim(2, "x 0 0", "inbox").split(' ').next(), Some("granted"));
     assert_eq!(bench.renew(2), "1");
     assert_eq!(bench.release(3), "0");
@@ -62,8 +62,8 @@ fn writers(bench: &Bench) {
     assert_eq!(bench.count("EXISTS", "k"), 0);
     token(&bench.take(5));
     assert_eq!(bench.renew(5), "1");
-    assert_eq!(bench.eval("alone", &["k"], &[&id(5), TTL]), "1");
-    assert_eq!(bench.eval("alone", &["k"], &[&id(5)]), "1");
+    assert_eq!(bench.eval("single_key", &["k"], &[&id(5), TTL]), "1");
+    assert_eq!(bench.eval("single_key", &["k"], &[&id(5)]), "1");
     token(&bench.take(6));
     assert_eq!(bench.release(6), "1");
 }
@@ -88,10 +88,10 @@ fn readers(bench: &Bench) {
         assert_eq!(bench.release(reader), "1");
     }
     assert!(bench.is_held_by(4));
-    ear.hear(&id(4));
+    ear.on_message(&id(4));
     assert_eq!(bench.release(4), "1");
     assert_eq!(bench.command(&["GET", "k"]), "pool s 4");
-    ear.hear(&id(7));
+    ear.on_message(&id(7));
     for reader in 5..9 {
         assert_eq!(bench.release(reader), "1");
     }
@@ -151,7 +151,7 @@ fn more(bench: &Bench) {
         bench.command(&["HDEL", "w", &id(1_999)]);
         assert_eq!(bench.release(1), "1");
         let first = if heard == 2 { bench.command(&["ZRANGE", "q", "0", "0"]) } else { id(heard) };
-        ear.hear(&format!("{first} more"));
+        ear.on_message(&format!("{first} more"));
     }
     // A claim goes on by itself, or asks again.
     bench.command(&["DEL", "k"]);
@@ -185,7 +185,7 @@ fn by_force(bench: &Bench) {
     bench.pool(1..301, LATER, "s 1 0");
     bench.queue(400..700, LATER, "x 0 0", "-");
     assert_eq!(bench.evict(&id(1)), "1");
-    assert_eq!(bench.eval("alone", &["k"], &[&id(2)]), "-1");
+    assert_eq!(bench.eval("single_key", &["k"], &[&id(2)]), "-1");
     let page = bench.inspect(["0", "-inf"]);
     assert!(page.contains(&id(400)) && !page.contains(&id(699)), "{page}");
     let line = page.lines().last().unwrap().to_owned();
@@ -217,11 +217,11 @@ fn votes(node: &Bench) {
     assert_eq!(node.raise(1, "9000000000000000"), "1");
     assert_eq!(node.raise(2, "9000000000000000"), "0");
     assert_eq!(node.unvote(1, "leave"), "1");
-    ear.hear(&id(2));
+    ear.on_message(&id(2));
     token(&node.vote(2, "x 0 0", &[LEASE, "inbox"]));
     assert_eq!(node.unvote(2, "stay"), "1");
     assert_eq!(node.unvote(2, "leave"), "0");
-    ear.hear(&id(3));
+    ear.on_message(&id(3));
 }
 
 fn votes_of_readers(node: &Bench) {
@@ -247,7 +247,7 @@ fn lines_that_are_dead(node: &Bench) {
         node.queue(2..1_000, ends, "s 1 0", inbox);
         node.queue(1_000..1_001, LATER, "x 0 0", "inbox");
         assert_eq!(node.unvote(1, "leave"), "1");
-        ear.hear(&id(1_000));
+        ear.on_message(&id(1_000));
     }
     node.clear();
     node.queue(1..2, "1", "x 0 0", "inbox");

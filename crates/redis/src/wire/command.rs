@@ -1,10 +1,10 @@
-//! What is said to a server.
+//! Commands, as they are sent to a server.
 
 use std::fmt;
 
 use tenure_core::OwnerId;
 
-/// A command, as it goes over the wire but for its first line.
+/// An encoded command, without its first line.
 #[derive(Clone)]
 pub(crate) struct Command {
     words: usize,
@@ -18,7 +18,7 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Something to be said.
+/// An argument of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
@@ -68,7 +68,7 @@ impl Command {
         self
     }
 
-    /// Arguments of both kinds.
+    /// Adds arguments of any kind.
     pub(crate) fn mixed(self, arguments: &[Arg<'_>]) -> Self {
         arguments.iter().fold(self, |command, argument| match argument {
             Arg::Bytes(bytes) => command.arg(bytes),
@@ -77,7 +77,7 @@ impl Command {
         })
     }
 
-    /// Appends the whole of it.
+    /// Appends the whole command to `out`.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         head(out, b'*', self.words);
         out.extend_from_slice(&self.body);

@@ -1,19 +1,18 @@
 //! One connection that many calls share: replies come in the order of the commands.
 //!
-//! A call that finds the connection idle writes to the socket by itself, and looks once whether
-//! the reply is there already, as long as it often is: a lone caller pays for no hop to another
-//! task. Else one task reads. While replies are awaited, commands are gathered, and written together:
-//! by the task, or before it runs by the caller that completes a batch. So the server works on one
-//! part of the calls while this process deals with another, and neither goes to sleep in between. A
-//! call that is given up, or takes too long, keeps its place in the order: what is sent after it
-//! arrives after it.
+//! A call that finds the connection idle writes to the socket itself, and polls for the reply for a moment
+//! ([`BusyPoller`]): a lone caller needs no other task. Otherwise one task reads. While replies are
+//! outstanding, commands are gathered and written together: by the task, or before it runs by the caller
+//! that completes a batch. So the server works on one part of the calls while this process handles
+//! another, and neither goes to sleep in between. A call that is given up, or takes too long, keeps its
+//! position: what is sent after it arrives after it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -24,27 +23,28 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::busy_poll::BusyPoller;
 use super::task::{Ending, Task};
 use super::value::{Frame, Reader, Stop, Value};
 use super::{Command, Stream, cmd};
 
-/// Whoever wants to know what is published.
-pub(crate) trait Hearer: Send + Sync {
-    /// A message came, on one of the channels that this connection listens to.
-    fn hear(&self, message: &[u8]);
+/// Receives published messages.
+pub(crate) trait MessageListener: Send + Sync {
+    /// A message arrived on a channel that this connection has subscribed to.
+    fn on_message(&self, message: &[u8]);
 
-    /// Messages may have been missed: a channel or the connection is gone.
-    fn miss(&self);
+    /// Messages may have been missed: a channel or the connection was lost.
+    fn on_gap(&self);
 }
 
-/// There is no reply, and whether the command was carried out is unknown.
+/// Why there is no reply. Whether the command was carried out is unknown.
 #[derive(Clone, Debug)]
 pub(crate) enum Lost {
-    /// None came in time.
+    /// No reply came in time.
     Silent(Duration),
     /// The connection broke.
     Broken(Arc<str>),
-    /// One side does not trust the other.
+    /// TLS: one side does not trust the other.
     Untrusted(Arc<str>),
 }
 
@@ -78,57 +78,59 @@ pub(crate) struct Connection(Arc<Owner>);
 struct Owner {
     shared: Arc<Shared>,
     shortcut: Option<Arc<OwnedWriteHalf>>,
-    /// How often in a row no reply was there yet.
-    misses: AtomicU32,
+    poller: BusyPoller,
 }
 
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    /// Taken before `state`, by whoever reads.
+    /// Locked before `state`, by the caller or task that reads.
     pub(super) input: Mutex<Input>,
-    pub(super) hearer: Option<Arc<dyn Hearer>>,
+    pub(super) listener: Option<Arc<dyn MessageListener>>,
+    /// Whether messages come between replies, as in RESP3. Otherwise a connection that subscribes can do
+    /// nothing else.
+    pushes: AtomicBool,
     /// Whether every list that arrives is a message.
     listening_only: AtomicBool,
     /// Wakes the task that serves the connection.
     pub(super) task: AtomicWaker,
 }
 
-/// What has arrived, and is not handed out yet.
+/// Bytes that have arrived and are not handed out yet.
 pub(super) struct Input {
     pub(super) chunk: Box<[u8]>,
     pub(super) buffer: Vec<u8>,
-    /// What was made of the buffer's first bytes.
+    /// The state of reading the buffer.
     pub(super) reader: Reader,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) outgoing: Vec<u8>,
-    /// How many commands are in there.
+    /// How many commands are in `outgoing`.
     pub(super) gathered: usize,
     /// Whether the task is in the middle of writing.
     pub(super) writing: bool,
     pub(super) pending: VecDeque<Pending>,
     pub(super) listening: HashSet<String>,
-    /// Channels that were given up, until the server says so.
+    /// Channels that an unsubscription was sent for, until the server confirms it.
     pub(super) leaving: HashSet<String>,
-    /// Whether the task will look after calls that take too long.
+    /// Whether the task has set its timer for calls that take too long.
     pub(super) watched: bool,
-    /// Why it is to end.
+    /// Why the connection is to end.
     pub(super) closed: Option<&'static str>,
     pub(super) ended: bool,
 }
 
 impl State {
-    /// Whether enough is gathered to be worth a write. The less the server has to do, the less is
-    /// enough: it should not run out of work while the rest is made.
+    /// Whether enough commands are gathered for a write. The fewer are unanswered, the fewer are enough:
+    /// the server should not run out of work.
     fn is_batch(&self) -> bool {
         let on_the_way = self.pending.len().saturating_sub(self.gathered);
         self.gathered >= (on_the_way / BATCH_SHARE).max(SMALLEST_BATCH)
     }
 }
 
-/// A command on its way.
+/// A command without a reply.
 pub(super) struct Pending {
     pub(super) sent: Instant,
     /// The channel it subscribes to or leaves: then the reply comes as a push.
@@ -137,27 +139,30 @@ pub(super) struct Pending {
 }
 
 const CHUNK: usize = 64 << 10;
-/// A batch is one part in so many of what is on its way.
+/// A batch is this part of the unanswered commands.
 const BATCH_SHARE: usize = 3;
-/// Fewer commands than this are not worth a system call while others are on their way.
+/// Fewer commands are not worth a system call while others are unanswered.
 const SMALLEST_BATCH: usize = 4;
-/// After so many looks in vain, only one call in as many looks.
-const LOOKS: u32 = 16;
 
 pub(crate) type Outcome = Result<Value, Lost>;
 
-/// A reply on its way.
+/// A reply that will arrive.
 pub(crate) type Reply = oneshot::Receiver<Outcome>;
 
 impl Connection {
     /// Serves a stream, on the current runtime. A call without a reply is given up after `limit`.
-    pub(crate) fn start(stream: Stream, limit: Duration, hearer: Option<Arc<dyn Hearer>>) -> Self {
+    pub(crate) fn start(
+        stream: Stream,
+        limit: Duration,
+        listener: Option<Arc<dyn MessageListener>>,
+    ) -> Self {
         let input =
             Input { chunk: vec![0; CHUNK].into(), buffer: Vec::new(), reader: Reader::default() };
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             input: Mutex::new(input),
-            hearer,
+            listener,
+            pushes: AtomicBool::new(false),
             listening_only: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
@@ -168,10 +173,10 @@ impl Connection {
             let why = poll_fn(|context| task.poll(context)).await;
             end.end(&why);
         });
-        Self(Arc::new(Owner { shared, shortcut, misses: AtomicU32::new(0) }))
+        Self(Arc::new(Owner { shared, shortcut, poller: BusyPoller::default() }))
     }
 
-    /// Gives a handle again, unless the last one is gone.
+    /// A weak handle: returns a handle again unless the last one was dropped.
     pub(crate) fn weak(&self) -> impl Fn() -> Option<Self> + Send + 'static {
         let owner = Arc::downgrade(&self.0);
         move || owner.upgrade().map(Self)
@@ -182,12 +187,12 @@ impl Connection {
         !state.ended && state.closed.is_none()
     }
 
-    /// Ends it: replies that are still to come are lost.
+    /// Closes the connection: outstanding replies are lost.
     pub(crate) fn close(&self) {
         self.0.shared.close("it was closed");
     }
 
-    /// Whether messages on this channel are heard.
+    /// Whether messages on this channel arrive.
     pub(crate) fn listens_to(&self, channel: &str) -> bool {
         let state = self.0.shared.state.lock();
         !state.ended && state.listening.contains(channel)
@@ -199,20 +204,20 @@ impl Connection {
         Some(received(reply).await)
     }
 
-    /// Sends a command, and leaves it to the caller whether to await the reply. Others are sent to
-    /// before that, so nobody looks for it yet. `None`: the connection had ended, nothing was sent.
+    /// Sends a command without polling for the reply, which the caller may await. `None`: the connection
+    /// had ended, nothing was sent.
     pub(crate) fn post(&self, command: &Command) -> Option<Reply> {
         let [reply] = self.write([command], None)?.0;
         Some(reply)
     }
 
-    /// Asks to hear what is published on a channel. What is sent after it arrives after it.
+    /// Subscribes to a channel without awaiting the reply. What is sent after it arrives after it.
     pub(crate) fn post_subscribe(&self, channel: &str) {
         let _heard_of = self.write([&cmd("SUBSCRIBE").arg(channel)], Some(channel));
     }
 
-    /// Gives up a channel. Messages on it count as missed from here on: who wants to hear them
-    /// subscribes again, and arrives behind this.
+    /// Unsubscribes from a channel without awaiting the reply. Messages on it count as missed from here
+    /// on; a later subscription arrives behind this.
     pub(crate) fn post_unsubscribe(&self, command: &str, channel: &str) {
         let mut state = self.0.shared.state.lock();
         state.listening.remove(channel);
@@ -221,8 +226,8 @@ impl Connection {
         let _heard_of = self.write([&cmd(command).arg(channel)], Some(channel));
     }
 
-    /// For how long the oldest command without a reply has been on its way.
-    pub(crate) fn owes(&self) -> Option<Duration> {
+    /// For how long the oldest unanswered command has waited for its reply.
+    pub(crate) fn oldest_unanswered(&self) -> Option<Duration> {
         self.0.shared.state.lock().pending.front().map(|pending| pending.sent.elapsed())
     }
 
@@ -241,7 +246,17 @@ impl Connection {
         Some(Ok(values))
     }
 
-    /// From now on every list that arrives is a message of a channel: so they come in RESP2.
+    /// The server has agreed to RESP3.
+    pub(crate) fn expect_pushes(&self) {
+        self.0.shared.pushes.store(true, Ordering::Release);
+    }
+
+    /// Whether messages come over this connection besides replies.
+    pub(crate) fn carries_pushes(&self) -> bool {
+        self.0.shared.pushes.load(Ordering::Acquire)
+    }
+
+    /// From now on every array that arrives is a message: that is how they come in RESP2.
     pub(crate) fn take_lists_for_messages(&self) {
         self.0.shared.listening_only.store(true, Ordering::Release);
     }
@@ -259,21 +274,12 @@ impl Connection {
     ) -> Option<[Reply; N]> {
         let (replies, alone) = self.write(commands, channel)?;
         if alone {
-            self.look_if_worth_it();
+            self.0.poller.poll(|| self.look());
         }
         Some(replies)
     }
 
-    /// A look in vain costs a system call: beside a server that takes longer, it is always in vain.
-    pub(crate) fn look_if_worth_it(&self) {
-        let misses = &self.0.misses;
-        let missed = misses.load(Ordering::Relaxed);
-        let worth_it = missed < LOOKS || missed.is_multiple_of(LOOKS);
-        let met = worth_it && self.look();
-        misses.store(if met { 0 } else { missed.wrapping_add(1) }, Ordering::Relaxed);
-    }
-
-    /// The replies, and whether no other is awaited.
+    /// Writes commands. Returns the replies, and whether no other reply is outstanding.
     fn write<const N: usize>(
         &self,
         commands: [&Command; N],
@@ -297,7 +303,7 @@ impl Connection {
             && let Some(socket) = &self.0.shortcut
             && let Ok(written) = socket.try_write(&state.outgoing)
         {
-            // The rest, and any error, is the task's.
+            // The task writes the rest, and handles any error.
             state.outgoing.drain(..written);
             state.gathered = 0;
         }
@@ -310,7 +316,12 @@ impl Connection {
         Some((replies, idle && sent))
     }
 
-    /// Hands out what has arrived by now. False if nothing has.
+    /// Hands out the replies that have arrived, if that helped lately.
+    pub(crate) fn look_once(&self) {
+        self.0.poller.poll_once(|| self.look());
+    }
+
+    /// Hands out the replies that have arrived. False if there are none.
     fn look(&self) -> bool {
         let shared = &self.0.shared;
         let (Some(socket), Some(mut input)) = (&self.0.shortcut, shared.input.try_lock()) else {
@@ -375,11 +386,11 @@ impl Shared {
         if done.is_ok() {
             input.drain(..taken);
         } else {
-            // What was handed out must not be again, should another look before the end.
+            // Replies that were handed out must not be handed out again.
             (*reader, *input) = (Reader::default(), Vec::new());
         }
         if input.is_empty() {
-            // A large reply's room is given back.
+            // The memory of a large reply is freed.
             input.shrink_to(CHUNK);
         }
         done
@@ -429,8 +440,9 @@ impl Shared {
         let kind = parts.next()?.text()?;
         match &*kind {
             "message" | "smessage" => {
-                if let (Some(hearer), Some(Value::Text(message))) = (&self.hearer, parts.nth(1)) {
-                    hearer.hear(&message);
+                if let (Some(listener), Some(Value::Text(message))) = (&self.listener, parts.nth(1))
+                {
+                    listener.on_message(&message);
                 }
             }
             "subscribe" | "ssubscribe" => {
@@ -448,11 +460,11 @@ impl Shared {
                     drop(state);
                     return self.reply(Value::Null);
                 }
-                // The slot has gone to another node, and its channels with it.
+                // The slot has moved to another node, and its channels with it.
                 state.listening.remove(&channel);
                 drop(state);
-                if let Some(hearer) = &self.hearer {
-                    hearer.miss();
+                if let Some(listener) = &self.listener {
+                    listener.on_gap();
                 }
             }
             _ => {}

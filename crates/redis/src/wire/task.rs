@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use super::Stream;
 use super::connection::{Input, Lost, Pending, Shared, broken};
 
-/// However the task ends, also with its runtime: no call waits for it any more.
+/// Ends all calls when the task ends, in whatever way, also with its runtime.
 pub(super) struct Ending(pub(super) Arc<Shared>);
 
 impl Ending {
@@ -29,8 +29,8 @@ impl Ending {
         for reply in pending.into_iter().filter_map(|pending| pending.reply) {
             let _ = reply.send(Err(why.clone()));
         }
-        if let Some(hearer) = self.0.hearer.as_ref().filter(|_| heard) {
-            hearer.miss();
+        if let Some(listener) = self.0.listener.as_ref().filter(|_| heard) {
+            listener.on_gap();
         }
     }
 }
@@ -51,7 +51,7 @@ pub(super) struct Task {
     timer: Pin<Box<Sleep>>,
 }
 
-/// A connection whose oldest call has waited for so many limits is given up.
+/// A connection whose oldest call has waited for this many timeouts is given up.
 const DEAD: u32 = 5;
 
 #[derive(PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! What a server says (RESP3).
+//! Replies of a server (RESP2 and RESP3), and the reader that parses them.
 
 use std::fmt;
 
-/// A reply, in as many kinds as anybody here tells apart.
+/// A reply, in the kinds that matter here.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Null,
@@ -21,29 +21,29 @@ pub(crate) struct Refusal {
     pub(crate) words: String,
 }
 
-/// One thing that the server sent.
+/// One reply or push that the server sent.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame {
-    /// The answer to the oldest command that has none.
+    /// The reply to the oldest unanswered command.
     Reply(Value),
-    /// Something that nobody asked for.
+    /// A push: it answers no command.
     Push(Vec<Value>),
 }
 
-/// Why there is no frame.
+/// Why no frame could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It has not all arrived.
+    /// It has not arrived completely.
     More,
     /// This is not what a Redis server sends.
     Nonsense,
 }
 
-/// Nothing that is asked here has an answer as deep.
+/// The deepest nesting that is accepted: no reply to our commands comes near.
 const DEEPEST: usize = 16;
-/// Nor one of as many bytes: the longest line of waiters takes a few millions.
+/// The most bytes of one frame: the longest queue of waiters takes a few millions.
 const LARGEST: usize = 64 << 20;
-/// Nor one of as many elements.
+/// The most elements of one frame.
 const MOST: usize = 1 << 20;
 /// The longest line without a length of its own.
 const LONGEST_LINE: usize = 64 << 10;

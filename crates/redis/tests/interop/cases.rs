@@ -87,7 +87,7 @@ pub(crate) async fn their_late_release_leaves_our_lock_alone(scene: &Scene) {
     guard.release().await.unwrap();
 }
 
-/// A claim that nobody renews ends while its owner is, say, suspended.
+/// A claim that is not renewed ends, for instance while its owner is suspended.
 pub(crate) async fn our_late_calls_leave_their_lock_alone(scene: &Scene) {
     let mut theirs = scene.theirs().await;
     let store = scene.ours.store();

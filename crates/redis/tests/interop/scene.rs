@@ -43,7 +43,7 @@ impl Scene {
         self.ours.inspect(NAME).await.unwrap()
     }
 
-    /// Ours, and nobody else's.
+    /// Our own client only.
     pub(crate) async fn assert_held_by(&self, guard: &Guard) {
         let state = self.state().await;
         let owners: Vec<&str> = state.holders.iter().map(|holder| &*holder.owner).collect();

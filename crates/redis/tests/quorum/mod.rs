@@ -72,7 +72,7 @@ pub(crate) fn counter(server: &RedisServer) -> u64 {
     digits.last().copied().unwrap_or_else(|| panic!("no number: {said}"))
 }
 
-/// Somebody else's lock on a single server, until it is taken away.
+/// Another client's lock on a single server, until `unblock`.
 pub(crate) fn block(server: &RedisServer, name: &str) {
     server.command(&["SET", &format!("tenure:{name}"), "foreign"]).unwrap();
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tenure_core::{Client, Error, Guard, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{Ensemble, GENEROUS, RedisServer, eventually};
+use tenure_testkit::{Ensemble, GENEROUS, RedisCluster, RedisServer, eventually};
 use tenure_trials::until_waiting;
 use tokio::task::JoinHandle;
 
@@ -138,7 +138,7 @@ impl Load {
             let counts = self.held.iter().zip(&before);
             counts.into_iter().all(|(held, before)| held.load(Ordering::Relaxed) >= before + more)
         });
-        assert!(all.await, "somebody is stuck: {:?} after {before:?}", self.held);
+        assert!(all.await, "a task does not go on: {:?} after {before:?}", self.held);
     }
 
     pub(crate) async fn stop(self) {
@@ -151,4 +151,49 @@ impl Load {
 
 pub(crate) fn said(server: &RedisServer, words: &[&str]) -> String {
     server.command(words).unwrap()
+}
+
+/// A slot on its way to another master.
+pub(crate) struct Moving<'a> {
+    cluster: &'a RedisCluster,
+    slot: String,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Moving<'a> {
+    pub(crate) fn start(cluster: &'a RedisCluster, key: &str) -> Self {
+        let nodes = cluster.nodes();
+        let from = cluster.master_of(key).unwrap();
+        let to = (from + 1) % 3;
+        let slot = said(&nodes[0], &["CLUSTER", "KEYSLOT", key]);
+        let (source, target) = (cluster.id_of(from).unwrap(), cluster.id_of(to).unwrap());
+        assert_eq!(said(&nodes[to], &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
+        assert_eq!(said(&nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
+        Self { cluster, slot, from, to }
+    }
+
+    /// Moves up to a hundred keys, and says how many there were.
+    pub(crate) fn left_behind(&self) -> usize {
+        let nodes = self.cluster.nodes();
+        let port = nodes[self.to].port().to_string();
+        let keys = said(&nodes[self.from], &["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]);
+        let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
+        if !keys.is_empty() {
+            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            said(&nodes[self.from], &[&head[..], &keys].concat());
+        }
+        keys.len()
+    }
+
+    pub(crate) async fn finish(self) {
+        let moved = eventually(GENEROUS, || async { self.left_behind() == 0 });
+        assert!(moved.await, "keys were left behind");
+        let target = self.cluster.id_of(self.to).unwrap();
+        for node in [self.to, self.from, (self.to + 1) % 3] {
+            let node = &self.cluster.nodes()[node];
+            let assign = ["CLUSTER", "SETSLOT", &self.slot, "NODE", &target];
+            assert_eq!(said(node, &assign), "OK");
+        }
+    }
 }

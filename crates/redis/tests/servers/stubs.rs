@@ -30,7 +30,7 @@ pub(crate) fn shards(masters: &[(u16, u16, u16)]) -> String {
     said
 }
 
-/// A stub that lets anybody in, and says to the rest what `answer` says.
+/// A stub that accepts every login, and replies to other commands what `answer` returns.
 pub(crate) fn stub(
     answer: impl Fn(&[&str]) -> Option<String> + Send + Sync + 'static,
 ) -> RedisStub {

@@ -1,4 +1,4 @@
-//! Those who wait, and which nodes have told them that there is room.
+//! The waiters of a quorum, and which nodes have notified them that there is room.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,38 +10,38 @@ use tenure_proto::Backoff;
 use tenure_proto::quorum::{majority, pauses};
 use tokio::sync::Notify;
 
-use super::node::chance;
-use crate::wire::Hearer;
+use super::node::random;
+use crate::wire::MessageListener;
 
-pub(super) struct Desk {
+pub(super) struct QuorumWaiters {
     nodes: usize,
     waiters: Mutex<HashMap<OwnerId, Waiter>>,
 }
 
 #[derive(Default)]
 struct Waiter {
-    /// A bit for each node that has told of room since the last round.
+    /// A bit for each node that has notified the waiter since its last round.
     heard: u32,
-    bell: Arc<Notify>,
+    wakeup: Arc<Notify>,
     /// Pauses between rounds in which rivals split the votes.
     pauses: Option<Backoff>,
 }
 
-/// A release reaches the nodes one by one: a waiter that hears of it first asks once most of them
-/// have told it, or this long after the first.
+/// A release reaches the nodes one by one: a waiter asks once most nodes have notified it, or this long
+/// after the first.
 const GRACE: Duration = Duration::from_millis(3);
 
-impl Desk {
+impl QuorumWaiters {
     pub(super) fn new(nodes: usize) -> Self {
         Self { nodes, waiters: Mutex::default() }
     }
 
-    /// A claim is about to ask, and may have to wait: what it has heard before is old.
+    /// A claim is about to ask, and may have to wait: earlier notifications no longer count.
     pub(super) fn enter(&self, owner: OwnerId) {
         self.waiters.lock().entry(owner).or_default().heard = 0;
     }
 
-    pub(super) fn expects(&self, owner: OwnerId) -> bool {
+    pub(super) fn is_registered(&self, owner: OwnerId) -> bool {
         self.waiters.lock().contains_key(&owner)
     }
 
@@ -49,63 +49,63 @@ impl Desk {
         self.waiters.lock().remove(&owner);
     }
 
-    /// How long a claim should wait after a round of this length in which rivals split the votes.
+    /// How long a claim should pause after a round of this length in which rivals split the votes.
     pub(super) fn pause(&self, owner: OwnerId, round: Duration) -> Duration {
         let mut waiters = self.waiters.lock();
         let waiter = waiters.entry(owner).or_default();
-        waiter.pauses.get_or_insert_with(|| pauses(round)).next(chance())
+        waiter.pauses.get_or_insert_with(|| pauses(round)).next(random())
     }
 
     /// The votes were not split: the pauses start over.
-    pub(super) fn calm(&self, owner: OwnerId) {
+    pub(super) fn reset_pauses(&self, owner: OwnerId) {
         if let Some(waiter) = self.waiters.lock().get_mut(&owner) {
             waiter.pauses = None;
         }
     }
 
-    /// Returns when it makes sense to ask again. For ever, if nobody tells.
-    pub(super) async fn told(&self, owner: OwnerId) {
+    /// Returns when the claim should ask again; never, if no node notifies it.
+    pub(super) async fn notified_of_room(&self, owner: OwnerId) {
         while self.heard(owner) == 0 {
-            let Some(bell) = self.bell(owner) else { return };
-            bell.notified().await;
+            let Some(wakeup) = self.wakeup(owner) else { return };
+            wakeup.notified().await;
         }
         let most = async {
             while self.heard(owner) < majority(self.nodes) {
-                let Some(bell) = self.bell(owner) else { return };
-                bell.notified().await;
+                let Some(wakeup) = self.wakeup(owner) else { return };
+                wakeup.notified().await;
             }
         };
         let _rest = tokio::time::timeout(GRACE, most).await;
     }
 
-    fn bell(&self, owner: OwnerId) -> Option<Arc<Notify>> {
-        self.waiters.lock().get(&owner).map(|waiter| Arc::clone(&waiter.bell))
+    fn wakeup(&self, owner: OwnerId) -> Option<Arc<Notify>> {
+        self.waiters.lock().get(&owner).map(|waiter| Arc::clone(&waiter.wakeup))
     }
 
     fn heard(&self, owner: OwnerId) -> usize {
-        // One that is not waited for any more need not wait.
+        // A claim that is not registered need not wait.
         let waiters = self.waiters.lock();
         waiters.get(&owner).map_or(self.nodes, |waiter| waiter.heard.count_ones() as usize)
     }
 }
 
-/// Hears what one node tells.
-pub(super) struct Ear {
-    pub(super) desk: Arc<Desk>,
+/// Receives the messages of one node.
+pub(super) struct NodeListener {
+    pub(super) waiters: Arc<QuorumWaiters>,
     pub(super) node: usize,
 }
 
-impl Hearer for Ear {
-    fn hear(&self, message: &[u8]) {
+impl MessageListener for NodeListener {
+    fn on_message(&self, message: &[u8]) {
         let owner = std::str::from_utf8(message).ok().and_then(|text| text.parse().ok());
         let Some(owner): Option<OwnerId> = owner else { return };
-        if let Some(waiter) = self.desk.waiters.lock().get_mut(&owner) {
+        if let Some(waiter) = self.waiters.waiters.lock().get_mut(&owner) {
             waiter.heard |= 1 << self.node;
-            // One wait at a time listens; a bell rung in between is kept.
-            waiter.bell.notify_one();
+            // Only one call waits for it; a notification in between is kept.
+            waiter.wakeup.notify_one();
         }
     }
 
-    /// The others tell, too; and what nobody told is found by asking.
-    fn miss(&self) {}
+    /// The other nodes notify the waiter, too; and it asks at its poll in any case.
+    fn on_gap(&self) {}
 }

@@ -1,4 +1,4 @@
-//! News of a hand-off: they reach the one they are for, and nobody else.
+//! Messages of a hand-off reach the client that they are for, and no other.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
@@ -18,7 +18,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn news_of_a_waiter_that_gave_up_let_nobody_in() {
+    async fn a_message_to_a_waiter_that_gave_up_admits_no_other() {
         let server = RedisServer::start(&[]).unwrap();
         let store = RedisStore::connect(single(server.port())).await.unwrap();
         notifications::a_waiter_that_gives_up_admits_no_other_early(&store).await;
@@ -26,7 +26,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn every_kind_of_waiter_is_woken_by_news_alone() {
+    async fn every_kind_of_waiter_is_woken_by_a_message_alone() {
         let server = RedisServer::start(&[]).unwrap();
         let config = single(server.port());
         notifications::every_kind_of_waiter_is_woken([client(&config).await, client(&config).await]).await;

@@ -1,7 +1,7 @@
-//! Commands that newer servers have: they compare a value and act on it in one step.
+//! Commands of newer servers that compare a value and act on it in one step.
 //!
-//! A value that is exactly what this client wrote means that the claim holds and that nothing waits,
-//! for a waiter marks the value. So a lock that is not contended is released and renewed without a
+//! A value that is exactly what this client wrote means that the claim holds and that no claim waits,
+//! because a waiter marks the value. So a lock without contention is released and renewed without a
 //! script.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -12,7 +12,7 @@ use crate::wire::{Command, Refusal, cmd};
 /// version, which forks and proxies report as they like; and anew with each connection, since the
 /// server may have been replaced.
 #[derive(Debug, Default)]
-pub(crate) struct Dialect {
+pub(crate) struct NativeCommands {
     delete: AtomicU8,
     lacks_set: AtomicBool,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Delete {
 /// In the order in which they are tried.
 const SPELLINGS: [Delete; 2] = [Delete::DelIfEq, Delete::DelEx];
 
-impl Dialect {
+impl NativeCommands {
     /// How to delete a key that still has a value, if the server can. Where it cannot, values are
     /// not remembered.
     pub(crate) fn delete(&self) -> Option<Delete> {
@@ -37,12 +37,12 @@ impl Dialect {
     }
 
     /// Whether a `SET` may compare with `IFEQ`.
-    pub(crate) fn sets(&self) -> bool {
+    pub(crate) fn has_set_if_equal(&self) -> bool {
         !self.lacks_set.load(Ordering::Relaxed)
     }
 
-    /// The server did not delete. If it lacks the command or the user the right, another is tried the
-    /// next time.
+    /// The server refused to delete. If it lacks the command, or the user the right, the next spelling is
+    /// tried the next time.
     pub(crate) fn refused_delete(&self, tried: Delete, refusal: &Refusal) {
         if is_lacking(refusal) {
             let at = SPELLINGS.iter().position(|spelling| *spelling == tried).unwrap_or_default();
@@ -74,8 +74,8 @@ impl Delete {
     }
 }
 
-/// Starts the term of a key anew that still has this value.
-pub(crate) fn set_again(key: &str, value: &str, ttl_ms: u64) -> Command {
+/// Restarts the term of a key that still has this value.
+pub(crate) fn set_if_unchanged(key: &str, value: &str, ttl_ms: u64) -> Command {
     cmd("SET").arg(key).arg(value).arg("IFEQ").arg(value).arg("PX").number(ttl_ms)
 }
 
@@ -97,26 +97,26 @@ mod tests {
 
     #[test]
     fn what_a_server_refuses_is_not_tried_again() {
-        let dialect = Dialect::default();
+        let native = NativeCommands::default();
         let unknown = refusal("ERR", "unknown command 'DELIFEQ', with args beginning with: ");
-        assert_eq!(dialect.delete(), Some(Delete::DelIfEq));
+        assert_eq!(native.delete(), Some(Delete::DelIfEq));
         for _ in 0..3 {
             // Several calls may be on their way when the first is refused.
-            dialect.refused_delete(Delete::DelIfEq, &unknown);
+            native.refused_delete(Delete::DelIfEq, &unknown);
         }
-        assert_eq!(dialect.delete(), Some(Delete::DelEx));
-        dialect.refused_delete(Delete::DelEx, &refusal("NOPERM", "this user has no permissions"));
-        assert_eq!(dialect.delete(), None);
-        assert!(dialect.sets());
-        dialect.refused_set(&refusal("ERR", "syntax error"));
-        assert!(!dialect.sets());
-        dialect.reset();
-        assert!(dialect.sets() && dialect.delete() == Some(Delete::DelIfEq));
+        assert_eq!(native.delete(), Some(Delete::DelEx));
+        native.refused_delete(Delete::DelEx, &refusal("NOPERM", "this user has no permissions"));
+        assert_eq!(native.delete(), None);
+        assert!(native.has_set_if_equal());
+        native.refused_set(&refusal("ERR", "syntax error"));
+        assert!(!native.has_set_if_equal());
+        native.reset();
+        assert!(native.has_set_if_equal() && native.delete() == Some(Delete::DelIfEq));
     }
 
     #[test]
     fn a_refusal_for_another_reason_says_nothing_of_the_command() {
-        let dialect = Dialect::default();
+        let native = NativeCommands::default();
         for (code, words) in [
             ("LOADING", "Redis is loading"),
             ("OOM", "command not allowed"),
@@ -124,10 +124,10 @@ mod tests {
             ("MOVED", "1 127.0.0.1:1"),
             ("BUSY", "a script"),
         ] {
-            dialect.refused_delete(Delete::DelIfEq, &refusal(code, words));
-            dialect.refused_set(&refusal(code, words));
+            native.refused_delete(Delete::DelIfEq, &refusal(code, words));
+            native.refused_set(&refusal(code, words));
         }
-        assert_eq!(dialect.delete(), Some(Delete::DelIfEq));
-        assert!(dialect.sets());
+        assert_eq!(native.delete(), Some(Delete::DelIfEq));
+        assert!(native.has_set_if_equal());
     }
 }

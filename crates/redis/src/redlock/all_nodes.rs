@@ -1,4 +1,4 @@
-//! Calls that go to all nodes: releases, evictions, looks.
+//! Calls to all nodes: releases, evictions, inspections, lists.
 
 use std::time::Duration;
 
@@ -8,27 +8,26 @@ use tenure_core::{LockName, LockState, Result};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;
-use super::debts::Release;
 use super::nodes::Fault;
-use super::replies::{News, Replies};
-use crate::inspect::Pages;
-use crate::list;
+use super::replies::{Replies, ReplyEvent};
+use super::unconfirmed_releases::Release;
+use crate::inspect::{self, Pages};
 use crate::wire::{self, Command, Value};
 
-/// What is on its way while a majority is asked to do something.
-struct Errand {
+/// A call that a majority of nodes must carry out.
+struct MajorityCall {
     limit: Duration,
     replies: Replies<()>,
-    /// A bit for each node that it could not be sent to, or whose connection broke.
+    /// A bit for each node that the call could not be sent to, or whose connection broke.
     lost: u32,
 }
 
-impl Errand {
+impl MajorityCall {
     fn new(limit: Duration) -> Self {
         Self { limit, replies: Replies::new(limit), lost: 0 }
     }
 
-    /// The nodes that have not answered, each with the reply, if it can still come.
+    /// The nodes that have not answered, each with its reply, if that can still arrive.
     fn rest(self) -> impl Iterator<Item = (usize, Option<wire::Reply>)> {
         let lost = (0..u32::BITS as usize).filter(move |node| self.lost & 1 << node != 0);
         let awaited = self.replies.rest().map(|(node, reply)| (node, Some(reply)));
@@ -37,51 +36,56 @@ impl Errand {
 }
 
 impl Quorum {
-    /// Releases a claim on the nodes with a bit in `to`. Those that have not confirmed it when it
-    /// is known how it went hear of it again, should their connection break.
-    pub(super) async fn give_up(
+    /// Releases a claim on the nodes with a bit in `to`. If a node has not confirmed it when the outcome is
+    /// known, and its connection breaks, the release is sent again.
+    pub(super) async fn release_everywhere(
         &self,
         release: &Release,
         to: u32,
         limit: Duration,
         until: Moment,
     ) -> Result<Released> {
-        let mut errand = Errand::new(limit);
-        let released = self.resolve("release", &release.command, to, &mut errand).await;
-        for (node, reply) in errand.rest() {
-            self.nodes.list[node].owe(release, reply, until);
+        let mut call = MajorityCall::new(limit);
+        let released = self.ask_majority("release", &release.command, to, &mut call).await;
+        for (node, reply) in call.rest() {
+            self.nodes.list[node].confirm_later(release, reply, until);
         }
         released
     }
 
-    /// Takes a lock away on all nodes.
-    pub(super) async fn take_away(&self, evict: &Command, limit: Duration) -> Result<Released> {
-        self.resolve("evict", evict, u32::MAX, &mut Errand::new(limit)).await
+    /// Evicts a holder on all nodes.
+    pub(super) async fn evict_everywhere(
+        &self,
+        evict: &Command,
+        limit: Duration,
+    ) -> Result<Released> {
+        self.ask_majority("evict", evict, u32::MAX, &mut MajorityCall::new(limit)).await
     }
 
-    /// Sends what a majority must do, to the nodes with a bit in `to`: nodes answer 1 if they did.
-    async fn resolve(
+    /// Sends a command to the nodes with a bit in `to`; a node replies 1 if it carried it out. A majority
+    /// decides.
+    async fn ask_majority(
         &self,
         operation: &'static str,
         command: &Command,
         to: u32,
-        errand: &mut Errand,
+        call: &mut MajorityCall,
     ) -> Result<Released> {
-        let view = self.nodes.view(now(), errand.limit);
+        let view = self.nodes.view(now(), call.limit);
         let nodes = self.nodes.list.len();
         let mut tally = Tally::new(nodes);
         let (mut answered, mut faults) = (0, Vec::new());
         for node in 0..nodes {
             let wanted = to & 1 << node;
             match (wanted != 0).then(|| view.post(node, command)).flatten() {
-                Some(reply) => errand.replies.push(node, (), reply),
+                Some(reply) => call.replies.push(node, (), reply),
                 None => {
-                    errand.lost |= wanted;
+                    call.lost |= wanted;
                     tally.handle_reply(node, Reply::Silent);
                 }
             }
         }
-        errand.replies.decided_by(self.nodes.majority());
+        call.replies.decided_by(self.nodes.majority());
         view.look(to);
         loop {
             match tally.outcome() {
@@ -93,8 +97,8 @@ impl Quorum {
                 }
                 Majority::Pending => {}
             }
-            match errand.replies.next().await {
-                News::Said(node, (), outcome) => {
+            match call.replies.next().await {
+                ReplyEvent::Arrived(node, (), outcome) => {
                     let reply = match outcome {
                         Ok(Value::Integer(1)) => Reply::Yes,
                         Ok(Value::Integer(0)) => Reply::No,
@@ -103,15 +107,15 @@ impl Quorum {
                             Reply::Silent
                         }
                         Err(_) => {
-                            errand.lost |= 1 << node;
+                            call.lost |= 1 << node;
                             Reply::Silent
                         }
                     };
                     answered += usize::from(reply != Reply::Silent);
                     tally.handle_reply(node, reply);
                 }
-                News::Late => {
-                    for node in errand.replies.awaited() {
+                ReplyEvent::TimedOut => {
+                    for node in call.replies.awaited() {
                         tally.handle_reply(node, Reply::Silent);
                     }
                 }
@@ -119,7 +123,7 @@ impl Quorum {
         }
     }
 
-    /// What each node shows of a lock, those that do not answer left out: at least a majority.
+    /// What each node that answers shows of a lock: at least a majority.
     pub(super) async fn look(&self, name: &LockName, limit: Duration) -> Result<Vec<LockState>> {
         const LOOK: &str = "inspect";
         let keys = self.keyring.keys(name);
@@ -136,7 +140,7 @@ impl Quorum {
                 replies.push(node, pages, reply);
             }
         }
-        while let News::Said(node, mut pages, outcome) = replies.next().await {
+        while let ReplyEvent::Arrived(node, mut pages, outcome) = replies.next().await {
             match outcome {
                 Ok(refusal @ Value::Refusal(_)) => {
                     faults.push((node, self.nodes.refused(LOOK, &view, node, &refusal)));
@@ -146,7 +150,7 @@ impl Quorum {
                     match ask(node, &pages) {
                         Some(reply) => replies.push(node, pages, reply),
                         None if pages.next().is_none() => shown.push(pages.finish()),
-                        // Its connection has just ended.
+                        // The connection has just ended.
                         None => {}
                     }
                 }
@@ -159,8 +163,8 @@ impl Quorum {
         }
     }
 
-    /// How many nodes must show something for it to be true of the lock, when so many answered.
-    /// What those that did not might show is assumed.
+    /// How many of the nodes that answered must show something for it to be true of the lock. Nodes that
+    /// did not answer are assumed to show it.
     pub(super) fn enough(&self, answered: usize) -> usize {
         let silent = self.nodes.list.len() - answered;
         self.nodes.majority().saturating_sub(silent).max(1)
@@ -171,7 +175,7 @@ impl Quorum {
         let scans = self.nodes.list.iter().map(|node| async move {
             node.connection(now())?;
             let mut names = Vec::new();
-            let scan = list::scan(&node.link, &self.keyring, prefix, &mut names);
+            let scan = inspect::scan(&node.link, &self.keyring, prefix, &mut names);
             let scanned = tokio::time::timeout(limit, scan).await.ok()?;
             names.sort();
             names.dedup();

@@ -1,10 +1,10 @@
-//! One picture of a lock, from what each node shows.
+//! One view of a lock, merged from what each node shows.
 
 use std::collections::HashMap;
 
 use tenure_core::{Holder, LockName, LockState, Waiter};
 
-/// Puts together what at least `enough` nodes show.
+/// Merges what at least `enough` nodes show.
 pub(super) fn merge(name: &LockName, nodes: Vec<LockState>, enough: usize) -> LockState {
     let mut holders: HashMap<String, Vec<Holder>> = HashMap::new();
     let mut waiters: HashMap<String, (Vec<usize>, Waiter)> = HashMap::new();
@@ -22,25 +22,25 @@ pub(super) fn merge(name: &LockName, nodes: Vec<LockState>, enough: usize) -> Lo
         state.holders.extend(holder(shown, enough));
     }
     state.holders.sort_by_key(|holder| holder.token);
-    // A holder keeps its place in line until it is released: its round might have been lost.
+    // A holder stays in the queue until it is released: its round might have been lost.
     let holds = |owner: &str| state.holders.iter().any(|holder| holder.owner == owner);
     let mut line: Vec<_> = waiters
         .into_values()
         .filter(|(places, waiter)| places.len() >= enough && !holds(&waiter.owner))
         .collect();
-    // The nodes' lines differ; who is ahead on the average is shown first.
+    // The nodes' queues differ; waiters are shown in the order of their mean positions.
     let mean = |places: &[usize]| places.iter().sum::<usize>() * 1000 / places.len().max(1);
     line.sort_by_key(|(places, _)| mean(places));
     state.waiters = line.into_iter().map(|(_, waiter)| waiter).collect();
     state
 }
 
-/// A holder as most nodes show it; it holds as long as enough of them do.
+/// A holder with the token that most nodes show, held for as long as enough nodes show it.
 fn holder(mut shown: Vec<Holder>, enough: usize) -> Option<Holder> {
     let count = |token| shown.iter().filter(|holder| holder.token == token).count();
     let token = shown.iter().map(|holder| holder.token).max_by_key(|&token| count(token))?;
     let mut ends: Vec<_> = shown.iter().map(|holder| holder.expires_in).collect();
-    // Without an end is the longest of all.
+    // A hold without an end is the longest of all.
     ends.sort_by_key(|end| std::cmp::Reverse((end.is_none(), *end)));
     let expires_in = ends.get(enough.saturating_sub(1)).copied().flatten();
     let mut holder = shown.swap_remove(0);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_minority_holds_nothing() {
+    fn a_holder_on_a_minority_of_nodes_holds_nothing() {
         let nodes = vec![node("x", 7, 9, ""), node("y", 8, 9, ""), node("", 0, 0, "")];
         assert!(merged(nodes, 2).is_free());
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_shown_in_the_order_of_most_lines() {
+    fn waiters_are_shown_in_the_order_of_most_queues() {
         let nodes = vec![node("", 0, 0, "abc"), node("", 0, 0, "bac"), node("", 0, 0, "abd")];
         let line: String = merged(nodes, 2).waiters.into_iter().map(|w| w.owner).collect();
         assert_eq!(line, "abc");

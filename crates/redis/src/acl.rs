@@ -1,9 +1,8 @@
-//! The rights that a user of the store needs, as `ACL SETUSER` takes them.
+//! The rights that a user of the store needs, in the syntax of `ACL SETUSER`.
 
 /// On one server, with the prefix `tenure:`.
 ///
-/// The first commands are sent, the others are called by the scripts. `HELLO`, with which everybody
-/// logs in, needs none. Besides, `+select` for a database other than 0, and `+wait` for `replicas=`.
+/// The first commands are sent by the store, the others called by the scripts. `HELLO` needs no right. Besides, `+select` for a database other than 0, and `+wait` for `replicas=`.
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan \
@@ -58,10 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn the_rights_have_every_command_of_the_scripts_and_no_other() {
+    fn the_rights_are_the_commands_of_the_scripts_and_no_others() {
         let scripts = concat!(
-            include_str!("../lua/alone.lua"),
+            include_str!("../lua/single_key.lua"),
             include_str!("../lua/cells/add.lua"),
+            include_str!("../lua/cells/take.lua"),
             include_str!("../lua/cells/swap.lua"),
             include_str!("../lua/claim.lua"),
             include_str!("../lua/engine.lua"),

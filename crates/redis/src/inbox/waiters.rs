@@ -1,4 +1,4 @@
-//! The claims that wait, and what was heard for each.
+//! The local waiters: which claims wait, and what the server has said about each.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::wire::Hearer;
+use crate::wire::MessageListener;
 
-/// The claims that wait, and what was heard for each.
+/// The claims of this client that wait, and the grants that were pushed to them.
 #[derive(Default)]
-pub(crate) struct Desk(pub(super) Mutex<Books>);
+pub(crate) struct WaiterRegistry(pub(super) Mutex<Registered>);
 
 #[derive(Default)]
-pub(super) struct Books {
+pub(super) struct Registered {
     pub(super) claims: HashMap<OwnerId, Waiter>,
-    pub(super) lines: HashMap<LockName, Line>,
-    /// How often messages may have been missed. After that, another server may answer.
+    pub(super) queues: HashMap<LockName, LocalQueue>,
+    /// How often there was a gap in the messages. After a gap, another server may answer.
     pub(super) misses: u64,
 }
 
-/// A claim that is in line, or on its way into it.
+/// A claim that is in the queue, or is about to be.
 pub(super) struct Waiter {
     pub(super) slot: u16,
     pub(super) lease: Duration,
     pub(super) poll: Duration,
-    /// Whether it may be in line.
-    pub(super) in_line: bool,
-    /// Of the server that said that it is in line; another may serve the lock by now.
+    /// Whether it may be in the queue.
+    pub(super) in_queue: bool,
+    /// The clock of the server that queued it; another server may serve the lock by now.
     pub(super) anchor: Option<Anchor>,
     pub(super) ask_again_in: Option<Duration>,
-    pub(super) news: Option<News>,
-    /// The line is to be looked at as soon as this claim is waited for: messages were missed, or there
-    /// is more to do in the line than one call does.
-    pub(super) look_at_once: bool,
-    pub(super) bell: Arc<Notify>,
+    pub(super) pushed: Option<PushedGrant>,
+    /// Refresh as soon as this claim is waited for: messages were missed, or there is more to do in the
+    /// queue than one call does.
+    pub(super) refresh_at_once: bool,
+    pub(super) wakeup: Arc<Notify>,
 }
 
 impl Waiter {
@@ -48,25 +48,25 @@ impl Waiter {
             slot,
             lease,
             poll,
-            in_line: false,
+            in_queue: false,
             anchor: None,
             ask_again_in: None,
-            news: None,
-            look_at_once: false,
-            bell: Arc::new(Notify::new()),
+            pushed: None,
+            refresh_at_once: false,
+            wakeup: Arc::new(Notify::new()),
         }
     }
 
-    /// What was granted before the claim was found to wait is over.
-    pub(super) fn is_over(&self, news: &News) -> bool {
-        self.anchor.is_some_and(|anchor| news.server_ms < anchor.server_us / 1000)
+    /// Whether a grant is from before the server last said that the claim waits: then it is over.
+    pub(super) fn is_over(&self, pushed: &PushedGrant) -> bool {
+        self.anchor.is_some_and(|anchor| pushed.server_ms < anchor.server_us / 1000)
     }
 
-    /// The server says that the claim waits, and what its clock shows.
+    /// The server has said that the claim waits, and what its clock shows.
     pub(super) fn set_anchor(&mut self, anchor: Option<Anchor>) {
         self.anchor = anchor;
-        if self.news.is_some_and(|news| self.is_over(&news)) {
-            self.news = None;
+        if self.pushed.is_some_and(|pushed| self.is_over(&pushed)) {
+            self.pushed = None;
         }
     }
 }
@@ -78,29 +78,29 @@ pub(crate) struct Sent {
     pub(super) misses: u64,
 }
 
-/// Those of one lock who wait at this moment.
-pub(super) struct Line {
+/// The local waiters of one lock.
+pub(super) struct LocalQueue {
     pub(super) owners: HashSet<OwnerId>,
     pub(super) due: Instant,
-    /// Rung when it is due earlier than before.
-    pub(super) bell: Arc<Notify>,
-    pub(super) tender: Tender,
+    /// Notified when the refresh is due earlier than before.
+    pub(super) wakeup: Arc<Notify>,
+    pub(super) refresher: RefreshTask,
 }
 
-/// The task that looks after a line.
-pub(super) struct Tender {
+/// The task that refreshes the local waiters of a lock.
+pub(super) struct RefreshTask {
     pub(super) task: AbortHandle,
     pub(super) runtime: tokio::runtime::Id,
 }
 
 /// A grant as it was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct PushedGrant {
     pub(crate) token: Option<Token>,
     pub(crate) server_ms: u64,
 }
 
-/// What a waiter knows of the server's clock: at `local` or later, the server's showed `server_us`.
+/// What is known of the server's clock: at `local` or later, it showed `server_us`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anchor {
     pub(crate) local: Moment,
@@ -108,8 +108,8 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// A moment of ours that is not after the server's `ms`. The clocks may run apart by one per
-    /// cent, as everywhere.
+    /// A local moment that is not after the server's `ms`. The clocks may drift apart by one per cent, as
+    /// everywhere.
     pub(crate) fn date(&self, ms: u64) -> Moment {
         let us = ms.saturating_mul(1000);
         let ahead = Duration::from_micros(us.saturating_sub(self.server_us));
@@ -118,20 +118,20 @@ impl Anchor {
     }
 }
 
-impl Books {
+impl Registered {
     /// Unless messages were missed since: then another server may answer by now, with another clock.
     pub(super) fn anchor(&self, sent: Sent, server_us: u64) -> Option<Anchor> {
         (self.misses == sent.misses).then_some(Anchor { local: sent.local, server_us })
     }
 }
 
-impl Desk {
+impl WaiterRegistry {
     pub(super) fn sending(&self) -> Sent {
         let misses = self.0.lock().misses;
         Sent { local: now(), misses }
     }
 
-    /// All of these still wait, but for those that are gone.
+    /// The server has said that all `owners` still wait, except those that are `gone`.
     pub(super) fn refreshed(
         &self,
         owners: &[OwnerId],
@@ -140,11 +140,11 @@ impl Desk {
         server_us: u64,
     ) {
         let gone: HashSet<&OwnerId> = gone.iter().collect();
-        let books = &mut *self.0.lock();
-        let Some(anchor) = books.anchor(sent, server_us) else { return };
+        let registered = &mut *self.0.lock();
+        let Some(anchor) = registered.anchor(sent, server_us) else { return };
         for owner in owners.iter().filter(|owner| !gone.contains(owner)) {
-            // One that asked meanwhile has a newer one.
-            if let Some(waiter) = books.claims.get_mut(owner)
+            // A claim that asked meanwhile has a newer anchor.
+            if let Some(waiter) = registered.claims.get_mut(owner)
                 && waiter.anchor.is_none_or(|older| older.local < anchor.local)
             {
                 waiter.set_anchor(Some(anchor));
@@ -152,13 +152,13 @@ impl Desk {
         }
     }
 
-    /// The claims that wait for this lock, with the longest lease and the shortest poll among them.
+    /// The local waiters of this lock, with the longest lease and the shortest poll among them.
     pub(super) fn present(&self, name: &LockName) -> (Vec<OwnerId>, Duration, Duration) {
-        let books = self.0.lock();
-        let owners = books.lines.get(name).into_iter().flat_map(|line| &line.owners);
+        let registered = self.0.lock();
+        let owners = registered.queues.get(name).into_iter().flat_map(|line| &line.owners);
         let (mut present, mut lease, mut poll) = (Vec::new(), Duration::ZERO, Duration::MAX);
         for owner in owners {
-            if let Some(waiter) = books.claims.get(owner) {
+            if let Some(waiter) = registered.claims.get(owner) {
                 present.push(*owner);
                 (lease, poll) = (lease.max(waiter.lease), poll.min(waiter.poll));
             }
@@ -167,75 +167,75 @@ impl Desk {
     }
 
     pub(super) fn postpone(&self, name: &LockName, by: Duration) {
-        if let Some(line) = self.0.lock().lines.get_mut(name) {
+        if let Some(line) = self.0.lock().queues.get_mut(name) {
             line.due = Instant::now() + by;
         }
     }
 
     pub(super) fn bring_forward(&self, name: &LockName, within: Duration) {
-        if let Some(line) = self.0.lock().lines.get_mut(name) {
+        if let Some(line) = self.0.lock().queues.get_mut(name) {
             line.due = line.due.min(Instant::now() + within);
         }
     }
 
-    pub(super) fn ring<'a>(&self, owners: impl Iterator<Item = &'a OwnerId>) {
-        let books = self.0.lock();
-        for waiter in owners.filter_map(|owner| books.claims.get(owner)) {
-            waiter.bell.notify_one();
+    pub(super) fn wake<'a>(&self, owners: impl Iterator<Item = &'a OwnerId>) {
+        let registered = self.0.lock();
+        for waiter in owners.filter_map(|owner| registered.claims.get(owner)) {
+            waiter.wakeup.notify_one();
         }
     }
 }
 
-impl Hearer for Desk {
-    fn hear(&self, message: &[u8]) {
-        let Some((owner, news)) = std::str::from_utf8(message).ok().and_then(parse) else {
-            tracing::debug!("a message in the inbox makes no sense");
+impl MessageListener for WaiterRegistry {
+    fn on_message(&self, message: &[u8]) {
+        let Some((owner, pushed)) = std::str::from_utf8(message).ok().and_then(parse) else {
+            tracing::debug!("a message in the inbox cannot be parsed");
             return;
         };
-        let books = &mut *self.0.lock();
+        let registered = &mut *self.0.lock();
         // A claim that was given up meanwhile is released by its client.
-        let Some(waiter) = books.claims.get_mut(&owner) else { return };
-        match news {
-            Some(news) => {
-                // Else it is over, or the server's clock was set back: asking tells which.
-                if !waiter.is_over(&news) {
-                    waiter.news = Some(news);
+        let Some(waiter) = registered.claims.get_mut(&owner) else { return };
+        match pushed {
+            Some(pushed) => {
+                // Otherwise it is over, or the server's clock was set back: asking tells which.
+                if !waiter.is_over(&pushed) {
+                    waiter.pushed = Some(pushed);
                 }
-                waiter.bell.notify_one();
+                waiter.wakeup.notify_one();
             }
             None => {
-                let line = books.lines.values_mut().find(|line| line.owners.contains(&owner));
+                let line = registered.queues.values_mut().find(|line| line.owners.contains(&owner));
                 match line {
                     Some(line) => {
                         line.due = Instant::now();
-                        line.bell.notify_one();
+                        line.wakeup.notify_one();
                     }
-                    // It is not waited for yet.
-                    None => waiter.look_at_once = true,
+                    // The claim is not in `wait` yet.
+                    None => waiter.refresh_at_once = true,
                 }
             }
         }
     }
 
-    fn miss(&self) {
-        let books = &mut *self.0.lock();
-        books.misses += 1;
-        for line in books.lines.values_mut() {
+    fn on_gap(&self) {
+        let registered = &mut *self.0.lock();
+        registered.misses += 1;
+        for line in registered.queues.values_mut() {
             line.due = Instant::now();
-            line.bell.notify_one();
+            line.wakeup.notify_one();
         }
-        for waiter in books.claims.values_mut() {
-            // What comes next may be dated by another server's clock.
+        for waiter in registered.claims.values_mut() {
+            // The next grant may be dated by another server's clock.
             waiter.anchor = None;
-            // A claim whose reply was just read is in no line yet, and nothing listens for it.
-            waiter.look_at_once = true;
+            // A claim whose reply was just read is not among the local waiters yet.
+            waiter.refresh_at_once = true;
         }
     }
 }
 
-/// `<owner> <token or -> <server ms>`: a grant; or `<owner> more`: there is more to do in its line than
-/// one call does, and it is for this client to go on.
-fn parse(payload: &str) -> Option<(OwnerId, Option<News>)> {
+/// `<owner> <token or -> <server ms>` is a grant; `<owner> more` says that there is more to do in the queue
+/// than one call does, and that this client should go on.
+fn parse(payload: &str) -> Option<(OwnerId, Option<PushedGrant>)> {
     let mut words = payload.split(' ');
     let owner = words.next()?.parse().ok()?;
     let token = match words.next()? {
@@ -243,7 +243,7 @@ fn parse(payload: &str) -> Option<(OwnerId, Option<News>)> {
         token => token.parse().ok().map(Token::new),
     };
     let server_ms = words.next()?.parse().ok()?;
-    Some((owner, Some(News { token, server_ms })))
+    Some((owner, Some(PushedGrant { token, server_ms })))
 }
 
 #[cfg(test)]
@@ -271,34 +271,34 @@ mod tests {
 
     #[test]
     fn a_reply_from_before_messages_were_missed_dates_nothing() {
-        let desk = Desk::default();
-        let sent = desk.sending();
-        assert!(desk.0.lock().anchor(sent, 1).is_some());
-        desk.miss();
-        assert!(desk.0.lock().anchor(sent, 1).is_none());
-        let sent = desk.sending();
-        assert!(desk.0.lock().anchor(sent, 1).is_some());
+        let waiters = WaiterRegistry::default();
+        let sent = waiters.sending();
+        assert!(waiters.0.lock().anchor(sent, 1).is_some());
+        waiters.on_gap();
+        assert!(waiters.0.lock().anchor(sent, 1).is_none());
+        let sent = waiters.sending();
+        assert!(waiters.0.lock().anchor(sent, 1).is_some());
     }
 
     #[test]
     fn messages_missed_before_a_claim_is_waited_for_are_made_up_for() {
-        let (desk, owner) = (Desk::default(), OwnerId::random());
+        let (waiters, owner) = (WaiterRegistry::default(), OwnerId::random());
         let minute = Duration::from_secs(60);
-        desk.0.lock().claims.insert(owner, Waiter::new(0, minute, minute));
-        desk.miss();
-        assert!(desk.0.lock().claims[&owner].look_at_once);
+        waiters.0.lock().claims.insert(owner, Waiter::new(0, minute, minute));
+        waiters.on_gap();
+        assert!(waiters.0.lock().claims[&owner].refresh_at_once);
     }
 
     #[test]
     fn messages_are_read_and_nonsense_is_not() {
         let owner = OwnerId::random();
-        let (heard, news) = parse(&format!("{owner} 17 99")).unwrap();
+        let (heard, pushed) = parse(&format!("{owner} 17 99")).unwrap();
         assert_eq!(
-            (heard, news),
-            (owner, Some(News { token: Some(Token::new(17)), server_ms: 99 }))
+            (heard, pushed),
+            (owner, Some(PushedGrant { token: Some(Token::new(17)), server_ms: 99 }))
         );
-        let (_, news) = parse(&format!("{owner} - 99")).unwrap();
-        assert_eq!(news, Some(News { token: None, server_ms: 99 }));
+        let (_, pushed) = parse(&format!("{owner} - 99")).unwrap();
+        assert_eq!(pushed, Some(PushedGrant { token: None, server_ms: 99 }));
         assert_eq!(parse(&format!("{owner} more")).unwrap(), (owner, None));
         for nonsense in ["", "a b c", "0", &format!("{owner} 1")] {
             assert!(parse(nonsense).is_none(), "{nonsense}");

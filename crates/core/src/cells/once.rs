@@ -1,0 +1,238 @@
+//! Work that is done once, and whose result others get.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::contract::{CellSpace, Expiry};
+use super::slot::{Outcome, Seen, Slot};
+use super::value::CellValue;
+use crate::{Client, Error, ErrorKind, Guard, LockName, Mutex, Options, Result, Token, Wait};
+
+/// Work that is done once for a key, in whichever process asks first; the others get its result.
+///
+/// The work runs under a lock with a lease, which is kept alive while it runs. If its process dies, another
+/// caller does the work anew after the lease has ended. A result that comes after that is refused.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use tenure_core::{Client, Error, MemoryStore, OnceOutcome};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+/// let payment = client.once::<String>("payment/4711")?.ttl(Duration::from_secs(24 * 3600));
+/// let first = payment.run(async |guard| {
+///     // … pay, with guard.token() sent along …
+///     Ok::<_, Error>("receipt 1".to_owned())
+/// });
+/// assert_eq!(first.await?, OnceOutcome::Ran("receipt 1".to_owned()));
+///
+/// let second = payment.run(async |_| Ok::<_, Error>("receipt 2".to_owned()));
+/// assert_eq!(second.await?, OnceOutcome::Replayed("receipt 1".to_owned()));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// "Once" is about results: work that had an effect before its process died is done again. Make its
+/// effects repeatable, or send the token along and have them [fenced](crate::Fence).
+pub struct Once<T> {
+    slot: Slot,
+    mutex: Mutex,
+    ttl: Duration,
+    value: PhantomData<fn() -> T>,
+}
+
+/// What came of asking for work to be done once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnceOutcome<T> {
+    /// This call did the work, and this is its result.
+    Ran(T),
+    /// The work was done before, with this result.
+    Replayed(T),
+    /// Another caller does the work now, and this one did not want to wait for it.
+    InProgress,
+}
+
+impl<T> OnceOutcome<T> {
+    /// The result, if there is one.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Ran(value) | Self::Replayed(value) => Some(value),
+            Self::InProgress => None,
+        }
+    }
+}
+
+/// How long a result is kept, unless [`Once::ttl`] says otherwise.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a run may take, at the least, before its result is refused because nothing is known of it.
+const RUN_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+const RUN: &str = "run once";
+
+impl<T: CellValue> Once<T> {
+    pub(crate) fn new(client: &Client, key: &str) -> Result<Self> {
+        let slot = Slot::new(client, CellSpace::Once, key)?;
+        let mutex = client.mutex(&format!("once:{key}"))?;
+        Ok(Self { slot, mutex, ttl: TTL, value: PhantomData })
+    }
+
+    /// The same; the result is kept for this time, instead of a day. After it, the work is done anew.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The same; the lock under which the work runs has these options. Its TTL is how long others wait
+    /// after the process that does the work has died.
+    #[must_use]
+    pub fn with(mut self, options: Options) -> Self {
+        self.mutex = self.mutex.with(options);
+        self
+    }
+
+    /// The key.
+    pub fn key(&self) -> &LockName {
+        &self.slot.key.name
+    }
+
+    /// The result, if the work was done.
+    ///
+    /// # Errors
+    /// Faults of the store that last for five call timeouts; [`Damaged`](ErrorKind::Damaged) for a result
+    /// of another type.
+    ///
+    /// # Cancel safety
+    /// It only reads.
+    pub async fn get(&self) -> Result<Option<T>> {
+        self.result(&self.slot.read().await?)
+    }
+
+    /// Does the work, unless it was done; waits for another caller that does it now.
+    ///
+    /// An error of `work` is handed back, and nothing is kept: the next caller does the work.
+    ///
+    /// # Errors
+    /// Those of `work`. [`Lost`](ErrorKind::Lost) if the lock was lost before the result was kept: another
+    /// caller may do the work again. [`Invalid`](ErrorKind::Invalid) for a result over the store's limit:
+    /// the work is done, and its result is not kept. Otherwise as [`Mutex::acquire`], and faults of the
+    /// store.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops `work` and releases the lock: the next caller does the work.
+    pub async fn run<E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        self.run_with(Wait::Forever, work).await
+    }
+
+    /// As [`run`](Self::run), but does not wait for another caller that does the work now.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        self.run_with(Wait::NoWait, work).await
+    }
+
+    /// As [`run`](Self::run), and waits so long for another caller that does the work now.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_with<E: From<Error>>(
+        &self,
+        wait: Wait,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<T>, E> {
+        if let Some(value) = self.get().await? {
+            return Ok(OnceOutcome::Replayed(value));
+        }
+        let guard = match self.mutex.acquire_with(wait).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {
+                return Ok(OnceOutcome::InProgress);
+            }
+            guard => guard?,
+        };
+        let seen = self.slot.read().await?;
+        if let Some(value) = self.result(&seen)? {
+            return Ok(OnceOutcome::Replayed(value));
+        }
+        let begun = self.begin(&seen, guard.token()).await?;
+        let value = guard.run(work(&guard)).await??;
+        let mut bytes = vec![DONE];
+        bytes.extend(value.to_bytes().map_err(|error| error.about(self.key()))?);
+        match self.slot.swap(&begun, Some(bytes), Expiry::After(self.ttl)).await? {
+            Outcome::Done(_) => {}
+            Outcome::Conflict(_) => return Err(self.refused().into()),
+        }
+        // The result is kept: whether the lock was held until now matters no more.
+        let _ = guard.release().await;
+        Ok(OnceOutcome::Ran(value))
+    }
+
+    /// Writes down that a holder with this token begins. From then on the result of one that began before
+    /// is refused, for it would replace another version.
+    async fn begin(&self, seen: &Seen, token: Option<Token>) -> Result<Seen> {
+        // A holder of an older token was paused between its grant and this.
+        if started(seen).is_some_and(|newest| token.is_some_and(|token| token < newest)) {
+            return Err(self.refused());
+        }
+        let number = token.map_or(0, Token::get).to_string();
+        let bytes = [&[RUNNING], number.as_bytes()].concat();
+        let expiry = Expiry::After(self.ttl.max(RUN_FOR));
+        match self.slot.swap(seen, Some(bytes), expiry).await? {
+            Outcome::Done(begun) => Ok(begun),
+            Outcome::Conflict(_) => Err(self.refused()),
+        }
+    }
+
+    fn result(&self, seen: &Seen) -> Result<Option<T>> {
+        match seen.value() {
+            None | Some([RUNNING, ..]) => Ok(None),
+            Some([DONE, bytes @ ..]) => {
+                T::from_bytes(bytes).map(Some).map_err(|error| error.about(self.key()))
+            }
+            Some(_) => Err(self.slot.damaged("what is stored there")),
+        }
+    }
+
+    fn refused(&self) -> Error {
+        let why =
+            "the lock was lost, and another caller has begun the work meanwhile: its result counts";
+        Error::new(ErrorKind::Lost, RUN, why).about(self.key())
+    }
+}
+
+const RUNNING: u8 = b'R';
+const DONE: u8 = b'D';
+
+/// The token of the holder that began last.
+fn started(seen: &Seen) -> Option<Token> {
+    let [RUNNING, digits @ ..] = seen.value()? else { return None };
+    std::str::from_utf8(digits).ok()?.parse().ok().map(Token::new)
+}
+
+impl<T> Clone for Once<T> {
+    fn clone(&self) -> Self {
+        let Self { slot, mutex, ttl, value } = self;
+        Self { slot: slot.clone(), mutex: mutex.clone(), ttl: *ttl, value: *value }
+    }
+}
+
+impl<T> fmt::Debug for Once<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Once").field("key", &self.slot.key.name).field("ttl", &self.ttl).finish()
+    }
+}
