@@ -290,16 +290,16 @@ pub async fn odd_names_are_cells_of_their_own(fixture: &dyn Fixture) {
     let used = tag.as_str().len();
     let (long, twin) = ("x".repeat(200 - used), format!("{}y", "x".repeat(199 - used)));
     names.extend([long, twin].map(|rest| format!("{tag}{rest}").parse().unwrap()));
-    let keys = || {
-        names
-            .iter()
-            .flat_map(|name| CellSpace::ALL.iter().map(|space| CellKey::new(*space, name.clone())))
+    let in_each_space = |name: &LockName| {
+        CellSpace::ALL.iter().map(|space| CellKey::new(*space, name.clone())).collect()
     };
-    for key in keys() {
-        raw.put(&key, None, format!("{key:?}").as_bytes(), Expiry::After(LONG)).await;
+    let keys: Vec<Vec<CellKey>> = names.iter().map(in_each_space).collect();
+    let keys = keys.concat();
+    for key in &keys {
+        raw.put(key, None, format!("{key:?}").as_bytes(), Expiry::After(LONG)).await;
     }
-    for key in keys() {
-        assert_eq!(raw.value(&key).await.unwrap(), format!("{key:?}").as_bytes());
+    for key in &keys {
+        assert_eq!(raw.value(key).await.unwrap(), format!("{key:?}").as_bytes());
     }
     let locks = crate::fixture::raw(fixture).await;
     assert_eq!(locks.list(tag.as_str()).await, [], "a cell is no lock");
@@ -307,8 +307,8 @@ pub async fn odd_names_are_cells_of_their_own(fixture: &dyn Fixture) {
     locks.hold(&hold).await;
     assert_eq!(locks.list(tag.as_str()).await, [names[0].clone()]);
     locks.release(&hold).await;
-    for key in keys() {
-        assert_eq!(raw.value(&key).await.unwrap(), format!("{key:?}").as_bytes());
+    for key in &keys {
+        assert_eq!(raw.value(key).await.unwrap(), format!("{key:?}").as_bytes());
     }
 }
 
