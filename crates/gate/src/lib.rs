@@ -8,8 +8,8 @@
 //! | resource | gate |
 //! |---|---|
 //! | a file | [`FileGate`] |
-//! | a service behind HTTP | [`http`], a tower layer for the `Fencing-Token` header (feature `http`) |
-//! | PostgreSQL | [`postgres`], a guard row in the same transaction (feature `postgres`) |
+//! | a service behind HTTP | the module `http`, a tower layer for the `Fencing-Token` header (feature `http`) |
+//! | PostgreSQL | the module `postgres`, a guard row in the same transaction (feature `postgres`) |
 //! | Redis | [`redis`], scripts to be run with any client |
 //! | etcd, ZooKeeper | [`Guard::fence`](tenure_core::Guard::fence): a comparison for their own transactions |
 //!
