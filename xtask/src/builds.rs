@@ -10,6 +10,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::packages::is_installed;
+use crate::programs::Job;
 use crate::steps::cargo;
 
 /// Systems that the library must build on, besides this one. `cargo check` needs no linker there.
@@ -40,7 +42,7 @@ impl Metadata {
     }
 
     /// Checks of each published package that has features: with none of them, and with each alone.
-    pub(crate) fn feature_checks(&self) -> Vec<(String, Command)> {
+    fn feature_checks(&self) -> Vec<Job> {
         let mut checks = Vec::new();
         for package in self.published() {
             let (Some(name), Some(features)) =
@@ -57,7 +59,7 @@ impl Metadata {
                 let arguments =
                     ["check", "--package", name, "--no-default-features", "--features", feature];
                 let shown = if feature.is_empty() { "no features" } else { feature };
-                checks.push((format!("{name} with {shown}"), cargo(&arguments)));
+                checks.push(check(format!("{name} with {shown}"), cargo(&arguments)));
             }
         }
         checks
@@ -66,9 +68,8 @@ impl Metadata {
     /// What is wrong with the dependencies: licences that `deny.toml` does not allow, sources other
     /// than the registry, and packages in two versions that `deny.toml` does not name.
     ///
-    /// This is the part of `cargo deny check` that needs neither the network nor cargo-deny. Known
-    /// vulnerabilities need both: the hosted workflow looks for them.
-    pub(crate) fn dependency_faults(&self, deny: &str) -> Vec<String> {
+    /// This is the part of `cargo deny check` that needs neither the network nor cargo-deny.
+    fn dependency_faults(&self, deny: &str) -> Vec<String> {
         let allowed = strings_after(deny, "\nallow = [");
         let skipped = strings_after(deny, "\nskip = [");
         let skipped: BTreeSet<&str> =
@@ -108,72 +109,116 @@ impl Metadata {
     }
 }
 
-/// A build for another system, or with another compiler.
-pub(crate) enum Foreign {
-    Check(String, Command),
-    /// It cannot be done here, for this reason.
-    Skipped(String),
+/// The builds that can be done on this machine, and what is wrong or skipped.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) skipped: Vec<String>,
+    /// Licences, sources and duplicates that `deny.toml` does not allow.
+    pub(crate) faults: Vec<String>,
 }
 
-/// Checks of the library for macOS and Windows, and of everything with the oldest compiler. What
-/// `rustup` has not installed is skipped with the command that installs it.
-pub(crate) fn foreign(metadata: &Metadata) -> io::Result<Vec<Foreign>> {
-    let target_folder = target_folder()?.join("foreign");
-    fs::create_dir_all(&target_folder)?;
-    let compiler = stand_in_compiler(&target_folder)?;
-    let installed = rustup(&["target", "list", "--installed"]);
-    let mut builds: Vec<Foreign> = TARGETS
-        .iter()
-        .map(|target| {
-            if !installed.lines().any(|line| line == *target) {
-                return Foreign::Skipped(format!("{target}: `rustup target add {target}` first"));
-            }
-            let mut check = cargo(&["check", "--target", target, "--package", "tenure"]);
-            let variable = target.replace('-', "_");
-            check.args(["--features", "etcd,zookeeper"]);
-            check.env(format!("CC_{variable}"), &compiler).env(format!("AR_{variable}"), "true");
-            check.env("CARGO_TARGET_DIR", &target_folder);
-            Foreign::Check((*target).to_owned(), check)
-        })
-        .collect();
-    if let Some(version) = metadata.rust_version() {
-        let toolchains = rustup(&["toolchain", "list"]);
-        let matches = |line: &&str| {
-            line.strip_prefix(version).is_some_and(|rest| rest.starts_with(['.', '-']))
+/// Plans the check of each feature alone, of the library for macOS and Windows, of everything with the oldest
+/// compiler, and of the dependencies.
+///
+/// # Errors
+/// If cargo's metadata or `deny.toml` cannot be read.
+pub(crate) fn plan() -> io::Result<Plan> {
+    let metadata = Metadata::read()?;
+    let deny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deny.toml");
+    let faults = metadata.dependency_faults(&fs::read_to_string(deny)?);
+    let mut plan = Plan { jobs: metadata.feature_checks(), faults, ..Plan::default() };
+    plan.dependencies();
+    plan.foreign(&metadata)?;
+    Ok(plan)
+}
+
+impl Plan {
+    /// cargo-deny, where it is installed. It takes minutes to compile, so it is not installed here.
+    fn dependencies(&mut self) {
+        let deny = |arguments: &[&str]| {
+            let mut command = cargo(&["deny", "--all-features"]);
+            command.args(arguments);
+            command
         };
-        builds.push(match toolchains.lines().find(matches) {
-            Some(line) => {
-                let toolchain = line.split(' ').next().unwrap_or(line);
-                let mut check = Command::new("rustup");
-                check.args(["run", toolchain, "cargo", "check", "--package", "tenure-cli"]);
-                check.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
-                check.env("CARGO_TARGET_DIR", &target_folder);
-                Foreign::Check(format!("Rust {version}"), check)
-            }
-            None => Foreign::Skipped(format!(
-                "Rust {version}: `rustup toolchain install {version} --profile minimal` first"
-            )),
-        });
+        if !is_installed("cargo-deny") {
+            let why = "known vulnerabilities: `cargo install --locked cargo-deny` first";
+            return self.skipped.push(why.into());
+        }
+        let listed = deny(&["check", "licenses", "bans", "sources"]);
+        self.jobs.push(Job::new("cargo-deny: licences, bans, sources", listed));
+        if deny(&["fetch", "db"]).output().is_ok_and(|output| output.status.success()) {
+            let known = deny(&["check", "--disable-fetch", "advisories"]);
+            self.jobs.push(Job::new("cargo-deny: advisories", known));
+        } else {
+            let why = "known vulnerabilities: the database of advisories cannot be fetched";
+            self.skipped.push(why.into());
+        }
     }
-    Ok(builds)
+
+    /// What `rustup` can neither find nor install is skipped, with the command that installs it.
+    fn foreign(&mut self, metadata: &Metadata) -> io::Result<()> {
+        let target_folder = target_folder()?.join("foreign");
+        fs::create_dir_all(&target_folder)?;
+        let compiler = stand_in_compiler(&target_folder)?;
+        for target in TARGETS {
+            let installed = || rustup(&["target", "list", "--installed"]);
+            let is_there = || installed().lines().any(|line| line == target);
+            let install = ["target", "add", target];
+            if !self.is_provided(target, is_there, &install) {
+                continue;
+            }
+            let mut command = cargo(&["check", "--target", target, "--package", "tenure"]);
+            let variable = target.replace('-', "_");
+            command.args(["--features", "etcd,zookeeper"]);
+            command.env(format!("CC_{variable}"), &compiler).env(format!("AR_{variable}"), "true");
+            command.env("CARGO_TARGET_DIR", &target_folder);
+            self.jobs.push(check(target, command));
+        }
+        let Some(version) = metadata.rust_version() else { return Ok(()) };
+        let find = || toolchain(version, &rustup(&["toolchain", "list"]));
+        let install = ["toolchain", "install", version, "--profile", "minimal", "--no-self-update"];
+        let name = format!("Rust {version}");
+        if self.is_provided(&name, || find().is_some(), &install)
+            && let Some(toolchain) = find()
+        {
+            let mut command = Command::new("rustup");
+            command.args(["run", &toolchain, "cargo", "check", "--package", "tenure-cli"]);
+            command.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+            command.env("CARGO_TARGET_DIR", &target_folder);
+            self.jobs.push(check(name, command));
+        }
+        Ok(())
+    }
+
+    fn is_provided(&mut self, name: &str, is_there: impl Fn() -> bool, install: &[&str]) -> bool {
+        if is_there() {
+            return true;
+        }
+        // Without a network, rustup may try for very long.
+        let mut command = Command::new("timeout");
+        let _ = command.args(["300", "rustup"]).args(install).output();
+        let provided = is_there();
+        if !provided {
+            let install = install.join(" ");
+            self.skipped.push(format!("{name}: `rustup {install}` does not work here"));
+        }
+        provided
+    }
 }
 
-/// Runs a check and shows what the compiler says. A warning fails it, too: in a build with one feature
-/// it is often code that only another feature uses.
-pub(crate) fn passes(mut check: Command) -> bool {
-    let output = match check.output() {
-        Ok(output) => output,
-        Err(error) => {
-            println!("cannot start {check:?}: {error}");
-            return false;
-        }
-    };
-    let messages = String::from_utf8_lossy(&output.stderr);
-    let is_clean = output.status.success() && !messages.contains("warning:");
-    if !is_clean {
-        println!("{messages}");
-    }
-    is_clean
+/// A check that a warning fails, too: in a build with one feature it is often code that only another feature
+/// uses.
+fn check(name: impl Into<String>, command: Command) -> Job {
+    Job { denies_warnings: true, ..Job::new(name, command) }
+}
+
+/// The toolchain of this version among those that `rustup toolchain list` prints.
+fn toolchain(version: &str, installed: &str) -> Option<String> {
+    let is_it =
+        |line: &&str| line.strip_prefix(version).is_some_and(|rest| rest.starts_with(['.', '-']));
+    let line = installed.lines().find(is_it)?;
+    Some(line.split(' ').next().unwrap_or(line).to_owned())
 }
 
 /// This program is `<target>/debug/xtask`.
@@ -222,6 +267,13 @@ fn is_allowed(expression: &str, allowed: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_toolchain_is_found_by_its_version_and_not_by_a_longer_one() {
+        let installed = "stable-x86_64 (active, default)\n1.910.0-x86_64\n1.91.1-x86_64 (x)\n";
+        assert_eq!(toolchain("1.91", installed).as_deref(), Some("1.91.1-x86_64"));
+        assert_eq!(toolchain("1.90", installed), None);
+    }
 
     #[test]
     fn a_licence_expression_needs_one_choice_that_is_allowed_in_full() {
@@ -276,7 +328,7 @@ mod tests {
             {"name": "theirs", "source": "registry+x", "publish": null, "features": {"x": []}},
         ]});
         let checks: Vec<String> =
-            Metadata(metadata).feature_checks().into_iter().map(|(name, _)| name).collect();
+            Metadata(metadata).feature_checks().into_iter().map(|job| job.name).collect();
         assert_eq!(checks, ["a with no features", "a with x", "a with y"]);
     }
 }

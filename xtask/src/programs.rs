@@ -1,4 +1,5 @@
 //! The test programs of all packages: built once, run two at a time, each to its end even if others fail.
+//! Jobs that only compile run beside them.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,6 +16,9 @@ use crate::steps::cargo;
 /// How many test programs run at a time. More would compete for the processors and slow each other down.
 const PARALLEL: usize = 2;
 
+/// The packages of engines. Their tests start servers, and take longer than those of others.
+const ENGINES: [&str; 4] = ["etcd", "local", "redis", "zookeeper"];
+
 /// The package that has one test program per store.
 const CONFORMANCE: &str = "conformance";
 
@@ -27,7 +31,15 @@ pub(crate) struct Program {
     target: String,
 }
 
-/// The outcome of one test program.
+/// A command that is run beside the test programs, one after the other.
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) command: Command,
+    /// Whether a compiler's warning fails it.
+    pub(crate) denies_warnings: bool,
+}
+
+/// The outcome of one test program, or of one job.
 pub(crate) struct Run {
     pub(crate) name: String,
     pub(crate) output: String,
@@ -75,11 +87,48 @@ impl Program {
         let file = File::create(&path)?;
         let mut command = Command::new(&self.file);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        // Programs run beside each other, so none needs more tests at a time than there are processors.
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        command.env("RUST_TEST_THREADS", processors.to_string());
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let status = command.status()?;
         let output = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
         Ok((output, status.success()))
     }
+}
+
+impl Job {
+    pub(crate) fn new(name: impl Into<String>, command: Command) -> Self {
+        Self { name: name.into(), command, denies_warnings: false }
+    }
+
+    /// Runs it to its end. Test programs go first where processors are short.
+    pub(crate) fn run(self) -> Run {
+        let started = Instant::now();
+        let (output, sound) = match with_low_priority(&self.command).output() {
+            Ok(output) => {
+                let messages = String::from_utf8_lossy(&output.stderr);
+                let warns = self.denies_warnings && messages.contains("warning:");
+                let sound = output.status.success() && !warns;
+                let results = String::from_utf8_lossy(&output.stdout);
+                (if sound { results.into_owned() } else { format!("{results}{messages}") }, sound)
+            }
+            Err(error) => (format!("cannot start {:?}: {error}\n", self.command), false),
+        };
+        Run { name: self.name, output, sound, seconds: started.elapsed().as_secs() }
+    }
+}
+
+fn with_low_priority(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
 }
 
 /// Builds the test programs of all packages. `None` if they do not compile.
@@ -90,16 +139,23 @@ pub(crate) fn build() -> Option<Vec<Program>> {
     let output = command.output().ok()?;
     let mut programs: Vec<Program> =
         String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::read).collect();
-    // The conformance suites take longest, so they start first.
-    programs.sort_by_key(|program| (!program.is_suite(), program.name()));
+    // The programs that take longest start first, so that none of them is left for the end.
+    programs.sort_by_key(|program| {
+        (!program.is_suite(), !ENGINES.contains(&program.package()), program.name())
+    });
     output.status.success().then_some(programs)
 }
 
-/// Runs all programs, and sends each outcome to `ended`.
-pub(crate) fn run(programs: Vec<Program>, ended: &Sender<Run>) {
+/// Runs all programs and, beside them, all jobs. Sends each outcome to `ended`.
+pub(crate) fn run(programs: Vec<Program>, jobs: Vec<Job>, ended: &Sender<Run>) {
     let queue = Mutex::new(programs.into_iter());
     let next = || queue.lock().ok().and_then(|mut queue| queue.next());
     std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for job in jobs {
+                let _ = ended.send(job.run());
+            }
+        });
         for _ in 0..PARALLEL {
             scope.spawn(|| {
                 while let Some(program) = next() {
@@ -111,7 +167,7 @@ pub(crate) fn run(programs: Vec<Program>, ended: &Sender<Run>) {
     });
 }
 
-/// Prints a program's output.
+/// Prints the output of a program or a job.
 pub(crate) fn print(run: &Run) -> io::Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "== {} ({} s)", run.name, run.seconds)?;
@@ -121,6 +177,20 @@ pub(crate) fn print(run: &Run) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_fails_by_its_status_or_by_a_warning_and_keeps_its_environment() {
+        let run = |script: &str, denies_warnings| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).env("GIVEN", "given");
+            Job { name: "a job".into(), command, denies_warnings }.run()
+        };
+        let warns = "echo out $GIVEN; echo 'warning: unused' >&2";
+        let run_of = |run: Run| (run.sound, run.output);
+        assert_eq!(run_of(run(warns, false)), (true, "out given\n".into()));
+        assert_eq!(run_of(run(warns, true)), (false, "out given\nwarning: unused\n".into()));
+        assert_eq!(run_of(run("exit 3", false)), (false, String::new()));
+    }
 
     #[test]
     fn only_messages_about_test_programs_are_read() {

@@ -1,40 +1,53 @@
 //! The steps of `cargo xtask` and the report on them. Each step is a command that must succeed.
 
-use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use crate::builds::{self, Foreign, Metadata};
+use crate::builds::{self, Plan};
 use crate::interop::{self, Problem};
-use crate::programs::{Program, Run};
+use crate::programs::{Job, Program, Run};
 use crate::{packages, programs};
 
-/// Runs the format check, the lints, the documentation, the builds for every feature and platform, and
-/// all tests. Then prints what was run and what was skipped.
+/// Runs the format check, the lints, the documentation, all tests, and the builds for every feature and
+/// platform. Then prints what was run and what was skipped.
+///
+/// The test programs wait more than they compute: for terms that end, and for servers. So whatever only compiles
+/// runs beside them, with a lower priority.
 pub(crate) fn test() -> ExitCode {
     let started = Instant::now();
     let mut report = Report::default();
     for package in packages::provide() {
         report.skipped.push(format!("tests with {package}: the package could not be installed"));
     }
-    // The download of other projects' clients overlaps with the compilation.
+    // The downloads overlap with the compilation.
     let clients = std::thread::spawn(interop::provide);
+    let builds = std::thread::spawn(builds::plan);
     let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    let examples = ["test", "--workspace", "--doc"];
     let sound = report.step("format", cargo(&["fmt", "--all", "--check"]))
         && report.step("lints", cargo(&lints))
-        && report.step("documentation", documentation())
-        && report.builds();
-    // The thread is joined even if a step failed, so that no download outlives this process.
+        && report.step("documentation", documentation());
+    // The threads are joined even if a step failed, so that no download outlives this process.
     let panicked = |_| vec![Problem::Broken("the preparation of other clients panicked".into())];
-    let sound = report.other_clients(|| clients.join().unwrap_or_else(panicked))
-        && sound
-        && report.programs()
-        && report.step("tests: an engine outside of the workspace", engine_outside())
-        && report.step("examples in the documentation", cargo(&examples));
+    let clients = report.other_clients(|| clients.join().unwrap_or_else(panicked));
+    let panicked = |_| Err(io::Error::other("the preparation of the builds panicked"));
+    let builds = report.planned(builds.join().unwrap_or_else(panicked));
+    let sound = sound
+        && clients
+        && builds.is_some_and(|builds| {
+            let mut jobs = vec![
+                Job::new("examples in the documentation", cargo(&["test", "--workspace", "--doc"])),
+                Job::new(
+                    "an engine outside of the workspace: build",
+                    engine_outside(&["--no-run"]),
+                ),
+            ];
+            jobs.extend(builds);
+            report.programs(jobs)
+        })
+        && report.step("tests: an engine outside of the workspace", engine_outside(&[]));
     report.print();
     println!("{} in {} s", if sound { "passed" } else { "FAILED" }, started.elapsed().as_secs());
     println!("{} passed, {} failed", report.passed, report.failed);
@@ -45,7 +58,10 @@ pub(crate) fn test() -> ExitCode {
 /// for macOS and Windows, and the build with the oldest supported compiler.
 pub(crate) fn builds() -> ExitCode {
     let mut report = Report::default();
-    let sound = report.builds();
+    let sound = report.planned(builds::plan()).is_some_and(|jobs| {
+        let runs = jobs.into_iter().map(|job| report.ended(job.run()));
+        runs.fold(true, |sound, passed| sound & passed)
+    });
     report.print();
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -81,8 +97,10 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 }
 
 /// The conformance suite on the engine in `examples/`, a crate of its own.
-fn engine_outside() -> Command {
-    cargo(&["test", "--manifest-path", "examples/engine-sqlite/Cargo.toml"])
+fn engine_outside(arguments: &[&str]) -> Command {
+    let mut command = cargo(&["test", "--manifest-path", "examples/engine-sqlite/Cargo.toml"]);
+    command.args(arguments);
+    command
 }
 
 fn documentation() -> Command {
@@ -100,9 +118,9 @@ struct Report {
     ignored: usize,
     skipped: Vec<String>,
     conformance: Vec<(String, usize)>,
-    /// The duration of each step and of each test program. Test programs overlap.
+    /// The duration of each step, test program and job. Test programs and jobs overlap.
     seconds: Vec<(String, u64)>,
-    /// The test programs that failed.
+    /// The test programs and jobs that failed.
     broken: Vec<String>,
 }
 
@@ -129,36 +147,15 @@ impl Report {
         sound
     }
 
-    /// Checks the dependencies, and builds with every feature and for every platform.
-    fn builds(&mut self) -> bool {
-        println!("== builds");
-        let started = Instant::now();
-        let sound = self.try_builds().unwrap_or_else(|error| {
-            println!("{error}");
-            false
-        });
-        self.seconds.push(("builds".into(), started.elapsed().as_secs()));
-        sound
-    }
-
-    fn try_builds(&mut self) -> io::Result<bool> {
-        let metadata = Metadata::read()?;
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let faults = metadata.dependency_faults(&fs::read_to_string(root.join("deny.toml"))?);
+    /// The builds that can be done. `None` if they cannot be planned, or a dependency must not be used.
+    fn planned(&mut self, plan: io::Result<Plan>) -> Option<Vec<Job>> {
+        let Plan { jobs, skipped, faults } = match plan {
+            Ok(plan) => plan,
+            Err(error) => Plan { faults: vec![error.to_string()], ..Plan::default() },
+        };
+        self.skipped.extend(skipped);
         faults.iter().for_each(|fault| println!("{fault}"));
-        let mut sound = faults.is_empty();
-        let mut checks = metadata.feature_checks();
-        for build in builds::foreign(&metadata)? {
-            match build {
-                Foreign::Check(name, check) => checks.push((name, check)),
-                Foreign::Skipped(why) => self.skipped.push(why),
-            }
-        }
-        for (name, check) in checks {
-            println!("{name}");
-            sound &= builds::passes(check);
-        }
-        Ok(sound)
+        faults.is_empty().then_some(jobs)
     }
 
     /// Waits until other projects' lock clients are ready.
@@ -179,8 +176,8 @@ impl Report {
         sound
     }
 
-    /// Builds all test programs and runs each of them, even if some fail.
-    fn programs(&mut self) -> bool {
+    /// Builds all test programs and runs each of them, even if some fail. Runs the jobs beside them.
+    fn programs(&mut self, jobs: Vec<Job>) -> bool {
         println!("== tests: build");
         let started = Instant::now();
         let Some(programs) = programs::build() else { return false };
@@ -190,16 +187,17 @@ impl Report {
             return false;
         }
         let (sender, ended) = mpsc::channel();
-        let running = std::thread::spawn(move || programs::run(programs, &sender));
+        let running = std::thread::spawn(move || programs::run(programs, jobs, &sender));
         let mut sound = true;
         for run in ended {
-            sound &= programs::print(&run).is_ok() && run.sound;
-            self.record(run);
+            sound &= self.ended(run);
         }
         running.join().is_ok() && sound
     }
 
-    fn record(&mut self, run: Run) {
+    /// Prints the outcome of a program or a job, and collects its figures. Returns whether it passed.
+    fn ended(&mut self, run: Run) -> bool {
+        let sound = programs::print(&run).is_ok() && run.sound;
         let before = self.passed;
         run.output.lines().for_each(|line| self.read(line));
         if run.name.starts_with("conformance: ") {
@@ -209,6 +207,7 @@ impl Report {
             self.broken.push(run.name.clone());
         }
         self.seconds.push((run.name, run.seconds));
+        sound
     }
 
     /// Reads a line of a test program: its counts, or `skipped: why`.
