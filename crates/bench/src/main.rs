@@ -13,6 +13,7 @@ mod local_waiters;
 mod machine;
 mod ordered_waiters;
 mod peer;
+mod primitives;
 mod redis_free;
 mod redis_queue;
 mod redis_readers;
@@ -33,11 +34,15 @@ const SCENARIOS: &[Scenario] = &[
     ("local-handoff", local_handoff::measure),
     ("local-waiters", local_waiters::measure),
     ("local-held", held::local),
+    ("local-reentry", primitives::local_reentry),
+    ("local-reader", primitives::local_reader),
     ("redis-free", redis_free::measure),
     ("redis-tasks", redis_tasks::measure),
     ("redis-queue", redis_queue::measure),
     ("redis-readers", redis_readers::measure),
     ("redis-held", held::redis),
+    ("redis-reader", primitives::redis_reader),
+    ("redis-multi", primitives::redis_multi),
     ("redlock-free", redlock::measure),
     ("etcd-free", etcd::free),
     ("etcd-handoff", etcd::handoff),

@@ -60,6 +60,15 @@ const KNOWN_REASONS: &[(&str, &str)] = &[
         "redis: commands per hand-off",
         "among 2 the queue is often empty, and such a hand-off takes fewer commands",
     ),
+    (
+        "redis: read + release, free",
+        "readers are counted: their claim runs the script for queues and pools, not the four commands that \
+         take a free mutex",
+    ),
+    (
+        "redis: acquire + release, four free locks",
+        "the four claims share a round trip, but the server runs four scripts one after the other",
+    ),
     ("redis: 16 tasks, fenced", TOKEN),
     ("redis: 64 tasks, fenced", TOKEN),
     ("redis: 1,024 tasks, fenced, server CPU", TOKEN),

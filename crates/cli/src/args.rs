@@ -51,12 +51,16 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    Elect(Elect),
     Hold(Hold),
     Ls(Ls),
     Status(Status),
     Watch(Watch),
     Release(Release),
+    Revoke(Revoke),
+    Audit(Audit),
     Doctor(Doctor),
+    Demo(Demo),
     Completions(Completions),
     Man(Man),
 }
@@ -68,7 +72,7 @@ pub(crate) enum Command {
 /// TENURE_STORE and, if the store has a password, TENURE_STORE_PASSWORD. If tenure dies, by whatever
 /// signal, the command and the other processes of its process group are killed, and the lock is
 /// released. While tenure is stopped (^Z) it does not renew the lock, and loses it when the TTL has
-/// passed.
+/// passed; its guardian process kills the command before that.
 ///
 /// Inside another `tenure run` that holds the same lock, the command runs under that hold instead of
 /// waiting for it (the hold is found through TENURE_HELD and checked in the store). The mode must be
@@ -97,6 +101,91 @@ pub(crate) struct Run {
     /// What to do with the command when the lock is lost or about to be lost
     #[arg(long, value_name = "ACTION", env = "TENURE_ON_LOST", default_value = "term")]
     pub(crate) on_lost: OnLost,
+    /// Keep the lock taken for this long after it was acquired, although the command ends sooner:
+    /// tenure exits with the command, and a background process holds the lock
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) at_least: Option<Duration>,
+    /// Run the command only if it has not succeeded in this period, counted from the start of that
+    /// run; otherwise report that run and exit with 0, or with the code of -E
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(conflicts_with_all = ["shared", "permits"])]
+    pub(crate) once_per: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) program: Program,
+}
+
+/// Keep a command running on one machine at a time
+///
+/// Run it with the same NAME on several machines: one of them leads, which means that it holds the lock
+/// NAME, and runs the command. The others stand by. When the leader dies, is cut off from the store or
+/// is asked to stop, the next one in the queue takes over. The command has the environment, terminal
+/// and signals of `tenure run`, and TENURE_TOKEN is higher for every later leader.
+///
+/// If the command exits, --on-exit decides. If the leadership is about to be lost, the command is
+/// stopped before the lease ends, as by `tenure run`, and tenure stands by again. SIGTERM, SIGINT,
+/// SIGHUP and SIGQUIT are forwarded to the command; when it has
+/// ended, tenure resigns, so that the next one leads, and exits as `tenure run` would.
+///
+/// The command does not run twice at a time: if tenure is killed or stopped, its guardian process kills
+/// the command before another tenure can lead or, on the local store, before that one starts its
+/// command. If the machine is frozen, only the fencing token protects what the command writes to.
+///
+/// Messages on standard error say which process leads; with --json they are objects, one per line.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("program").required(true), after_help = exit::TABLE)]
+#[command(override_usage = "tenure elect [OPTIONS] NAME -- COMMAND [ARGS...]\n       \
+                            tenure elect [OPTIONS] NAME -c 'SHELL LINE'")]
+pub(crate) struct Elect {
+    /// Name of the election, and of its lock
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What to do when the command exits
+    #[arg(long, value_name = "ACTION", default_value = "restart")]
+    pub(crate) on_exit: OnExit,
+    /// Lease duration: another process leads this long after the leader has disappeared. Renewed after
+    /// a third of it [default: 30s, or the maximum of the store if that is shorter]
+    #[arg(long, value_name = "DURATION", env = "TENURE_TTL", value_parser = parse_ttl)]
+    ttl: Option<Duration>,
+    /// Description of this process for ls and status [default: name of the command, without arguments]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    #[command(flatten)]
+    pub(crate) program: Program,
+}
+
+impl Elect {
+    /// The lock that the leader holds.
+    pub(crate) fn lock(&self) -> Lock {
+        Lock {
+            name: self.name.clone(),
+            no_wait: false,
+            wait: None,
+            exclusive: true,
+            shared: false,
+            permits: None,
+            take: 1,
+            ttl: self.ttl,
+            max_hold: None,
+            busy_exit_code: None,
+            label: self.label.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnExit {
+    /// Start it again here after a pause: a second, then twice as long each time up to a minute, until
+    /// it has run for a minute
+    Restart,
+    /// Let the next process lead, and stand by again after such a pause
+    Resign,
+    /// Let the next process lead, and exit with the command's code
+    Exit,
+}
+
+/// A command, and how it is ended.
+#[derive(Args, Debug)]
+pub(crate) struct Program {
     /// Time between SIGTERM and SIGKILL; less if the TTL leaves less
     #[arg(long, value_name = "DURATION", env = "TENURE_GRACE", default_value = "5s")]
     #[arg(value_parser = parse_duration)]
@@ -181,9 +270,9 @@ pub(crate) struct Lock {
     /// Hold the lock at most this long, then stop as if it were lost [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_hold: Option<Duration>,
-    /// Exit code if the lock is busy or does not become free in time
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::BUSY)]
-    pub(crate) busy_exit_code: u8,
+    /// Exit code if the lock is busy or does not become free in time [default: 75]
+    #[arg(short = 'E', long, value_name = "CODE")]
+    pub(crate) busy_exit_code: Option<u8>,
     /// Description of this holder for ls and status [default: name of the command, without arguments]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
@@ -259,6 +348,41 @@ pub(crate) struct Release {
     pub(crate) reason: Option<String>,
 }
 
+/// Ask the holders of a lock to let go, and wait until they have
+///
+/// `tenure run` sends SIGTERM to its command when it is asked, as --on-lost says, and releases the lock
+/// when the command has ended: SIGKILL follows shortly before the end of the asker's --grace, or after
+/// its own --grace if the asker has none. `tenure hold` releases the lock. Both exit with 76. Programs
+/// decide by themselves; holders of other projects' clients do not hear the request.
+///
+/// With --grace, holders that still have the lock after that time are evicted, as by `tenure release
+/// --force`. The store records the request with its reason. Exits with 1 if the lock was not held.
+#[derive(Args, Debug)]
+pub(crate) struct Revoke {
+    /// Name of the lock
+    pub(crate) name: String,
+    /// Reason, which the holder is told, and which is recorded in the store
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Evict the holders after this time [default: never, wait until they let go]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Wait at most this long, then exit with 75 and evict nothing [default: wait forever]
+    #[arg(short, long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(conflicts_with = "grace")]
+    pub(crate) wait: Option<Duration>,
+}
+
+/// List the evictions and revocations of a lock, newest first
+///
+/// Prints one row per record: EVENT AGO OWNER TOKEN BY REASON. The store keeps the last 100 at the
+/// least. Times are those of the machine that evicted or revoked.
+#[derive(Args, Debug)]
+pub(crate) struct Audit {
+    /// Name of the lock
+    pub(crate) name: String,
+}
+
 /// Check whether the store is safe to lock on
 ///
 /// Prints one finding per line, the most severe first: `unsafe` if locks can be lost or granted
@@ -267,6 +391,44 @@ pub(crate) struct Release {
 /// with 1 if something is unsafe.
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {}
+
+/// Show on a store what locks are for
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    #[command(subcommand)]
+    pub(crate) demo: Demos,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Demos {
+    Oversell(Oversell),
+}
+
+/// Sell more than there is, and then no more than there is
+///
+/// First two buyers, step by step, then a crowd in several processes: without a lock, with a mutex,
+/// with WATCH / MULTI / EXEC (on Redis), with compare and swap, and with a counter that has a floor.
+/// Prints a table of what was sold, oversold, retried and waited for. The values that it writes have
+/// names below demo/oversell/, and are removed at the end; what a killed demo leaves expires after
+/// ten minutes.
+#[derive(Args, Debug)]
+pub(crate) struct Oversell {
+    /// Number of buyers in the crowd; each orders one
+    #[arg(long, value_name = "N", default_value = "1000")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    pub(crate) buyers: u32,
+    /// Number of processes that the buyers are in
+    #[arg(long, value_name = "N", default_value = "4")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) processes: u32,
+    /// What is in stock for the crowd
+    #[arg(long, value_name = "N", default_value = "100")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) stock: u64,
+    /// Be one of the processes
+    #[arg(long, hide = true)]
+    pub(crate) as_buyers: bool,
+}
 
 /// Print a completion script for a shell
 #[derive(Args, Debug)]

@@ -50,11 +50,7 @@ pub(crate) fn execute(fd: i32, hold: impl FnOnce(Caller) -> Outcome) -> Outcome 
             let (_, status) = waitpid(Some(child), WaitOptions::empty())
                 .map_err(|errno| fault(errno.into()))?
                 .ok_or_else(|| fault(io::ErrorKind::NotFound.into()))?;
-            let by_signal = || {
-                status.terminating_signal().and_then(Signal::from_named_raw).map(exit::with_signal)
-            };
-            let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
-            Ok(code.or_else(by_signal).unwrap_or(exit::INTERNAL))
+            Ok(exit::of_process(status))
         }
         Fork::Child => {
             drop(reader);
@@ -174,6 +170,10 @@ impl DetachedHolder {
             left = until_step_is_due(&guard, schedule, arguments.on_lost) => {
                 let what = format!("lost the lock {name:?}: the store does not confirm it");
                 (what, schedule.until(Step::Kill, left))
+            }
+            request = guard.revoked(), if arguments.on_lost != OnLost::Nothing => {
+                let grace = request.remaining().unwrap_or(arguments.grace);
+                (lock::describe_revocation(&name, &request), schedule.within(grace))
             }
             _ = signals.termination() => {
                 let what = format!("lost the lock {name:?}: a signal ended the background process");

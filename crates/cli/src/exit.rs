@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitStatus};
 use tenure::{Error, ErrorKind};
 
 pub(crate) const OK: u8 = 0;
 /// `status` found the lock free.
 pub(crate) const FREE: u8 = 1;
-/// `release` found nothing to release.
+/// `release` or `revoke` found nothing to release.
 pub(crate) const NOTHING_DONE: u8 = 1;
 /// `doctor` found something unsafe.
 pub(crate) const UNSAFE: u8 = 1;
@@ -27,15 +27,18 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// The table of exit codes in `--help` and the manual page.
 pub(crate) const TABLE: &str = "\
 Exit codes:
-  run exits with the code of its command, or with 128 + N if signal N ended it. Otherwise:
-    0  success; hold: released on request; status: the lock is held
-    1  status: the lock is free; release: the lock was not held; doctor: something is unsafe
+  run and elect exit with the code of their command, or with 128 + N if signal N ended it. Otherwise:
+    0  success; hold: released on request; status: the lock is held; revoke: it was let go or
+       evicted; run --once-per: not run again (-E sets another code)
+    1  status: the lock is free; release, revoke: the lock was not held; doctor: something is
+       unsafe
    64  usage error: invalid command line, lock name, duration or store URL
    69  the store is unavailable: unreachable, too slow, full or damaged
    70  internal error
-   75  the lock is busy or did not become free in time (run and hold; -E sets another code)
+   75  the lock is busy or did not become free in time (run and hold; -E sets another code);
+       revoke: it was not let go within --wait
    76  the lock was lost while it was needed, or the command was stopped because the lock was
-       about to be lost
+       about to be lost, or `tenure revoke` asked for it
    77  the store denied access: permissions or credentials
   126  the command cannot be executed
   127  the command was not found
@@ -56,6 +59,21 @@ static FINAL_SIGNAL: AtomicI32 = AtomicI32::new(0);
 pub(crate) fn with_signal(signal: Signal) -> u8 {
     FINAL_SIGNAL.store(signal.as_raw(), Ordering::Relaxed);
     by_signal(signal.as_raw())
+}
+
+/// The exit code of this process if it ends as a child did.
+pub(crate) fn of_process(status: WaitStatus) -> u8 {
+    let by_signal =
+        || status.terminating_signal().and_then(Signal::from_named_raw).map(with_signal);
+    let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+    code.or_else(by_signal).unwrap_or(INTERNAL)
+}
+
+/// The signal of [`with_signal`], if it was called. This process does not raise it any more.
+pub(crate) fn take_final_signal() -> Option<i32> {
+    let signal = final_signal();
+    FINAL_SIGNAL.store(0, Ordering::Relaxed);
+    signal
 }
 
 /// The signal of [`with_signal`], if it was called.

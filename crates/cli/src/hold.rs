@@ -95,6 +95,7 @@ fn announce(guard: &Held, connection: &Connection, output: &Output) -> Result<()
 async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Outcome {
     let closed = end_of_stdin(until_stdin_closes);
     tokio::pin!(closed);
+    let mut revoked = Box::pin(guard.revoked());
     let mut warned = false;
     loop {
         tokio::select! {
@@ -102,6 +103,12 @@ async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Ou
             reason = guard.lost() => {
                 let message = lock::describe_loss(guard.name(), reason);
                 return Err(Failure::new(exit::LOST, message));
+            }
+            request = &mut revoked => {
+                let message = lock::describe_revocation(guard.name(), &request);
+                drop(revoked);
+                guard.release().await?;
+                return Err(Failure::new(exit::LOST, format!("{message}; released it")));
             }
             () = guard.danger(), if !warned => {
                 warned = true;
@@ -112,6 +119,7 @@ async fn hold(guard: Held, mut signals: Signals, until_stdin_closes: bool) -> Ou
             () = &mut closed => break,
         }
     }
+    drop(revoked);
     guard.release().await?;
     Ok(exit::OK)
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tenure::{
-    Error, ErrorKind, Guard, LockName, LossReason, Options, OwnerId, Result, Token, Wait,
+    Error, ErrorKind, Guard, LockName, LossReason, Options, OwnerId, Result, Revocation, Token,
+    Wait,
 };
 
 use crate::connection::Connection;
@@ -18,14 +19,23 @@ pub(crate) async fn acquire(
     arguments: &args::Lock,
     label: &str,
 ) -> Result<Held, Failure> {
+    let acquiring = acquire_silently(connection, arguments, label);
+    match arguments.no_wait {
+        true => acquiring.await,
+        false => wait_report::report_while(&connection.client, &arguments.name, acquiring).await,
+    }
+}
+
+/// As [`acquire`], without reports of a long wait.
+pub(crate) async fn acquire_silently(
+    connection: &Connection,
+    arguments: &args::Lock,
+    label: &str,
+) -> Result<Held, Failure> {
     if let Some(inherited) = nested::inherit(connection, arguments).await? {
         return Ok(Held::Inherited(inherited));
     }
-    let acquiring = acquire_guard(connection, arguments, options(arguments, label));
-    let guard = match arguments.no_wait {
-        true => acquiring.await,
-        false => wait_report::report_while(&connection.client, &arguments.name, acquiring).await,
-    };
+    let guard = acquire_guard(connection, arguments, options(arguments, label)).await;
     guard.map(Held::Own).map_err(|error| failure(&error, arguments))
 }
 
@@ -80,20 +90,31 @@ pub(crate) fn describe_loss(name: &LockName, reason: LossReason) -> String {
     }
 }
 
+/// The message about a request to let go.
+pub(crate) fn describe_revocation(name: &LockName, request: &Revocation) -> String {
+    let Revocation { reason, by, .. } = request;
+    let (host, pid) = (&by.host, by.pid);
+    let left =
+        request.remaining().map(|left| format!(", which takes it in {:.1}s", left.as_secs_f64()));
+    let left = left.unwrap_or_default();
+    format!("asked to let go of the lock {name:?} by {host}:{pid}{left}: {reason}")
+}
+
 /// The failure for a lock that could not be acquired.
 fn failure(error: &Error, arguments: &args::Lock) -> Failure {
+    let busy = arguments.busy_exit_code.unwrap_or(exit::BUSY);
     let line = exit::line(error);
     match error.kind() {
         // Like flock, `-n` answers with its exit code alone unless stderr is a terminal or -v is given.
         ErrorKind::Busy | ErrorKind::TimedOut
             if output::is_quiet() || (arguments.no_wait && !output::shows_progress()) =>
         {
-            Failure::new(arguments.busy_exit_code, "")
+            Failure::new(busy, "")
         }
         ErrorKind::Busy | ErrorKind::TimedOut => {
             let name = &arguments.name;
             let line = format!("{line}; `tenure status {name:?}` shows the holder");
-            Failure::new(arguments.busy_exit_code, line)
+            Failure::new(busy, line)
         }
         kind => Failure::new(exit::code(kind), line),
     }
@@ -167,6 +188,18 @@ impl Held {
         match self {
             Self::Own(guard) => guard.lost().await,
             Self::Inherited(inherited) => inherited.lost().await,
+        }
+    }
+
+    /// See [`Guard::revoked`]. Never resolves where requests cannot be heard, and for an inherited lock,
+    /// whose holder hears them.
+    pub(crate) async fn revoked(&self) -> Revocation {
+        match self {
+            Self::Own(guard) => match guard.revoked().await {
+                Ok(request) => request,
+                Err(_) => std::future::pending().await,
+            },
+            Self::Inherited(_) => std::future::pending().await,
         }
     }
 

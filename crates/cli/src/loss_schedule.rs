@@ -17,6 +17,8 @@ pub(crate) enum Step {
     Term,
     /// Send SIGKILL.
     Kill,
+    /// The guardian sends SIGKILL, if tenure did not.
+    Backstop,
     /// The lease ends.
     Loss,
 }
@@ -32,9 +34,15 @@ impl LossSchedule {
         let ahead = match step {
             Step::Term => margin.saturating_add(self.grace),
             Step::Kill => margin,
+            Step::Backstop => margin / 2,
             Step::Loss => Duration::ZERO,
         };
         left.saturating_sub(ahead)
+    }
+
+    /// The time until SIGKILL if the lock is taken by force after `grace`.
+    pub(crate) fn within(&self, grace: Duration) -> Duration {
+        self.until(Step::Kill, grace)
     }
 
     /// Whether the lease was renewed less than half a TTL ago.
@@ -56,6 +64,7 @@ mod tests {
         let long = LossSchedule { ttl: ms(30_000), grace: ms(5_000) };
         assert_eq!(long.until(Step::Term, ms(15_000)), ms(9_500));
         assert_eq!(long.until(Step::Kill, ms(15_000)), ms(14_500));
+        assert_eq!(long.until(Step::Backstop, ms(15_000)), ms(14_750));
         assert_eq!(long.until(Step::Loss, ms(15_000)), ms(15_000));
     }
 

@@ -3,26 +3,33 @@
 //!
 //! Each subcommand is a module with a function `execute`. `tenure run` goes through `run` (the whole
 //! sequence), `lock` (acquires the lock), `child` (starts the command and its guardian) and
-//! `supervise` (forwards signals, and ends the command if the lock is lost).
+//! `supervise` (forwards signals, and ends the command if the lock is lost). `tenure elect` does the
+//! same again and again.
 
 mod args;
+mod audit;
 mod background;
 mod child;
-mod completions;
+mod command_lock;
 mod connection;
+mod demo;
 mod doctor;
 #[cfg(test)]
 mod documented;
+mod elect;
 mod exit;
+mod front;
+mod generated;
 mod hold;
 mod lock;
 mod loss_schedule;
 mod ls;
-mod man;
 mod nested;
+mod once_per;
 mod output;
 mod process;
 mod release;
+mod revoke;
 mod run;
 mod show;
 mod signals;
@@ -37,6 +44,7 @@ use std::process::ExitCode;
 
 use args::{Arguments, Command};
 use exit::{Failure, Outcome};
+use rustix::process::getpid;
 
 fn main() -> ExitCode {
     if child::is_guardian() {
@@ -64,7 +72,14 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
     let output = output::Output::new(global.json);
     let store = &global.store;
     match command {
-        Command::Run(arguments) => in_runtime(run::execute(store, &arguments)),
+        Command::Run(arguments) => match arguments.at_least {
+            // The end of the first process of a container ends all others: it must stay itself.
+            Some(_) if !getpid().is_init() => {
+                front::execute(|front| in_runtime(run::execute(store, &arguments, Some(front))))
+            }
+            _ => in_runtime(run::execute(store, &arguments, None)),
+        },
+        Command::Elect(arguments) => in_runtime(elect::execute(store, &arguments, &output)),
         Command::Hold(arguments) => match arguments.fd {
             Some(fd) => background::execute(fd, |caller| {
                 in_runtime(hold::execute(store, &arguments, &output, Some(caller)))
@@ -75,9 +90,14 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
         Command::Status(arguments) => in_runtime(status::execute(store, &arguments, &output)),
         Command::Watch(arguments) => in_runtime(watch::execute(store, &arguments, &output)),
         Command::Release(arguments) => in_runtime(release::execute(store, &arguments, &output)),
+        Command::Revoke(arguments) => in_runtime(revoke::execute(store, &arguments, &output)),
+        Command::Audit(arguments) => in_runtime(audit::execute(store, &arguments, &output)),
         Command::Doctor(_) => in_runtime(doctor::execute(store, &output)),
-        Command::Completions(arguments) => completions::execute(&arguments),
-        Command::Man(_) => man::execute(),
+        Command::Demo(args::Demo { demo: args::Demos::Oversell(arguments) }) => {
+            in_runtime(demo::execute(store, &arguments, &output))
+        }
+        Command::Completions(arguments) => generated::completions(&arguments),
+        Command::Man(_) => generated::manual(),
     }
 }
 

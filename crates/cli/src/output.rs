@@ -35,6 +35,11 @@ pub(crate) fn report(message: &str) {
     let _ = writeln!(io::stderr().lock(), "tenure: {}", printable(message));
 }
 
+/// Prints a line for programs, as it is.
+pub(crate) fn report_line(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 /// Prints a note, which `-q` hides.
 pub(crate) fn note(message: &str) {
     if !is_quiet() {
@@ -141,7 +146,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Whether NO_COLOR is unset or empty; see no-color.org.
-fn colour_is_allowed() -> bool {
+pub(crate) fn colour_is_allowed() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

@@ -1,6 +1,6 @@
 //! The signals that this process receives.
 
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -56,8 +56,8 @@ impl Signals {
         }
     }
 
-    /// The next termination signal. Meanwhile reaps children that exit: the first process of a
-    /// container inherits all orphans.
+    /// The next termination signal. Other signals, which are for a command, are ignored. Meanwhile
+    /// reaps children that exit: the first process of a container inherits all orphans.
     ///
     /// # Cancel safety
     /// A dropped call loses no signal.
@@ -65,9 +65,17 @@ impl Signals {
         loop {
             match self.next().await {
                 Signal::CHILD => reap(),
-                signal => return signal,
+                signal if TERMINATION.contains(&signal) => return signal,
+                // Its default action was replaced when a command ran.
+                Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
+                _ => {}
             }
         }
+    }
+
+    /// Forgets the signals that have arrived.
+    pub(crate) fn discard(&mut self) {
+        while self.receiver.try_recv().is_ok() {}
     }
 
     /// Awaits `action` unless a termination signal arrives first. In that case `action` is dropped,

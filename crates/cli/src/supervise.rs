@@ -1,14 +1,16 @@
 //! Supervises a running command: forwards signals, follows stops, and ends the command if its lock is
 //! lost.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::LossReason;
+use tenure::store::Clock;
+use tenure::{LossReason, Revocation};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::args::{OnLost, Run};
-use crate::child::{Change, Ending, GROUP_POLL_INTERVAL, Job};
+use crate::args::OnLost;
+use crate::child::{Change, Ending, GROUP_POLL_INTERVAL, Guardian, Job};
 use crate::connection::Connection;
 use crate::exit::{self, Failure};
 use crate::lock::{self, Held};
@@ -25,8 +27,74 @@ pub(crate) struct CommandEnd {
     pub(crate) signal: Option<Signal>,
     /// Whether tenure had received that signal and forwarded it to the command.
     pub(crate) forwarded: bool,
+    /// Whether tenure had received a termination signal.
+    pub(crate) terminated: bool,
+    /// The signal that tenure should end by as well.
+    pub(crate) own_signal: Option<Signal>,
     /// Whether the lock was lost, or the command was stopped because it was about to be lost.
     pub(crate) lost: bool,
+    /// Whether another process has asked for the lock.
+    pub(crate) asked: bool,
+}
+
+impl CommandEnd {
+    /// The exit code of tenure after a command that ended with `code`. A signal that ended both is
+    /// raised at the end.
+    pub(crate) fn exit_code(&self, code: u8) -> u8 {
+        self.own_signal.map_or(code, exit::with_signal)
+    }
+}
+
+/// When and how a command is ended because of its lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) on_lost: OnLost,
+    pub(crate) grace: Duration,
+    /// A limit on the hold, after which the command still has its grace.
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the lock stays taken from the start of the command, although the command ends sooner.
+    pub(crate) at_least: Option<Duration>,
+}
+
+/// Tells the guardian until when the lease lasts, so that it kills the command in time if this process is
+/// stopped and cannot.
+#[derive(Debug)]
+pub(crate) struct Backstop<'a> {
+    /// `None` if the command may outlive the lease that is seen from here.
+    guard: Option<&'a Held>,
+    schedule: LossSchedule,
+    clock: Clock,
+}
+
+impl<'a> Backstop<'a> {
+    pub(crate) fn new(guard: &'a Held, terms: Terms, clock: Clock) -> Self {
+        let applies = matches!(guard, Held::Own(_))
+            && terms.on_lost != OnLost::Nothing
+            && terms.max_hold.is_none();
+        let schedule = LossSchedule { ttl: guard.ttl(), grace: terms.grace };
+        Self { guard: applies.then_some(guard), schedule, clock }
+    }
+
+    /// How often to tell it: often enough for the guardian to know the last renewal long before the lease
+    /// ends.
+    fn interval(&self) -> Option<Duration> {
+        self.guard.map(|_| self.schedule.ttl / 6)
+    }
+
+    /// Tells the guardian the present end of the lease, unless the lock is lost.
+    pub(crate) fn send(&self, guardian: &Guardian) {
+        if let Some(guard) = self.guard.filter(|guard| guard.is_valid()) {
+            let left = self.schedule.until(Step::Backstop, guard.remaining());
+            guardian.kill_at(self.clock, Some(self.clock.now() + left));
+        }
+    }
+
+    /// The lock is lost: this process ends the command now.
+    fn cancel(&self, guardian: &Guardian) {
+        if self.guard.is_some() {
+            guardian.kill_at(self.clock, None);
+        }
+    }
 }
 
 /// Waits until the command has ended; after a loss or a termination signal, until all processes of
@@ -36,26 +104,36 @@ pub(crate) async fn supervise(
     job: &Job,
     guard: &Held,
     signals: &mut Signals,
-    arguments: &Run,
+    terms: Terms,
+    backstop: &Backstop<'_>,
 ) -> Result<CommandEnd, Failure> {
-    let mut handler = LossHandler::new(job, guard, arguments);
+    let mut handler = LossHandler::new(job, guard, terms);
     let mut forwarded = Vec::new();
+    let mut told = Instant::now();
+    let mut revoked = pin!(guard.revoked());
     let ending = loop {
         let deadline = handler.next_deadline();
+        let tell = backstop.interval().map(|interval| told + interval);
         tokio::select! {
             // The loss comes first: after a suspension all of these are ready at once.
             biased;
             reason = guard.lost(), if !handler.lost => {
+                backstop.cancel(job.guardian());
                 handler.on_loss(reason);
-                if reason == LossReason::MaxHold && arguments.on_lost == OnLost::Nothing {
+                if reason == LossReason::MaxHold && terms.on_lost == OnLost::Nothing {
                     release_early(connection, guard).await;
                 }
             }
             () = guard.danger(), if !handler.in_danger && !handler.lost => handler.on_danger(),
+            request = &mut revoked, if !handler.asked => handler.on_revocation(&request),
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 if handler.on_deadline() {
                     break None;
                 }
+            }
+            () = sleep_until(tell.unwrap_or_else(Instant::now)), if tell.is_some() && !handler.lost => {
+                backstop.send(job.guardian());
+                told = Instant::now();
             }
             signal = signals.next() => match signal {
                 Signal::CHILD => {
@@ -74,11 +152,11 @@ pub(crate) async fn supervise(
     let signal = ending.and_then(|ending| ending.signal);
     let terminated = forwarded.iter().chain(&signal).any(|signal| TERMINATION.contains(signal));
     let gone = if stopped {
-        arguments.on_lost == OnLost::Nothing || end_group(job, &handler).await
+        terms.on_lost == OnLost::Nothing || end_group(job, &handler, backstop).await
     } else if terminated {
         // Otherwise the rest of the process group would continue without the lock.
-        let kill_at = Instant::now() + arguments.grace;
-        end_group_by(job, || guard.is_valid().then_some(kill_at)).await
+        let kill_at = Instant::now() + terms.grace;
+        end_group_by(job, backstop, || guard.is_valid().then_some(kill_at)).await
     } else {
         true
     };
@@ -93,7 +171,10 @@ pub(crate) async fn supervise(
         code: ending.map(|ending| ending.code).filter(|_| gone),
         signal,
         forwarded: signal.is_some_and(|signal| forwarded.contains(&signal)),
+        terminated: forwarded.iter().any(|signal| TERMINATION.contains(signal)),
+        own_signal: None,
         lost: stopped,
+        asked: handler.asked,
     })
 }
 
@@ -119,14 +200,16 @@ struct LossHandler<'a> {
     stage: Stage,
     in_danger: bool,
     lost: bool,
+    /// Another process has asked for the lock.
+    asked: bool,
 }
 
 impl<'a> LossHandler<'a> {
-    fn new(job: &'a Job, guard: &'a Held, arguments: &Run) -> Self {
-        let (grace, on_lost) = (arguments.grace, arguments.on_lost);
+    fn new(job: &'a Job, guard: &'a Held, terms: Terms) -> Self {
+        let Terms { on_lost, grace, .. } = terms;
         let schedule = LossSchedule { ttl: guard.ttl(), grace };
-        let (in_danger, lost) = (false, false);
-        Self { job, guard, on_lost, schedule, stage: Stage::Running, in_danger, lost }
+        let (in_danger, lost, asked) = (false, false, false);
+        Self { job, guard, on_lost, schedule, stage: Stage::Running, in_danger, lost, asked }
     }
 
     /// When [`on_deadline`](Self::on_deadline) must be called next, unless an event comes first.
@@ -207,6 +290,24 @@ impl<'a> LossHandler<'a> {
         }
     }
 
+    /// Another process asks for the lock, which stays held until the command has ended.
+    fn on_revocation(&mut self, request: &Revocation) {
+        self.asked = true;
+        let what = lock::describe_revocation(self.guard.name(), request);
+        let then = match self.on_lost {
+            OnLost::Term => "sending SIGTERM to the command",
+            OnLost::Kill => "killing the command",
+            OnLost::Nothing => "the command continues",
+        };
+        report(&format!("{what}; {then}"));
+        let grace = request.remaining().map(|left| self.schedule.within(left));
+        match self.on_lost {
+            OnLost::Term => self.terminate(grace.unwrap_or(self.schedule.grace)),
+            OnLost::Kill => self.kill(),
+            OnLost::Nothing => {}
+        }
+    }
+
     const fn is_own(&self) -> bool {
         matches!(self.guard, Held::Own(_))
     }
@@ -215,7 +316,7 @@ impl<'a> LossHandler<'a> {
         if self.stage != Stage::Running {
             return;
         }
-        if !self.lost {
+        if !self.lost && !self.asked {
             let name = self.guard.name();
             report(&format!(
                 "the lock {name:?} is about to be lost: sending SIGTERM to the command"
@@ -230,7 +331,7 @@ impl<'a> LossHandler<'a> {
         match self.stage {
             Stage::Killed(_) => return,
             Stage::Terminating(_) => report("the command did not exit in time: killing it"),
-            Stage::Running if !self.lost => {
+            Stage::Running if !self.lost && !self.asked => {
                 let name = self.guard.name();
                 report(&format!("the lock {name:?} is about to be lost: killing the command"));
             }
@@ -287,16 +388,26 @@ fn follow(job: &Job, guard: &Held, lost: bool) -> Result<Option<Ending>, Failure
 
 /// Ends the rest of the process group after the command has ended or could not be killed; it has the
 /// same grace period. Returns whether all processes are gone.
-async fn end_group(job: &Job, handler: &LossHandler<'_>) -> bool {
+async fn end_group(job: &Job, handler: &LossHandler<'_>, backstop: &Backstop<'_>) -> bool {
     let terminating = matches!(handler.stage, Stage::Terminating(_));
-    end_group_by(job, || handler.next_deadline().filter(|_| terminating)).await
+    end_group_by(job, backstop, || handler.next_deadline().filter(|_| terminating)).await
 }
 
 /// Waits for the processes of the group to end, and kills them at the time that `kill_at` returns, or
-/// at once if it returns none. Returns whether all processes are gone.
-async fn end_group_by(job: &Job, kill_at: impl Fn() -> Option<Instant>) -> bool {
+/// at once if it returns none. Meanwhile tells the guardian of renewals. Returns whether all processes are
+/// gone.
+async fn end_group_by(
+    job: &Job,
+    backstop: &Backstop<'_>,
+    kill_at: impl Fn() -> Option<Instant>,
+) -> bool {
     Job::adopt_orphans();
+    let mut tell = backstop.interval().map(|_| Instant::now());
     while !job.is_gone() && kill_at().is_some_and(|kill_at| Instant::now() < kill_at) {
+        if tell.is_some_and(|at| Instant::now() >= at) {
+            backstop.send(job.guardian());
+            tell = backstop.interval().map(|interval| Instant::now() + interval);
+        }
         sleep(GROUP_POLL_INTERVAL).await;
     }
     if job.is_gone() {

@@ -14,9 +14,12 @@
 //!
 //! | command | output |
 //! |---|---|
-//! | `acquire NAME [shared\|permits K N] TTL_MS` | `waiting`, then `held TOKEN`, or `held -` if there is no token |
+//! | `acquire NAME [shared\|downgraded\|permits K N] TTL_MS` | `waiting`, then `held TOKEN`, or `held -` if there is no token |
 //! | `release` | `released` or `not held`; for a waiting claim, cancels it and prints `gave up` |
 //! | `status` | `free`, `waiting`, `valid` or `invalid` |
+//! | `campaign NAME VALUE TTL_MS` | as `acquire`, with the leadership of an election |
+//! | `once KEY VALUE TTL_MS` | `running` if it does the work, which lasts until `finish`; then `ran`, `replayed VALUE`, or `lost` for a late result |
+//! | `barrier NAME PARTIES TTL_MS` | `waiting`, then `passed` or `broken`; it stays a party until it exits |
 //! | `count NAME FILE ROUNDS TTL_MS` | takes the lock ROUNDS times and appends its token to FILE each time, by reading and rewriting the file; then `counted` |
 //!
 //! When the lock is lost it prints `lost expired`, `lost not-held` or `lost max-hold` at once, and on
@@ -24,8 +27,15 @@
 
 use std::time::Duration;
 
-use tenure::{Client, Guard, LossReason, Mutex, Options, Registry, Result};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use tenure::{
+    Client, Error, ErrorKind, Guard, Leadership, LossReason, Mutex, OnceOutcome, Options, Registry,
+    Result,
+};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 /// The holder process, for the engines of this registry. Executes commands until its input ends.
@@ -47,6 +57,7 @@ async fn run(registry: &Registry, url: &str) {
         client: client.clone(),
         hold: Hold::None,
         lines: BufReader::new(tokio::io::stdin()).lines(),
+        finish: Arc::default(),
     };
     while commands.step().await {}
     drop(commands.hold);
@@ -58,12 +69,30 @@ struct CommandLoop {
     client: Client,
     hold: Hold,
     lines: Lines<BufReader<Stdin>>,
+    /// Ends the work of `once`.
+    finish: Arc<Notify>,
 }
 
 enum Hold {
     None,
-    Waiting(JoinHandle<Result<Guard>>),
-    Held { guard: Guard, loss_reported: bool },
+    Waiting(JoinHandle<Result<Held>>),
+    Held { guard: Held, loss_reported: bool },
+}
+
+enum Held {
+    Lock(Guard),
+    Leadership(Box<Leadership<String>>),
+}
+
+impl Deref for Held {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Leadership(leadership) => leadership,
+        }
+    }
 }
 
 impl CommandLoop {
@@ -93,6 +122,48 @@ impl CommandLoop {
                 let acquire = acquire(self.client.clone(), name, &words[2..words.len() - 1], ttl);
                 self.hold = Hold::Waiting(tokio::spawn(acquire));
             }
+            ["campaign", name, value, ttl] => {
+                println!("waiting");
+                let election = self.client.election(name).unwrap().with(options(ttl));
+                let value = value.to_owned();
+                let campaign = async move {
+                    let leadership = election.campaign(&value).await;
+                    leadership.map(|leadership| Held::Leadership(Box::new(leadership)))
+                };
+                self.hold = Hold::Waiting(tokio::spawn(campaign));
+            }
+            ["once", key, value, ttl] => {
+                let once = self.client.once::<String>(key).unwrap().with(options(ttl));
+                let (value, finish) = (value.to_owned(), Arc::clone(&self.finish));
+                tokio::spawn(async move {
+                    let work = async |_: &Guard| {
+                        println!("running");
+                        finish.notified().await;
+                        Ok::<_, Error>(value)
+                    };
+                    match once.run(work).await {
+                        Ok(OnceOutcome::Replayed(value)) => println!("replayed {value}"),
+                        Ok(_) => println!("ran"),
+                        Err(error) if error.kind() == ErrorKind::Lost => println!("lost"),
+                        Err(error) => println!("error {error}"),
+                    }
+                });
+            }
+            ["finish"] => self.finish.notify_one(),
+            ["barrier", name, parties, ttl] => {
+                println!("waiting");
+                let barrier = self.client.barrier(name, parties.parse().unwrap()).unwrap();
+                let mut barrier = barrier.with(options(ttl));
+                tokio::spawn(async move {
+                    match barrier.wait().await {
+                        Ok(_) => println!("passed"),
+                        Err(error) if error.kind() == ErrorKind::Broken => println!("broken"),
+                        Err(error) => println!("error {error}"),
+                    }
+                    // Stays a party.
+                    std::future::pending::<()>().await;
+                });
+            }
             ["release"] => self.release().await,
             ["status"] => println!("{}", self.status()),
             ["count", name, file, rounds, ttl] => {
@@ -116,11 +187,17 @@ impl CommandLoop {
                 self.client.close().await;
                 println!("gave up");
             }
-            Hold::Held { guard, .. } => match guard.release().await {
-                Ok(()) => println!("released"),
-                Err(error) if error.kind() == tenure::ErrorKind::Lost => println!("not held"),
-                Err(error) => println!("error {error}"),
-            },
+            Hold::Held { guard, .. } => {
+                let released = match guard {
+                    Held::Lock(guard) => guard.release().await,
+                    Held::Leadership(leadership) => leadership.resign().await,
+                };
+                match released {
+                    Ok(()) => println!("released"),
+                    Err(error) if error.kind() == ErrorKind::Lost => println!("not held"),
+                    Err(error) => println!("error {error}"),
+                }
+            }
         }
     }
 
@@ -156,7 +233,7 @@ impl CommandLoop {
 }
 
 enum Event {
-    Granted(Result<Guard>),
+    Granted(Result<Held>),
     Lost(LossReason),
 }
 
@@ -174,20 +251,25 @@ fn acquire(
     name: &str,
     mode: &[&str],
     ttl: &str,
-) -> impl Future<Output = Result<Guard>> + use<> {
+) -> impl Future<Output = Result<Held>> + use<> {
     let (name, options) = (name.to_owned(), options(ttl));
     let mode: Vec<String> = mode.iter().map(|word| (*word).to_owned()).collect();
     async move {
         let mode: Vec<&str> = mode.iter().map(String::as_str).collect();
-        match mode[..] {
+        let guard = match mode[..] {
             [] => client.mutex(&name)?.with(options).acquire().await,
             ["shared"] => client.rw_lock(&name)?.with(options).read().await.map(Guard::from),
+            ["downgraded"] => {
+                let writer = client.rw_lock(&name)?.with(options).write().await?;
+                writer.downgrade().await.map(Guard::from)
+            }
             ["permits", take, of] => {
                 let semaphore = client.semaphore(&name, of.parse().unwrap())?.with(options);
                 semaphore.acquire_many(take.parse().unwrap()).await
             }
             _ => panic!("unknown mode {mode:?}"),
-        }
+        };
+        guard.map(Held::Lock)
     }
 }
 

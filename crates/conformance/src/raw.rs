@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Grant, QueueTicket, Released, Renewal, Store,
-    WaitPolicy,
+    Capabilities, Claim, ClaimOutcome, Downgraded, Eviction, Grant, QueueTicket, Released, Renewal,
+    Store, WaitPolicy,
 };
 use tenure_core::{ErrorKind, Finding, LockName, LockState, OwnerId, Result, Token};
 use tenure_testkit::{GENEROUS, eventually};
@@ -105,6 +105,19 @@ impl Raw {
 
     pub(crate) async fn renew(&self, claim: &Claim) -> Renewal {
         self.retry_transient(|| self.store.renew(claim)).await.unwrap()
+    }
+
+    /// A downgrade that the store may refuse.
+    pub(crate) async fn try_downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        self.retry_transient(|| self.store.downgrade(claim)).await
+    }
+
+    /// Downgrades a claim that must hold.
+    pub(crate) async fn downgrade(&self, claim: &Claim) -> Grant {
+        match self.try_downgrade(claim).await.unwrap() {
+            Downgraded::Shared(grant) => grant,
+            Downgraded::Lost => panic!("{:?} should hold {:?}", claim.owner, claim.name),
+        }
     }
 
     pub(crate) async fn release(&self, claim: &Claim) -> Released {

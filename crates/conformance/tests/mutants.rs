@@ -5,6 +5,8 @@
 
 #[path = "mutants/mutant.rs"]
 mod mutant;
+#[path = "mutants/verdict.rs"]
+mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +51,9 @@ macro_rules! mutants {
                         cases::$subject::$case(&MutantFixture::new(Mutation::$mutation)).await;
                     }),
                 )),+),+];
+                let deadline = verdict::deadline();
                 for (name, case) in cases {
-                    let failed = case.await.is_err_and(|error| error.is_panic());
-                    assert!(failed, "{name} passes on a faulty store");
+                    assert!(verdict::fails(case, deadline).await, "{name} passes on a faulty store");
                 }
             }
         )*
@@ -76,6 +78,7 @@ mutants! {
     ], NeverExpires fails [
         lease::a_hold_without_renewal_expires_after_its_ttl,
         queue::a_grant_to_a_dead_waiter_expires_after_its_ttl,
+        downgrade::a_downgraded_hold_is_renewed_and_ends_as_any_other,
     ], DeadWaitersStay fails [
         queue::a_waiter_that_stops_claiming_is_skipped,
     ], DoesNotReportLosses fails [
@@ -142,6 +145,7 @@ mutants! {
     a_store_whose_renewals_have_no_effect_is_caught: RenewalHasNoEffect fails [
         lease::a_guard_is_renewed_beyond_several_ttls,
         lease::a_hold_without_renewal_expires_after_its_ttl,
+        release::a_lock_stays_taken_for_at_least_its_time,
         eviction::an_eviction_removes_only_the_named_owner,
     ];
     a_store_that_issues_undeclared_tokens_is_caught: UndeclaredTokens fails [
@@ -213,6 +217,27 @@ mutants! {
     ];
     a_store_that_grants_invalid_permit_counts_is_caught: GrantsInvalidPermits fails [
         permits::invalid_permit_counts_are_refused,
+    ];
+    a_store_that_releases_to_downgrade_is_caught: DowngradeReleases fails [
+        downgrade::the_readers_behind_a_downgraded_writer_join_it,
+        downgrade::no_writer_gets_in_between_under_load,
+    ];
+    a_store_whose_downgrade_has_no_effect_is_caught: DowngradeHasNoEffect fails [
+        downgrade::downgrades_are_supported_exactly_as_declared,
+        downgrade::the_readers_behind_a_downgraded_writer_join_it,
+        downgrade::waiting_readers_are_notified_of_a_downgrade,
+    ];
+    a_store_that_downgrades_any_claim_is_caught: DowngradesAnyClaim fails [
+        downgrade::only_a_hold_is_downgraded,
+    ];
+    a_store_that_downgrades_undeclared_is_caught: UndeclaredDowngrades fails [
+        downgrade::downgrades_are_supported_exactly_as_declared,
+    ];
+    a_store_that_loses_downgraded_holds_is_caught: IgnoresReleases fails [
+        downgrade::dropping_a_downgrade_leaves_the_lock_free,
+    ];
+    a_store_that_forgets_evictions_is_caught: ForgetsEvictions fails [
+        revocation::evictions_and_revocations_are_recorded_as_declared,
     ];
     a_store_that_reports_no_remedy_is_caught: FindingWithoutRemedy fails [
         capabilities::diagnose_returns_findings_with_remedies,

@@ -1,4 +1,5 @@
-//! The suite on one Redis server with `fencing=off`, where taking a free lock is one `SET NX PX`.
+//! The suite on one Redis server with `fencing=off`, where taking a free lock is one `SET NX PX`, and with
+//! `cells=watch`, where cells are swapped by transactions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +13,8 @@ use tokio::sync::Mutex;
 
 async fn unfenced() -> SharedServer<RedisServer> {
     static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
-    let url = |server: &RedisServer| format!("redis://127.0.0.1:{}?fencing=off", server.port());
+    let options = "fencing=off&cells=watch";
+    let url = |server: &RedisServer| format!("redis://127.0.0.1:{}?{options}", server.port());
     SharedServer::get_or_start(&RUNNING, || RedisServer::start(&[]), url).await
 }
 

@@ -11,7 +11,9 @@ use crate::fault_budget::FaultBudget;
 use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::metric;
+use crate::self_wait::SelfWait;
 use crate::spurious_wake::SpuriousWakeBackoff;
+use crate::task::Place;
 use crate::{
     Claim, ClaimOutcome, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
     QueueTicket, Result, Wait, WaitPolicy, now, require_runtime,
@@ -38,6 +40,7 @@ pub(crate) async fn acquire(
     mode: Mode,
     options: &Options,
     wait: Wait,
+    place: Place,
 ) -> Result<Guard> {
     require_runtime("acquire").map_err(|error| error.about(name))?;
     options.check()?;
@@ -50,20 +53,28 @@ pub(crate) async fn acquire(
                    a new client, and report what the log says";
         return Err(Error::new(ErrorKind::Internal, "acquire", why).about(name));
     }
+    if wait != Wait::NoWait
+        && let Some(order) = &inner.order
+    {
+        order.waits(name, place);
+    }
     let span = tracing::debug_span!("acquire", lock = %name, ?mode);
     let claim = inner.mint(name, mode, options);
-    Attempt::new(inner, claim, options, wait).finish().instrument(span).await
+    Attempt::new(inner, claim, options, wait, place).finish().instrument(span).await
 }
 
 struct Attempt<'a> {
     inner: &'a Arc<Inner>,
     options: &'a Options,
     wait: Wait,
+    place: Place,
     started: Moment,
     /// How often the claim is repeated while the store does not wake it.
     poll: Duration,
     undo: Undo<'a>,
     last_answer: LastAnswer,
+    /// Whether the attempt may wait for its own task: looked for when it is queued.
+    self_wait: Option<Option<SelfWait>>,
 }
 
 /// The store's last answer, for the error of a wait that has timed out.
@@ -90,10 +101,26 @@ impl Drop for Undo<'_> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(inner: &'a Arc<Inner>, claim: Claim, options: &'a Options, wait: Wait) -> Self {
+    fn new(
+        inner: &'a Arc<Inner>,
+        claim: Claim,
+        options: &'a Options,
+        wait: Wait,
+        place: Place,
+    ) -> Self {
         let poll = options.poll_cap.min(longest_queue_lease(claim.ttl) / 4);
         let undo = Undo { inner, claim, armed: false };
-        Self { inner, options, wait, started: now(), poll, undo, last_answer: LastAnswer::None }
+        Self {
+            inner,
+            options,
+            wait,
+            place,
+            started: now(),
+            poll,
+            undo,
+            last_answer: LastAnswer::None,
+            self_wait: None,
+        }
     }
 
     async fn finish(mut self) -> Result<Guard> {
@@ -167,7 +194,9 @@ impl<'a> Attempt<'a> {
                 Ok(ClaimOutcome::Queued(_)) => {}
                 Ok(ClaimOutcome::Busy) => {
                     self.undo.armed = false;
-                    let why = "another holds it: try later, or wait";
+                    let why = self
+                        .own_hold()
+                        .unwrap_or_else(|| "another holds it: try later, or wait".into());
                     return Err(Error::new(ErrorKind::Busy, "acquire", why));
                 }
                 Err(error) => {
@@ -202,8 +231,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits until the store wakes the claim. `None`: the time for the next poll has come.
-    async fn wait(&self, ticket: &QueueTicket) -> Option<Result<ClaimOutcome>> {
+    async fn wait(&mut self, ticket: &QueueTicket) -> Option<Result<ClaimOutcome>> {
         let claim = &self.undo.claim;
+        let self_wait = self.self_wait.get_or_insert_with(|| {
+            SelfWait::look(&self.inner.keeper.in_the_way_of(claim), self.place)
+        });
         // Waiters that came together need not ask together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
         let poll = self.poll.mul_f64(1.0 - spread);
@@ -213,7 +245,14 @@ impl<'a> Attempt<'a> {
             Some(time) => time.min(poll),
             None => poll,
         };
-        let outcome = tokio::time::timeout(limit, self.inner.store.wait(claim, ticket)).await.ok();
+        let woken = self.inner.store.wait(claim, ticket);
+        let outcome = match self_wait {
+            None => tokio::time::timeout(limit, woken).await.ok(),
+            Some(self_wait) => tokio::select! {
+                outcome = tokio::time::timeout(limit, woken) => outcome.ok(),
+                never = self_wait.warn() => match never {},
+            },
+        };
         // Terms are longer than this: a store that names shorter times again and again is limited
         // like one that wakes its waiters for nothing.
         let too_soon = limit < poll && limit < Options::MIN_TTL;
@@ -240,14 +279,13 @@ impl<'a> Attempt<'a> {
         let watchdog = Watchdog::new(since, claim.ttl, hold_until);
         let deadline = watchdog.deadline();
         let background = self.inner.background.downgrade();
-        let lease = Arc::new(Lease::new(
-            claim,
-            grant.token,
-            deadline,
-            hold_until,
-            self.inner.clock,
-            background,
-        ));
+        let clock = self.inner.clock;
+        let lease = Lease::new(claim, grant.token, deadline, hold_until, clock, background);
+        let keep_until = self.options.at_least.map(|time| clock.now() + time);
+        let lease = Arc::new(lease.acquired_at(self.place).kept_until(keep_until));
+        if let Some(order) = &self.inner.order {
+            order.holds(&lease);
+        }
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }
 
@@ -262,13 +300,29 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Says that this client holds the lock itself, if it does.
+    fn own_hold(&self) -> Option<String> {
+        let own = self.inner.keeper.in_the_way_of(&self.undo.claim);
+        let held_at = own.first()?.acquired_by.at;
+        if own.first()?.is_kept {
+            return Some(format!(
+                "this client keeps it taken because of at-least, acquired at {held_at}: try later"
+            ));
+        }
+        Some(format!(
+            "this client holds it itself, acquired at {held_at}: release that guard first, or let both \
+             callers share one `ReentrantMutex`"
+        ))
+    }
+
     fn timed_out(&self, limit: Duration) -> Error {
         let why = match &self.last_answer {
             LastAnswer::Error(error) => return error.clone(),
             LastAnswer::None => format!("the store did not answer within {limit:?}: wait longer"),
-            LastAnswer::Queued => {
-                format!("it was not free within {limit:?}: try later, or wait longer")
-            }
+            LastAnswer::Queued => match self.own_hold() {
+                Some(why) => why,
+                None => format!("it was not free within {limit:?}: try later, or wait longer"),
+            },
         };
         Error::new(ErrorKind::TimedOut, "acquire", why)
     }

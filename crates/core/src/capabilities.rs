@@ -17,10 +17,16 @@ pub struct Capabilities {
     pub shared: bool,
     /// [`Mode::Permits`](crate::Mode::Permits) is supported.
     pub permits: bool,
+    /// A writer can become a reader without releasing the lock
+    /// ([`WriteGuard::downgrade`](crate::WriteGuard::downgrade)).
+    pub downgrade: bool,
     /// The death of a holder's process frees its locks at once, not only when the lease ends.
     pub detects_death: bool,
     /// A holder is told at once that its lock was taken by force; without it, at its next renewal.
     pub tells_losses: bool,
+    /// Records of evictions and revocations can be read and written
+    /// ([`Store::audit`](crate::store::Store::audit)).
+    pub audits: bool,
     /// Other processes can use the same store.
     pub cross_process: bool,
     /// [`Holder::age`](crate::Holder::age) is known for tenure's own holders.
@@ -48,8 +54,10 @@ impl Capabilities {
             push: false,
             shared: false,
             permits: false,
+            downgrade: false,
             detects_death: false,
             tells_losses: false,
+            audits: false,
             cross_process: false,
             ages: false,
             clock: Clock::Boot,
@@ -86,7 +94,7 @@ macro_rules! promises {
     };
 }
 
-promises!(fifo push shared permits detects_death tells_losses cross_process ages);
+promises!(fifo push shared permits downgrade detects_death tells_losses audits cross_process ages);
 
 /// How far a store's fencing tokens can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]

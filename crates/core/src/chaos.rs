@@ -8,11 +8,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
 
+use crate::cells::contract::{
+    Add, Added, CellClock, CellKey, Cells, Stored, Swap, Swapped, Take, Taken, Version,
+};
 use crate::listener::HandleLoss;
 use crate::{
-    Capabilities, Cells, Claim, ClaimOutcome, Error, ErrorKind, Eviction, Fence, Finding, Hold,
-    LockName, LockState, LossListener, LossListeners, QueueTicket, Released, Renewal, Result,
-    Store, WaitPolicy,
+    AuditRecord, Capabilities, Claim, ClaimOutcome, Downgraded, Error, ErrorKind, Eviction, Fence,
+    Finding, Hold, LockName, LockState, LossListener, LossListeners, QueueTicket, Released,
+    Renewal, Result, Store, WaitPolicy,
 };
 
 /// A store around a store that delays, loses and repeats calls, stops answering, or loses a lock.
@@ -258,6 +261,10 @@ impl Store for Chaos {
         self.network.call(|| self.store.renew(claim)).await
     }
 
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        self.network.call(|| self.store.downgrade(claim)).await
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released> {
         self.network.call(|| self.store.release(claim)).await
     }
@@ -308,7 +315,61 @@ impl Store for Chaos {
         self.network.call(|| self.store.evict(eviction)).await
     }
 
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        self.network.call(|| self.store.audit(name)).await
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        self.network.call(|| self.store.add_audit_record(name, record)).await
+    }
+
     async fn diagnose(&self) -> Result<Vec<Finding>> {
         self.network.call(|| self.store.diagnose()).await
+    }
+}
+
+/// The cells of the store underneath, with the same faults as its locks.
+#[async_trait]
+impl Cells for Chaos {
+    fn max_value_bytes(&self) -> usize {
+        self.inner().cells().map_or(0, |cells| cells.max_value_bytes())
+    }
+
+    fn clock(&self) -> CellClock {
+        self.inner().cells().map_or(CellClock::PerClient, |cells| cells.clock())
+    }
+
+    fn pushes(&self) -> bool {
+        self.inner().cells().is_ok_and(|cells| cells.pushes())
+    }
+
+    async fn time(&self) -> Result<Duration> {
+        let cells = self.inner().cells()?;
+        self.call(|| cells.time()).await
+    }
+
+    async fn read(&self, key: &CellKey) -> Result<Option<Stored>> {
+        let cells = self.inner().cells()?;
+        self.call(|| cells.read(key)).await
+    }
+
+    async fn swap(&self, key: &CellKey, swap: &Swap) -> Result<Swapped> {
+        let cells = self.inner().cells()?;
+        self.call(|| cells.swap(key, swap)).await
+    }
+
+    async fn add(&self, key: &CellKey, add: &Add) -> Result<Option<Added>> {
+        let cells = self.inner().cells()?;
+        self.call(|| cells.add(key, add)).await
+    }
+
+    async fn take(&self, key: &CellKey, take: &Take) -> Result<Option<Taken>> {
+        let cells = self.inner().cells()?;
+        self.call(|| cells.take(key, take)).await
+    }
+
+    async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {
+        let cells = self.inner().cells()?;
+        self.message(cells.changed(key, seen)).await
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
+use crate::order_check::OrderCheck;
 use crate::primitives::Lock;
 use crate::store::CALL_TIMEOUT;
 use crate::{
@@ -14,6 +15,8 @@ use crate::{
     Semaphore, Store, Watch, require_runtime,
 };
 
+/// The name of a client's thread.
+pub(crate) const THREAD: &str = "tenure-keeper";
 /// How many call timeouts a list of all locks may take: stores read it page by page.
 const LIST_CALLS: u32 = 30;
 /// How many call timeouts a diagnosis may take.
@@ -49,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) janitor: Janitor,
     /// The clock that the store's terms run on.
     pub(crate) clock: Clock,
+    /// Which locks are taken while others are held, if that is checked.
+    pub(crate) order: Option<OrderCheck>,
     origin: Arc<Origin>,
     pub(crate) background: Background,
 }
@@ -65,11 +70,15 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
-        Self::build(store, CALL_TIMEOUT)
+        Self::on(Background::start(THREAD)?, store, CALL_TIMEOUT, false)
     }
 
     /// A client of the same store that gives up on a single call to it after `limit`, instead of
     /// two seconds. More than a day counts as a day.
+    ///
+    /// An engine gives up on a silent server by its own configuration, after nine tenths of `timeout=`
+    /// ([`step_limit`](crate::store::step_limit)). To wait longer for a slow server, raise that; a URL with
+    /// `timeout=` sets both.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a limit of zero; otherwise as [`new`](Self::new).
@@ -79,7 +88,37 @@ impl Client {
             let why = "a call needs some time: choose a limit above zero";
             return Err(Error::new(ErrorKind::Invalid, "make a client", why));
         }
-        Self::build(Arc::clone(&self.inner.store), limit.min(LONGEST))
+        let checks_order = self.inner.order.is_some();
+        let (background, store) = (self.inner.background.clone(), Arc::clone(&self.inner.store));
+        Self::on(background, store, limit.min(LONGEST), checks_order)
+    }
+
+    /// A client of the same store that warns of locks which are taken in conflicting orders: `a` and then
+    /// `b` by one task, `b` and then `a` by another. Two such tasks can wait for each other until a lease
+    /// is lost. Use it while you develop and test.
+    ///
+    /// Each pair is reported once, as a warning of the `tracing` crate that names both orders and the
+    /// places in the program. It is a hint: the two tasks may never run at the same time, and futures that
+    /// are joined in one task count as one. A [`try_acquire`](Mutex::try_acquire) waits for nothing, so it
+    /// counts only as held. Cycles of three and more locks are not found. The memory that it takes is
+    /// bounded: of more than 4,096 pairs the oldest are forgotten.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure::{Client, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::Error> {
+    /// let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let client = if cfg!(debug_assertions) { client.with_order_check()? } else { client };
+    /// # client.mutex("a")?.acquire().await?.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_order_check(self) -> Result<Self> {
+        let (background, store) = (self.inner.background.clone(), Arc::clone(&self.inner.store));
+        Self::on(background, store, self.inner.call_timeout, true)
     }
 
     /// How long one call to the store may take.
@@ -274,14 +313,21 @@ impl Client {
         Ok(Lock::new(self.clone(), LockName::new(name)?))
     }
 
-    fn build(store: Arc<dyn Store>, call_timeout: Duration) -> Result<Self> {
+    /// A client whose renewals and releases run on this thread.
+    pub(crate) fn on(
+        background: Background,
+        store: Arc<dyn Store>,
+        call_timeout: Duration,
+        checks_order: bool,
+    ) -> Result<Self> {
         crate::owner::settle_in();
-        let background = Background::start("tenure-keeper")?;
         let keeper = Keeper::start(Arc::clone(&store), call_timeout, &background)?;
         let janitor = Janitor::start(Arc::clone(&store), call_timeout, &background);
         let origin = Origin::here();
         let clock = store.capabilities().clock;
-        let inner = Inner { store, call_timeout, keeper, janitor, clock, origin, background };
+        let order = checks_order.then(OrderCheck::default);
+        let inner =
+            Inner { store, call_timeout, keeper, janitor, clock, order, origin, background };
         Ok(Self { inner: Arc::new(inner) })
     }
 }

@@ -117,7 +117,8 @@ impl fmt::Display for Error {
 /// server: it has several words and does not end where the lock's name belongs.
 fn has_object(operation: &str) -> bool {
     let last = operation.rsplit(' ').next().unwrap_or_default();
-    operation.contains(' ') && !matches!(last, "for" | "under" | "of" | "on" | "lock")
+    let before_name = ["for", "under", "of", "on", "lock", "cell", "counter", "latch", "barrier"];
+    operation.contains(' ') && !before_name.contains(&last)
 }
 
 impl StdError for Error {
@@ -130,7 +131,8 @@ impl StdError for Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another holds the lock, and the caller did not want to wait. Try later.
+    /// The lock is held, and the caller did not want to wait. Try later. If this client holds it itself, the
+    /// message says so and where it was acquired.
     Busy,
     /// The lock was not free within the time the caller gave.
     TimedOut,
@@ -140,6 +142,8 @@ pub enum ErrorKind {
     QuorumLost,
     /// The lock was held and is no longer. Stop the work it protected.
     Lost,
+    /// A party of the barrier died or left, so the others cannot pass. Begin the phase anew.
+    Broken,
     /// The grant came with too little of its term left to be of use. Ask for a longer TTL.
     LeaseTooShort,
     /// The request makes no sense: a bad name, TTL or number of permits. Correct it.

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unsafe_outweighs_everything() {
+    fn an_unsafe_finding_outweighs_all_others() {
         assert!(Severity::Unsafe > Severity::Advice && Severity::Advice > Severity::Fine);
         assert_eq!(format!("{:<7}|", Severity::Fine), "fine   |");
     }

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tenure_proto::Watchdog;
 
 use crate::client::Inner;
+use crate::fault_budget::FaultBudget;
 use crate::lease::Lease;
+use crate::task::run_under;
 use crate::{
-    Error, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released, Result, Token, Validity,
-    metric,
+    Background, Downgraded, Error, ErrorKind, Fence, Hold, LockName, LossReason, Mode, OwnerId,
+    Released, Renewal, Result, Revocation, Token, Validity, metric, revoke,
 };
 
 /// A lock that is held, until it is released, dropped or lost.
@@ -31,6 +33,9 @@ pub struct Guard {
     release: Release,
 }
 
+/// For how many call timeouts a downgrade is tried while the store fails, if the lease lasts that long.
+const DOWNGRADE_CALLS: u32 = 5;
+
 /// How far the release of a guard has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Release {
@@ -39,6 +44,8 @@ enum Release {
     /// One was sent, and its answer is not known.
     Sent,
     Done,
+    /// The background goes on holding the lock, and releases it.
+    Kept,
 }
 
 impl Guard {
@@ -60,6 +67,7 @@ impl Guard {
 
     /// The fencing token, if the store gives one: send it along with every protected write.
     pub fn token(&self) -> Option<Token> {
+        self.lease.acquired_by.note_use();
         self.lease.token
     }
 
@@ -84,12 +92,14 @@ impl Guard {
 
     /// How long the lock is still good if no renewal comes. Zero when it is lost.
     pub fn remaining(&self) -> Duration {
+        self.lease.acquired_by.note_use();
         self.lease.remaining()
     }
 
     /// Whether the lock is still held, by the clock: exact also where no signal could be delivered
     /// yet, as right after the process was stopped and continued.
     pub fn is_valid(&self) -> bool {
+        self.lease.acquired_by.note_use();
         self.lease.is_valid()
     }
 
@@ -99,6 +109,7 @@ impl Guard {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn danger(&self) {
+        self.lease.acquired_by.note_use();
         self.lease.danger().await;
     }
 
@@ -108,7 +119,27 @@ impl Guard {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn lost(&self) -> LossReason {
+        self.lease.acquired_by.note_use();
         self.lease.lost().await
+    }
+
+    /// Resolves when another process asks for the lock ([`Client::revoke`](crate::Client::revoke)), with
+    /// its reason and how much time is left. The lock stays held: finish or stop the work, then
+    /// [`release`](Self::release).
+    ///
+    /// Only a guard on which this is awaited hears a request, which may have been sent before. etcd and
+    /// ZooKeeper push it; on Redis and the local store it is looked for once a second. Once it has
+    /// resolved, it resolves at once.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) on a store that keeps no values (Redlock);
+    /// [`Lost`](crate::ErrorKind::Lost) if the lock is lost or released; faults of the store that no retry
+    /// heals.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn revoked(&self) -> Result<Revocation> {
+        revoke::revoked(&self.inner, &self.lease).await
     }
 
     /// Runs `work` while the lock is held, and drops it as soon as it is lost. The clock is read
@@ -126,7 +157,12 @@ impl Guard {
     /// # Cancel safety
     /// Dropping it drops `work`; the lock stays held by the guard.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        self.validity().run(work).await
+        run_under(self.owner(), self.validity().run(work)).await
+    }
+
+    /// Records that the lock is lost, as the store shows by other means than an answer to a renewal.
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.lease.lose(reason);
     }
 
     /// Why the lock is lost, by the clock. `None` while it is held.
@@ -139,12 +175,19 @@ impl Guard {
         self.lease.interruption(finished)
     }
 
+    /// The client's thread.
+    pub(crate) fn background(&self) -> &Background {
+        &self.inner.background
+    }
+
     /// A handle that tells other tasks and threads whether the lock is still held.
     pub fn validity(&self) -> Validity {
+        self.lease.acquired_by.note_use();
         Validity::new(Arc::clone(&self.lease))
     }
 
-    /// Gives the lock back. `Ok` means that it was held until now.
+    /// Gives the lock back. `Ok` means that it was held until now. With
+    /// [`Options::at_least`](crate::Options::at_least), the lock may stay taken for a while.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before, whether or not the store can be reached: the
@@ -155,6 +198,9 @@ impl Guard {
     /// # Cancel safety
     /// A dropped release is finished in the background.
     pub async fn release(mut self) -> Result<()> {
+        if !self.lease.kept_for().is_zero() {
+            return self.release_later().await;
+        }
         // A renewal that crosses the release must not be taken for a loss.
         self.inner.keeper.forget(self.owner());
         // Whatever works under the lock elsewhere must stop before another can hold it.
@@ -177,6 +223,110 @@ impl Guard {
             }
             Err(error) => Err(self.lost_before_release().caused_by(error)),
         }
+    }
+
+    /// Leaves the hold to the background, if it is still there.
+    async fn release_later(mut self) -> Result<()> {
+        // The client may not have heard of a loss. This renewal does not count: its reply may be late.
+        let renewed = self.inner.store.renew(&self.lease.claim);
+        match self.inner.call("release", renewed).await {
+            Ok(Renewal::Renewed) => {}
+            Ok(Renewal::Lost) => {
+                self.release = Release::Done;
+                self.lease.lose(LossReason::NotHeld);
+                return Err(self.lost_before_release());
+            }
+            Err(error) => return Err(error.about(self.name())),
+        }
+        match self.lease.loss() {
+            // Dropping the guard leaves the hold to the background.
+            None => Ok(()),
+            Some(_) => Err(self.lost_before_release()),
+        }
+    }
+
+    /// Turns the hold of a writer into that of a reader. If it fails or is dropped, the guard is dropped:
+    /// the claim is released in the background, in whichever mode it is held by then.
+    async fn downgrade(mut self) -> Result<Self> {
+        let inner = Arc::clone(&self.inner);
+        // Whatever writes under the lock elsewhere must stop before a reader can hold it. The claim is
+        // renewed meanwhile, for a lease that no other task knows.
+        let keep_until = self.lease.keep_until;
+        // If it fails, the lock is given back at once.
+        let between = self.lease.successor(self.mode(), self.token());
+        let between = Arc::new(between.kept_until(None));
+        if !inner.keeper.replace(&between, None) {
+            return Err(self.lost_before_downgrade());
+        }
+        std::mem::replace(&mut self.lease, between).give_up();
+        let claim = self.lease.claim.clone();
+        let mut faults = FaultBudget::new(inner.call_timeout * DOWNGRADE_CALLS);
+        let downgraded = async {
+            loop {
+                let sent = inner.clock.now();
+                match inner.call("downgrade", inner.store.downgrade(&claim)).await {
+                    Ok(outcome) => return Ok((outcome, sent)),
+                    // The reply may be lost: the call has the same effect once more.
+                    Err(error) => faults.pause(error, sent, inner.clock.now(), &claim).await?,
+                }
+            }
+        };
+        let (outcome, sent) = match self.lease.run(downgraded).await {
+            Ok(answer) => answer.map_err(|error: Error| error.about(&claim.name))?,
+            Err(_) => return Err(self.lost_before_downgrade()),
+        };
+        let Downgraded::Shared(grant) = outcome else {
+            self.lease.lose(LossReason::NotHeld);
+            return Err(self.lost_before_downgrade());
+        };
+        let shared = self.lease.successor(Mode::Shared, grant.token);
+        let shared = Arc::new(shared.kept_until(keep_until));
+        if !inner.keeper.replace(&shared, Some(grant.since.unwrap_or(sent))) {
+            return Err(self.lost_before_downgrade());
+        }
+        self.lease = shared;
+        tracing::debug!(lock = %claim.name, token = ?self.token(), "downgraded");
+        Ok(self)
+    }
+
+    fn lost_before_downgrade(&self) -> Error {
+        let why = "it was lost while it was held for writing: the work done under it may have overlapped \
+                   with another holder's, so check what it did";
+        let reason = self.lease.loss().unwrap_or(LossReason::NotHeld);
+        Error::lost(reason, "downgrade", why).about(self.name())
+    }
+
+    /// Leaves the hold to the background if the lock is to stay taken ([`Options::at_least`]).
+    ///
+    /// [`Options::at_least`]: crate::Options::at_least
+    fn keep_on(&mut self) -> bool {
+        if self.release != Release::Due || self.lease.kept_for().is_zero() {
+            return false;
+        }
+        let (inner, kept) = (Arc::clone(&self.inner), Arc::new(self.lease.kept()));
+        if !inner.keeper.replace(&kept, None) {
+            return false;
+        }
+        self.lease.give_up();
+        let expected = inner.janitor.expect();
+        self.inner.background.runtime().spawn(async move {
+            let asked = async {
+                if revoke::revoked(&inner, &kept).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = until_kept(&kept) => {}
+                _ = kept.lost() => {}
+                () = asked => {}
+            }
+            inner.keeper.forget(kept.claim.owner);
+            kept.give_up();
+            inner.janitor.release_dropped(kept);
+            drop(expected);
+        });
+        self.release = Release::Kept;
+        true
     }
 
     fn lost_before_release(&self) -> Error {
@@ -212,6 +362,41 @@ impl ReadGuard {
         Self(guard)
     }
 
+    /// Refused: a read hold cannot become a write hold. The guard is given back.
+    ///
+    /// Two readers that both asked for this would wait for each other for ever: each of them keeps its read
+    /// hold, and a writer waits until all readers have left. So acquire the lock for writing if the work may
+    /// come to write; or release the read hold, acquire the lock for writing, and read again what may have
+    /// changed in between. The way back is open: [`WriteGuard::downgrade`].
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure::{Client, ErrorKind, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::Error> {
+    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let rates = client.rw_lock("rates")?;
+    /// let reader = rates.read().await?;
+    /// let (reader, refusal) = reader.upgrade().unwrap_err();
+    /// assert_eq!(refusal.kind(), ErrorKind::Unsupported);
+    ///
+    /// reader.release().await?;
+    /// let writer = rates.write().await?;
+    /// // … read again: another writer may have been here in between …
+    /// # writer.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Always: this guard, which still holds the lock, and an [`Unsupported`](crate::ErrorKind::Unsupported)
+    /// that says what to do instead.
+    pub fn upgrade(self) -> Result<WriteGuard, (Self, Error)> {
+        let why = "two readers that become writers would wait for each other for ever: release the read \
+                   hold, acquire the lock for writing, and read again what may have changed in between";
+        let refusal = Error::new(ErrorKind::Unsupported, "upgrade", why).about(self.name());
+        Err((self, refusal))
+    }
+
     /// Gives the lock back, as [`Guard::release`].
     ///
     /// # Errors
@@ -227,6 +412,45 @@ impl ReadGuard {
 impl WriteGuard {
     pub(crate) const fn new(guard: Guard) -> Self {
         Self(guard)
+    }
+
+    /// Turns the write hold into a read hold. No other writer holds the lock in between, so what this holder
+    /// wrote is what it reads; the readers that wait directly behind it get the lock, too.
+    ///
+    /// Wait for all writes before you call it: with the call the write hold is over, and every
+    /// [`Validity`] that was made of this guard says so. The token of the read hold is that of the write
+    /// hold, or a higher one. A [`max_hold`](crate::Options::max_hold) counts from the beginning of the
+    /// write hold.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure::{Client, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::Error> {
+    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let rates = client.rw_lock("rates")?;
+    /// let writer = rates.write().await?;
+    /// // … write the new rates …
+    /// let reader = writer.downgrade().await?;
+    /// // … read them back: no other writer was here in between …
+    /// let other = rates.try_read().await?;
+    /// # other.release().await?;
+    /// # reader.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// After every error the lock is given back in the background.
+    /// [`Unsupported`](ErrorKind::Unsupported) if the store cannot do it
+    /// ([`Capabilities::downgrade`](crate::store::Capabilities::downgrade));
+    /// [`Lost`](ErrorKind::Lost) if the lock was lost before; and faults of the store that last for five
+    /// call timeouts ([`Client::with_call_timeout`](crate::Client::with_call_timeout)). A call whose reply
+    /// was lost is repeated, which does no harm.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background, in whichever mode it is held by then.
+    pub async fn downgrade(self) -> Result<ReadGuard> {
+        self.0.downgrade().await.map(ReadGuard)
     }
 
     /// Gives the lock back, as [`Guard::release`].
@@ -305,16 +529,32 @@ impl From<FencedGuard> for Guard {
     }
 }
 
+/// Resolves when the lock need not stay taken any longer.
+async fn until_kept(lease: &Lease) {
+    // Again, because a timer sleeps with the machine, and the lease's clock may not.
+    loop {
+        match lease.kept_for() {
+            Duration::ZERO => return,
+            time => tokio::time::sleep(time).await,
+        }
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.inner.keeper.forget(self.owner());
+        if !self.keep_on() && self.release != Release::Kept {
+            self.inner.keeper.forget(self.owner());
+        }
         self.lease.give_up();
+        if let Some(order) = &self.inner.order {
+            order.gave_up(&self.lease);
+        }
         metric::given_up(self.lease.now().since(self.lease.acquired));
         tracing::debug!(lock = %self.lease.claim.name, "given up");
         match self.release {
             Release::Due => self.inner.janitor.release_dropped(Arc::clone(&self.lease)),
             Release::Sent => self.inner.janitor.release_later(self.lease.claim.clone()),
-            Release::Done => {}
+            Release::Done | Release::Kept => {}
         }
     }
 }

@@ -34,7 +34,10 @@ struct Order {
 
 #[derive(Debug, Default)]
 struct Pending {
+    /// Releases that were ordered.
     count: AtomicUsize,
+    /// Holds that stay taken for a while, and are released then.
+    kept: AtomicUsize,
     idle: Notify,
 }
 
@@ -70,6 +73,12 @@ impl Janitor {
         self.take_over(lease.claim.clone(), Some(lease));
     }
 
+    /// Counts as pending what is not released yet, until the answer is dropped.
+    pub(crate) fn expect(&self) -> Expected {
+        self.pending.kept.fetch_add(1, Ordering::AcqRel);
+        Expected(Arc::clone(&self.pending))
+    }
+
     fn take_over(&self, claim: Claim, lease: Option<Arc<Lease>>) {
         let before = self.pending.count.fetch_add(1, Ordering::AcqRel);
         let order = Order { claim, lease, _done: Done(Arc::clone(&self.pending)) };
@@ -88,7 +97,7 @@ impl Janitor {
     pub(crate) async fn flush(&self) {
         loop {
             let idle = self.pending.idle.notified();
-            if self.pending.count.load(Ordering::Acquire) == 0 {
+            if self.pending.is_idle() {
                 return;
             }
             idle.await;
@@ -98,12 +107,35 @@ impl Janitor {
 
 /// Goes with a claim from the queue to its release. Counts it as done whichever way that ends.
 #[derive(Debug)]
-struct Done(Arc<Pending>);
+pub(crate) struct Done(Arc<Pending>);
 
 impl Drop for Done {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.notify_if_idle();
+    }
+}
+
+/// A release that will be ordered later.
+#[derive(Debug)]
+pub(crate) struct Expected(Arc<Pending>);
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.0.kept.fetch_sub(1, Ordering::AcqRel);
+        self.0.notify_if_idle();
+    }
+}
+
+impl Pending {
+    fn is_idle(&self) -> bool {
+        // In this order: a hold that is no longer kept has ordered its release before.
+        self.kept.load(Ordering::Acquire) == 0 && self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn notify_if_idle(&self) {
+        if self.is_idle() {
+            self.idle.notify_waiters();
         }
     }
 }
@@ -197,7 +229,7 @@ mod tests {
     use crate::{Chaos, Faults, MemoryStore};
 
     #[tokio::test]
-    async fn what_is_beyond_the_bound_is_left_to_its_ttl_and_the_rest_is_flushed() {
+    async fn releases_beyond_the_bound_are_left_to_the_ttl_and_the_others_are_flushed() {
         let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
         chaos.pause();
         let background = Background::start("tenure-test").unwrap();

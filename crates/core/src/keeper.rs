@@ -2,11 +2,12 @@
 //! that renewals do not depend on the user's runtime.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_proto::{Action, Backoff, Watchdog};
+use tenure_proto::{Action, Backoff, Occupancy, Watchdog};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -15,13 +16,14 @@ use crate::clock::Alarm;
 use crate::lease::Lease;
 use crate::listener::{HandleLoss, LossListener};
 use crate::{
-    Background, Clock, Error, ErrorKind, Hold, Moment, OwnerId, Renewal, Result, Store, metric,
+    Background, Claim, Clock, Error, ErrorKind, Hold, Mode, Moment, OwnerId, Renewal, Result,
+    Store, metric,
 };
 
 /// Renews leases in time, and marks them as in danger or lost, from [`watch`](Keeper::watch) to
 /// [`forget`](Keeper::forget).
 ///
-/// A lease that is released before its first renewal costs two entries in a table and no wake-up: the task
+/// A lease that is released before its first renewal costs three entries in a table and no wake-up: the task
 /// sleeps until the earliest alarm that it knew of, and is woken only for an earlier one.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -62,6 +64,23 @@ impl Keeper {
         }
     }
 
+    /// Renews this lease from now on in place of the one that it succeeds. `since` is when its term began
+    /// anew, if it did. False if its predecessor is lost: then nothing changes.
+    pub(crate) fn replace(&self, lease: &Arc<Lease>, since: Option<Moment>) -> bool {
+        let Some(is_earlier) = self.shared.leases.lock().replace(lease, since) else {
+            return false;
+        };
+        if is_earlier {
+            self.shared.earlier.notify_one();
+        }
+        true
+    }
+
+    /// Leases of this client that are in the way of a claim.
+    pub(crate) fn in_the_way_of(&self, claim: &Claim) -> Vec<Arc<Lease>> {
+        self.shared.leases.lock().in_the_way_of(claim)
+    }
+
     /// Stops renewing the lease of this owner.
     pub(crate) fn forget(&self, owner: OwnerId) {
         self.shared.leases.lock().remove(owner);
@@ -92,6 +111,9 @@ struct Shared {
 struct LeaseTable {
     leases: HashMap<OwnerId, TrackedLease>,
     alarms: BTreeSet<(Moment, OwnerId)>,
+    /// The owners by the hashes of their locks' names.
+    by_name: BTreeSet<(u64, OwnerId)>,
+    hasher: RandomState,
     /// When the task wakes up by itself.
     wakes_at: Moment,
     /// The latest losses of holds that are not in the table: a guard of one may be about to be made.
@@ -140,6 +162,8 @@ impl Default for LeaseTable {
         Self {
             leases: HashMap::new(),
             alarms: BTreeSet::new(),
+            by_name: BTreeSet::new(),
+            hasher: RandomState::new(),
             wakes_at: NEVER,
             untracked_losses: VecDeque::new(),
         }
@@ -153,6 +177,7 @@ impl LeaseTable {
         let hold = Hold::new(lease.claim.owner, lease.token);
         let backoff = backoff(lease.claim.ttl);
         self.alarms.insert((alarm, hold.owner));
+        self.by_name.insert((self.hasher.hash_one(&lease.claim.name), hold.owner));
         self.leases.insert(hold.owner, TrackedLease { lease, watchdog, backoff, alarm });
         if self.untracked_losses.contains(&hold) {
             self.lost(hold);
@@ -160,10 +185,50 @@ impl LeaseTable {
         self.ring_for(alarm)
     }
 
+    /// Puts a lease in the place of its predecessor, which has the same owner. `None` if that is lost; else
+    /// whether the task must be woken for an earlier alarm.
+    fn replace(&mut self, lease: &Arc<Lease>, since: Option<Moment>) -> Option<bool> {
+        let hold = Hold::new(lease.claim.owner, lease.token);
+        let tracked = self.leases.get_mut(&hold.owner)?;
+        if tracked.lease.loss().is_some() {
+            return None;
+        }
+        tracked.lease = Arc::clone(lease);
+        if let Some(since) = since {
+            tracked.renewed(since);
+        }
+        if self.untracked_losses.contains(&hold) {
+            self.lost(hold);
+        }
+        let alarm = self.set_alarm(hold.owner);
+        Some(self.ring_for(alarm))
+    }
+
     fn remove(&mut self, owner: OwnerId) {
         if let Some(tracked) = self.leases.remove(&owner) {
             self.alarms.remove(&(tracked.alarm, owner));
+            let name = &tracked.lease.claim.name;
+            self.by_name.remove(&(self.hasher.hash_one(name), owner));
         }
+    }
+
+    /// The leases that are in the way of a claim, as far as they are among the first few of its lock.
+    fn in_the_way_of(&self, claim: &Claim) -> Vec<Arc<Lease>> {
+        const LOOKED_AT: usize = 64;
+        let hash = self.hasher.hash_one(&claim.name);
+        let [first, last] = [0, u8::MAX].map(|byte| (hash, OwnerId::from_bytes([byte; 16])));
+        let named = self.by_name.range(first..=last).take(LOOKED_AT);
+        let leases = named.filter_map(|(_, owner)| Some(&self.leases.get(owner)?.lease));
+        let excludes = |mode: Mode| {
+            let mut room = Occupancy::default();
+            room.enter(mode);
+            !room.admits(claim.mode)
+        };
+        let is_obstacle = |lease: &&Arc<Lease>| {
+            let held = &lease.claim;
+            held.name == claim.name && excludes(held.mode) && lease.is_valid()
+        };
+        leases.filter(is_obstacle).cloned().collect()
     }
 
     /// Marks leases that are in danger or lost by `now`, and returns those to renew.
@@ -303,7 +368,7 @@ async fn renew(shared: Arc<Shared>, lease: Arc<Lease>, limit: Duration) {
 mod tests {
     use super::*;
     use crate::background::WeakBackground;
-    use crate::{Claim, LossReason, Token, now};
+    use crate::{LossReason, Token, now};
 
     const HOUR: Duration = Duration::from_secs(3600);
 

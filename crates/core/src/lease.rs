@@ -1,6 +1,7 @@
 //! The client's own, conservative view of how long its grant is good.
 
 use std::future::poll_fn;
+use std::panic::Location;
 use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -13,7 +14,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::WeakBackground;
-use crate::{Claim, Clock, Error, LossReason, Moment, Token, metric};
+use crate::task::{Acquired, Place};
+use crate::{Claim, Clock, Error, LossReason, Mode, Moment, Revocation, Token, metric};
 
 /// One grant, as the guard and the keeper share it.
 ///
@@ -25,16 +27,24 @@ pub(crate) struct Lease {
     pub(crate) claim: Claim,
     pub(crate) token: Option<Token>,
     pub(crate) acquired: Moment,
+    /// Where it was acquired, and by which task.
+    pub(crate) acquired_by: Acquired,
     /// The clock that all its moments are on: the store's.
     clock: Clock,
     deadline: AtomicU64,
     /// The holder's own limit, which no renewal moves.
     hold_until: Option<Moment>,
+    /// Until when the lock stays taken, even if it is given up sooner.
+    pub(crate) keep_until: Option<Moment>,
+    /// Its guard is gone: the lock only stays taken.
+    pub(crate) is_kept: bool,
     health: AtomicU8,
     changed: Notify,
     /// Why the last renewal failed, until one succeeds.
     renewal_failure: Mutex<Option<Error>>,
     cancellation: OnceLock<CancellationToken>,
+    /// The request to let go that the holder was told of.
+    pub(crate) revocation: OnceLock<Revocation>,
     /// Where timers run if the caller has no runtime.
     background: WeakBackground,
 }
@@ -55,6 +65,8 @@ pub(crate) struct Interrupted {
 }
 
 impl Lease {
+    /// A lease that is held by the task that runs now.
+    #[track_caller]
     pub(crate) fn new(
         claim: Claim,
         token: Option<Token>,
@@ -67,15 +79,56 @@ impl Lease {
             claim,
             token,
             acquired: clock.now(),
+            acquired_by: Acquired::now(Location::caller()),
             clock,
             deadline: AtomicU64::new(deadline.as_nanos()),
             hold_until,
+            keep_until: None,
+            is_kept: false,
             health: AtomicU8::new(SOUND),
             changed: Notify::new(),
             renewal_failure: Mutex::default(),
             cancellation: OnceLock::new(),
+            revocation: OnceLock::new(),
             background,
         }
+    }
+
+    /// The same lease, acquired at this place of the program.
+    pub(crate) fn acquired_at(mut self, place: Place) -> Self {
+        self.acquired_by.at = place;
+        self
+    }
+
+    /// The lease that follows this one when the same claim is held in another mode: it has the same end, and
+    /// the same beginning for the statistics.
+    pub(crate) fn successor(&self, mode: Mode, token: Option<Token>) -> Self {
+        let claim = Claim { mode, ..self.claim.clone() };
+        let (deadline, background) = (self.deadline(), self.background.clone());
+        let next = Self::new(claim, token, deadline, self.hold_until, self.clock, background);
+        let (acquired, acquired_by) = (self.acquired, self.acquired_by.clone());
+        let revocation = self.revocation.clone();
+        Self { acquired, acquired_by, keep_until: self.keep_until, revocation, ..next }
+    }
+
+    /// The same lease, of a lock that stays taken until this moment.
+    pub(crate) fn kept_until(mut self, moment: Option<Moment>) -> Self {
+        self.keep_until = moment;
+        self
+    }
+
+    /// How long the lock stays taken if it is given up now. Zero if it is lost, or another process has asked
+    /// for it.
+    pub(crate) fn kept_for(&self) -> Duration {
+        match (self.keep_until, self.loss()) {
+            (Some(until), None) if self.revocation.get().is_none() => until.since(self.now()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// A lease of the same grant, for the time that the lock stays taken after the guard is gone.
+    pub(crate) fn kept(&self) -> Self {
+        Self { is_kept: true, ..self.successor(self.claim.mode, self.token) }
     }
 
     /// The present moment on the lease's clock.

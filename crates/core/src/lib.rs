@@ -10,7 +10,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempt;
+mod audit;
 mod background;
+pub mod blocking;
 mod capabilities;
 mod cells;
 mod chaos;
@@ -34,22 +36,28 @@ mod metric;
 mod multi;
 mod name;
 mod options;
+mod order_check;
 mod owner;
 mod password;
 mod primitives;
 mod reentrant;
+mod revoke;
 mod self_test;
+mod self_wait;
 mod spurious_wake;
 mod state;
 pub mod store;
+mod task;
 mod url;
 mod validity;
 mod watch;
 
+pub use audit::{AuditEvent, AuditRecord};
 #[cfg(feature = "json")]
 pub use cells::Json;
 pub use cells::{
-    Cell, CellValue, Counter, Decision, Once, OnceOutcome, Rate, RateLimiter, Updated,
+    Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, Leader,
+    Leadership, Observer, Once, OnceOutcome, OnceRun, OnceStart, Rate, RateLimiter, Updated,
 };
 pub use chaos::{Chaos, Faults};
 pub use client::Client;
@@ -65,6 +73,7 @@ pub use options::{Options, Wait};
 pub use owner::OwnerId;
 pub use primitives::{FencedMutex, Mutex, RwLock, Semaphore};
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
+pub use revoke::{Revocation, Revoke, RevokedHolder};
 pub use state::{Holder, LockState, Waiter};
 pub use tenure_proto::{LossReason, Mode, Token};
 pub use validity::Validity;

@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use crate::cells::memory::MemoryCells;
 use crate::store::{Connecting, Scheme, StoreFactory, StoreUrl, UrlOption};
 use crate::{
-    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Finding, Grant, Hold, Holder,
-    LockName, LockState, LossListener, LossListeners, Moment, OwnerId, QueueTicket, Released,
-    Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
+    AuditRecord, Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Finding,
+    Grant, Hold, Holder, LockName, LockState, LossListener, LossListeners, Mode, Moment, OwnerId,
+    QueueTicket, Released, Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
 };
 
 /// A store inside one process, which ends with it. Use it in tests of code that takes locks, with
@@ -68,6 +68,8 @@ struct Locks {
     by_name: BTreeMap<LockName, Lock>,
     tokens: u64,
     evictions: Vec<Eviction>,
+    /// As other stores keep them: lines, newest first.
+    audit: HashMap<LockName, Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +120,29 @@ impl Locks {
             return ClaimOutcome::Busy;
         }
         answer
+    }
+
+    fn downgrade(&mut self, claim: &Claim, now: Moment) -> Downgraded {
+        let Some(lock) = self.by_name.get_mut(&claim.name) else {
+            return Downgraded::Lost;
+        };
+        if !lock.queue.handle_downgrade(&claim.owner, now) {
+            return Downgraded::Lost;
+        }
+        lock.restart_term(&claim.owner, now);
+        if let Some(details) = lock.details.get_mut(&claim.owner) {
+            details.claim.mode = Mode::Shared;
+        }
+        lock.admit(&mut self.tokens, now);
+        match lock.answer(&claim.owner, now) {
+            ClaimOutcome::Granted(grant) => Downgraded::Shared(grant),
+            _ => Downgraded::Lost,
+        }
+    }
+
+    fn add_record(&mut self, name: &LockName, record: &AuditRecord) {
+        let records = self.audit.entry(name.clone()).or_default();
+        *records = record.before(records);
     }
 
     /// The token that an owner holds a lock with.
@@ -227,8 +252,10 @@ impl Store for MemoryStore {
             .push()
             .shared()
             .permits()
+            .downgrade()
             .detects_death()
             .tells_losses()
+            .audits()
             .ages()
     }
 
@@ -266,6 +293,10 @@ impl Store for MemoryStore {
         Ok(Renewal::Renewed)
     }
 
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        Ok(self.locks.lock().downgrade(claim, now()))
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released> {
         Ok(self.locks.lock().remove(&claim.name, &claim.owner, now()))
     }
@@ -300,9 +331,20 @@ impl Store for MemoryStore {
         let released = locks.remove(&eviction.name, &owner, now());
         if released == Released::Released {
             locks.evictions.push(eviction.clone());
+            locks.add_record(&eviction.name, &eviction.clone().with_token(token).record());
             self.listeners.lost(Hold { owner, token });
         }
         Ok(released)
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        let locks = self.locks.lock();
+        Ok(locks.audit.get(name).map(|records| AuditRecord::all(records)).unwrap_or_default())
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        self.locks.lock().add_record(name, record);
+        Ok(())
     }
 
     fn cells(&self) -> Result<&dyn Cells> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::Location;
 use std::pin::pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -9,7 +10,10 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
-use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Wait};
+use crate::task::Place;
+use crate::{
+    Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Revocation, Wait,
+};
 
 /// Several locks that are held together or not at all. Use it for work that touches several things, such
 /// as a transfer between two accounts.
@@ -59,7 +63,7 @@ impl MultiLock {
         let invalid = |why| Error::new(ErrorKind::Invalid, "join locks", why);
         let mut locks: Vec<Mutex> = locks.into_iter().collect();
         if locks.is_empty() {
-            return Err(invalid("there are none: name at least one"));
+            return Err(Self::no_lock());
         }
         locks.sort_by(|one, other| one.name().cmp(other.name()));
         let same_name = |one: &Mutex, other: &Mutex| one.name() == other.name();
@@ -74,6 +78,10 @@ impl MultiLock {
         Ok(Self { locks })
     }
 
+    pub(crate) fn no_lock() -> Error {
+        Error::new(ErrorKind::Invalid, "join locks", "there are none: name at least one")
+    }
+
     /// The locks' names, in order.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
         self.locks.iter().map(Mutex::name)
@@ -82,6 +90,7 @@ impl MultiLock {
     /// The same locks, all held with these options.
     #[must_use]
     pub fn with(self, options: Options) -> Self {
+        let options = options.without_keeping("several locks at once");
         let with = |lock: Mutex| lock.with(options.clone());
         Self { locks: self.locks.into_iter().map(with).collect() }
     }
@@ -95,8 +104,9 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Dropping the future gives up all claims.
-    pub async fn acquire(&self) -> Result<MultiGuard> {
-        self.acquire_with(Wait::Forever).await
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<MultiGuard>> {
+        self.acquire_with(Wait::Forever)
     }
 
     /// Takes all locks if all are free.
@@ -106,8 +116,9 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<MultiGuard> {
-        self.acquire_with(Wait::NoWait).await
+    #[track_caller]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<MultiGuard>> {
+        self.acquire_with(Wait::NoWait)
     }
 
     /// Waits until all locks are held, at most for `limit` in all.
@@ -117,8 +128,9 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn acquire_within(&self, limit: Duration) -> Result<MultiGuard> {
-        self.acquire_with(Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn acquire_within(&self, limit: Duration) -> impl Future<Output = Result<MultiGuard>> {
+        self.acquire_with(Wait::AtMost(limit))
     }
 
     /// Waits until all locks are held, as long as `wait` says.
@@ -129,9 +141,14 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn acquire_with(&self, wait: Wait) -> Result<MultiGuard> {
+    #[track_caller]
+    pub fn acquire_with(&self, wait: Wait) -> impl Future<Output = Result<MultiGuard>> {
+        self.acquire_at(Location::caller(), wait)
+    }
+
+    async fn acquire_at(&self, place: Place, wait: Wait) -> Result<MultiGuard> {
         let started = Instant::now();
-        let mut taken = self.take_free().await;
+        let mut taken = self.take_free(place).await;
         let first_missing = taken.iter().position(Result::is_err);
         let Some(first_missing) = first_missing else {
             return Self::held(taken.into_iter().flatten().collect()).await;
@@ -152,7 +169,7 @@ impl MultiLock {
                 Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(started.elapsed())),
                 other => other,
             };
-            match lock.acquire_with(wait).await {
+            match lock.acquire_at(place, wait).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
                     give_back(guards).await;
@@ -164,8 +181,8 @@ impl MultiLock {
     }
 
     /// Tries all locks at once.
-    async fn take_free(&self) -> Vec<Result<Guard>> {
-        join_all(self.locks.iter().map(Mutex::try_acquire)).await
+    async fn take_free(&self, place: Place) -> Vec<Result<Guard>> {
+        join_all(self.locks.iter().map(|lock| lock.acquire_at(place, Wait::NoWait))).await
     }
 
     /// Checks that none of them was lost while the others were waited for.
@@ -206,6 +223,20 @@ impl MultiGuard {
         (self.guards[index].name().clone(), reason)
     }
 
+    /// Resolves when another process asks for one of the locks, and says for which, as
+    /// [`Guard::revoked`] does.
+    ///
+    /// # Errors
+    /// As [`Guard::revoked`], about the first lock that fails.
+    ///
+    /// # Cancel safety
+    /// Safe to drop and call again.
+    pub async fn revoked(&self) -> Result<(LockName, Revocation)> {
+        let requests = self.guards.iter().map(|guard| Box::pin(guard.revoked()));
+        let (request, index, _) = select_all(requests).await;
+        Ok((self.guards[index].name().clone(), request?))
+    }
+
     /// Runs `work` while all locks are held, and drops it as soon as one of them is lost, as
     /// [`Guard::run`] does.
     ///
@@ -215,19 +246,22 @@ impl MultiGuard {
     /// # Cancel safety
     /// As [`Guard::run`].
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let interruption =
-            |finished| self.guards.iter().find_map(|guard| guard.interruption(finished));
         let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
         poll_fn(|context| {
             // Polled for its wake-up; the clock is read in any case.
             let _ = lost.as_mut().poll(context);
-            if let Some(error) = interruption(false) {
+            if let Some(error) = self.interruption(false) {
                 return Poll::Ready(Err(error));
             }
             let output = ready!(work.as_mut().poll(context));
-            Poll::Ready(interruption(true).map_or(Ok(output), Err))
+            Poll::Ready(self.interruption(true).map_or(Ok(output), Err))
         })
         .await
+    }
+
+    /// The error of work under the locks, if one of them is lost.
+    pub(crate) fn interruption(&self, finished: bool) -> Option<Error> {
+        self.guards.iter().find_map(|guard| guard.interruption(finished))
     }
 
     /// Gives all locks back. `Ok` means that all of them were held until now.

@@ -19,6 +19,9 @@ pub struct Options {
     /// The TTL that was asked for. `None`: the default.
     ttl: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
+    /// What these options are for, if locks cannot stay taken there.
+    not_kept: Option<&'static str>,
     pub(crate) label: Arc<str>,
     pub(crate) poll_cap: Duration,
 }
@@ -35,7 +38,8 @@ impl Options {
 
     /// The defaults: a term of 30 seconds, no limit on holding, no label, a poll cap of a second.
     pub fn new() -> Self {
-        Self { ttl: None, max_hold: None, label: "".into(), poll_cap: Duration::from_secs(1) }
+        let (label, poll_cap) = ("".into(), Duration::from_secs(1));
+        Self { ttl: None, max_hold: None, at_least: None, not_kept: None, label, poll_cap }
     }
 
     /// How long a grant is good without a renewal: the time others wait when the holder vanishes.
@@ -53,6 +57,20 @@ impl Options {
     /// hold the lock for ever. The default is no limit.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
+        self
+    }
+
+    /// Keeps the lock taken for this long after it was acquired, even if the guard is released or dropped
+    /// sooner. Use it for a job that several machines start at about the same time: a clock that is
+    /// behind by less than this does not start it again.
+    ///
+    /// A release before that time returns at once, and the client renews the lock in the background until
+    /// the time has passed, or the lock is [revoked](crate::Client::revoke).
+    /// [`Client::close`](crate::Client::close) waits for that. Multi-locks, elections, barriers and work that
+    /// is done once refuse it. If the process ends without it, the lock is
+    /// free at once on a store that detects deaths, and otherwise when its TTL has passed.
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.at_least = Some(time);
         self
     }
 
@@ -84,6 +102,12 @@ impl Options {
         self.ttl.unwrap_or_else(|| default().max(Self::MIN_TTL))
     }
 
+    /// The same options for something that must be able to give its locks back at once.
+    pub(crate) const fn without_keeping(mut self, what: &'static str) -> Self {
+        self.not_kept = Some(what);
+        self
+    }
+
     /// Refuses what makes no sense, before the first byte leaves.
     pub(crate) fn check(&self) -> Result<()> {
         let fault = |why: String| Err(Error::new(ErrorKind::Invalid, "use these options", why));
@@ -94,6 +118,14 @@ impl Options {
         }
         if self.max_hold == Some(Duration::ZERO) {
             return fault("max-hold is zero: choose a longer time, or none".into());
+        }
+        if let (Some(most), Some(least)) = (self.max_hold, self.at_least)
+            && most < least
+        {
+            return fault(format!("max-hold ({most:?}) is shorter than at-least ({least:?})"));
+        }
+        if let (Some(_), Some(what)) = (self.at_least, self.not_kept) {
+            return fault(format!("at-least is for single locks, not for {what}: leave it away"));
         }
         if !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&self.poll_cap) {
             return fault(format!("the poll cap is {:?}: choose 1ms to 1h", self.poll_cap));
@@ -152,6 +184,24 @@ mod tests {
             assert!(error.to_string().contains("between 100ms and 24h"), "{error}");
         }
         assert!(Options::new().ttl(Duration::from_secs(86_400)).check().is_ok());
+    }
+
+    #[test]
+    fn what_must_give_its_locks_back_at_once_refuses_a_minimum_time() {
+        let options = Options::new().without_keeping("an election");
+        assert!(options.check().is_ok());
+        let refused = options.at_least(Duration::from_secs(1)).check().unwrap_err();
+        assert!(refused.to_string().contains("an election"), "{refused}");
+    }
+
+    #[test]
+    fn a_max_hold_shorter_than_at_least_is_refused() {
+        let options = |most| {
+            let least = Duration::from_secs(10);
+            Options::new().at_least(least).max_hold(Duration::from_secs(most)).check()
+        };
+        assert_eq!(options(9).unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(options(10).is_ok());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Mutex, read-write lock and semaphore: three modes of one kind of claim.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attempt::acquire;
 use crate::guard::{FencedGuard, ReadGuard, WriteGuard};
+use crate::task::Place;
 use crate::{Client, Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result, Wait};
 
 /// A lock with at most one holder. Use it to keep a piece of work from running twice at a time, on any
@@ -12,6 +14,9 @@ use crate::{Client, Error, ErrorKind, Guard, LockName, LossReason, Mode, Options
 ///
 /// The same name can be locked with a `Mutex`, a [`RwLock`] or a [`Semaphore`]: all of them wait in the
 /// same queue. Cloning is cheap.
+///
+/// It excludes its holder, too: a task that acquires it twice waits for itself until the lease is lost, and
+/// is warned of it in the log. Use a [`ReentrantMutex`](crate::ReentrantMutex) for that.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -40,7 +45,8 @@ pub struct FencedMutex(Mutex);
 /// A lock with many readers, or one writer. Use it where most of the work only reads.
 ///
 /// Claims are served in the order in which they came: a reader that comes after a waiting writer waits
-/// behind it. Cloning is cheap.
+/// behind it. A writer can become a reader ([`WriteGuard::downgrade`]); a reader cannot become a writer.
+/// Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct RwLock(Lock);
 
@@ -129,8 +135,9 @@ impl Mutex {
     /// # Cancel safety
     /// Dropping the future gives up the claim, also one that was granted just then. The claim loses its
     /// position in the queue.
-    pub async fn acquire(&self) -> Result<Guard> {
-        self.acquire_with(Wait::Forever).await
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<Guard>> {
+        self.acquire_with(Wait::Forever)
     }
 
     /// Takes the lock if it is free. A call to the store that fails is not retried, so an outage costs
@@ -142,8 +149,9 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).
-    pub async fn try_acquire(&self) -> Result<Guard> {
-        self.acquire_with(Wait::NoWait).await
+    #[track_caller]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Guard>> {
+        self.acquire_with(Wait::NoWait)
     }
 
     /// Waits for the lock, at most for `limit`.
@@ -154,8 +162,9 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).
-    pub async fn acquire_within(&self, limit: Duration) -> Result<Guard> {
-        self.acquire_with(Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn acquire_within(&self, limit: Duration) -> impl Future<Output = Result<Guard>> {
+        self.acquire_with(Wait::AtMost(limit))
     }
 
     /// Waits for the lock as long as `wait` says: for a program that is told at run time whether to wait.
@@ -166,8 +175,18 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// As [`acquire`](Mutex::acquire).
-    pub async fn acquire_with(&self, wait: Wait) -> Result<Guard> {
-        self.0.acquire(Mode::Exclusive, wait).await
+    #[track_caller]
+    pub fn acquire_with(&self, wait: Wait) -> impl Future<Output = Result<Guard>> {
+        self.acquire_at(Location::caller(), wait)
+    }
+
+    /// As [`acquire_with`](Self::acquire_with), called at this place of the program.
+    pub(crate) fn acquire_at(
+        &self,
+        place: Place,
+        wait: Wait,
+    ) -> impl Future<Output = Result<Guard>> {
+        self.0.acquire(Mode::Exclusive, wait, place)
     }
 
     /// Waits for the lock, does `work` under it, and releases it. Use it for work that needs the lock from
@@ -206,10 +225,14 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lock in the background.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
-        let guard = self.acquire().await?;
-        let output = guard.run(work(&guard)).await?;
-        release_after(guard, output).await
+    #[track_caller]
+    pub fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> impl Future<Output = Result<T>> {
+        let acquire = self.acquire();
+        async move {
+            let guard = acquire.await?;
+            let output = guard.run(work(&guard)).await?;
+            release_after(guard, output).await
+        }
     }
 }
 
@@ -232,8 +255,9 @@ impl FencedMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire(&self) -> Result<FencedGuard> {
-        self.acquire_with(Wait::Forever).await
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<FencedGuard>> {
+        self.acquire_with(Wait::Forever)
     }
 
     /// Takes the lock if it is free.
@@ -243,8 +267,9 @@ impl FencedMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn try_acquire(&self) -> Result<FencedGuard> {
-        self.acquire_with(Wait::NoWait).await
+    #[track_caller]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<FencedGuard>> {
+        self.acquire_with(Wait::NoWait)
     }
 
     /// Waits for the lock, at most for `limit`.
@@ -254,8 +279,9 @@ impl FencedMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_within(&self, limit: Duration) -> Result<FencedGuard> {
-        self.acquire_with(Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn acquire_within(&self, limit: Duration) -> impl Future<Output = Result<FencedGuard>> {
+        self.acquire_with(Wait::AtMost(limit))
     }
 
     /// Waits for the lock as long as `wait` says.
@@ -266,14 +292,18 @@ impl FencedMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_with(&self, wait: Wait) -> Result<FencedGuard> {
-        let guard = self.0.acquire_with(wait).await?;
-        match guard.token() {
-            Some(token) => Ok(FencedGuard::new(guard, token)),
-            None => {
-                let why =
-                    "the store granted the lock without the token that it promises: report it";
-                Err(Error::new(ErrorKind::Internal, "acquire", why).about(self.name()))
+    #[track_caller]
+    pub fn acquire_with(&self, wait: Wait) -> impl Future<Output = Result<FencedGuard>> {
+        let acquire = self.0.acquire_with(wait);
+        async move {
+            let guard = acquire.await?;
+            match guard.token() {
+                Some(token) => Ok(FencedGuard::new(guard, token)),
+                None => {
+                    let why =
+                        "the store granted the lock without the token that it promises: report it";
+                    Err(Error::new(ErrorKind::Internal, "acquire", why).about(self.name()))
+                }
             }
         }
     }
@@ -285,16 +315,23 @@ impl FencedMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::run`].
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T> {
-        let guard = self.acquire().await?;
-        let output = guard.run(work(&guard)).await?;
-        release_after(guard.into(), output).await
+    #[track_caller]
+    pub fn run<T>(
+        &self,
+        work: impl AsyncFnOnce(&FencedGuard) -> T,
+    ) -> impl Future<Output = Result<T>> {
+        let acquire = self.acquire();
+        async move {
+            let guard = acquire.await?;
+            let output = guard.run(work(&guard)).await?;
+            release_after(guard.into(), output).await
+        }
     }
 }
 
 /// Releases the guard of work that ended under the lock. Only a lock that had been taken away before is an
 /// error: every other failure comes after the work.
-async fn release_after<T>(guard: Guard, output: T) -> Result<T> {
+pub(crate) async fn release_after<T>(guard: Guard, output: T) -> Result<T> {
     let name = guard.name().clone();
     match guard.release().await {
         Err(error) if error.loss_reason() != Some(LossReason::NotHeld) => {
@@ -328,8 +365,9 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn read(&self) -> Result<ReadGuard> {
-        self.read_with(Wait::Forever).await
+    #[track_caller]
+    pub fn read(&self) -> impl Future<Output = Result<ReadGuard>> {
+        self.read_with(Wait::Forever)
     }
 
     /// Takes the lock for reading if no writer holds it or waits for it.
@@ -339,8 +377,9 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn try_read(&self) -> Result<ReadGuard> {
-        self.read_with(Wait::NoWait).await
+    #[track_caller]
+    pub fn try_read(&self) -> impl Future<Output = Result<ReadGuard>> {
+        self.read_with(Wait::NoWait)
     }
 
     /// Waits to hold the lock together with other readers, at most for `limit`.
@@ -350,8 +389,9 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn read_within(&self, limit: Duration) -> Result<ReadGuard> {
-        self.read_with(Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn read_within(&self, limit: Duration) -> impl Future<Output = Result<ReadGuard>> {
+        self.read_with(Wait::AtMost(limit))
     }
 
     /// Waits to hold the lock together with other readers, as long as `wait` says.
@@ -361,8 +401,10 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn read_with(&self, wait: Wait) -> Result<ReadGuard> {
-        self.0.acquire(Mode::Shared, wait).await.map(ReadGuard::new)
+    #[track_caller]
+    pub fn read_with(&self, wait: Wait) -> impl Future<Output = Result<ReadGuard>> {
+        let acquire = self.0.acquire(Mode::Shared, wait, Location::caller());
+        async move { acquire.await.map(ReadGuard::new) }
     }
 
     /// Waits to hold the lock alone, as long as it takes.
@@ -372,8 +414,9 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn write(&self) -> Result<WriteGuard> {
-        self.write_with(Wait::Forever).await
+    #[track_caller]
+    pub fn write(&self) -> impl Future<Output = Result<WriteGuard>> {
+        self.write_with(Wait::Forever)
     }
 
     /// Takes the lock for writing if no other claim holds it or waits for it.
@@ -383,8 +426,9 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn try_write(&self) -> Result<WriteGuard> {
-        self.write_with(Wait::NoWait).await
+    #[track_caller]
+    pub fn try_write(&self) -> impl Future<Output = Result<WriteGuard>> {
+        self.write_with(Wait::NoWait)
     }
 
     /// Waits to hold the lock alone, at most for `limit`.
@@ -394,8 +438,9 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn write_within(&self, limit: Duration) -> Result<WriteGuard> {
-        self.write_with(Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn write_within(&self, limit: Duration) -> impl Future<Output = Result<WriteGuard>> {
+        self.write_with(Wait::AtMost(limit))
     }
 
     /// Waits to hold the lock alone, as long as `wait` says.
@@ -405,8 +450,10 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn write_with(&self, wait: Wait) -> Result<WriteGuard> {
-        self.0.acquire(Mode::Exclusive, wait).await.map(WriteGuard::new)
+    #[track_caller]
+    pub fn write_with(&self, wait: Wait) -> impl Future<Output = Result<WriteGuard>> {
+        let acquire = self.0.acquire(Mode::Exclusive, wait, Location::caller());
+        async move { acquire.await.map(WriteGuard::new) }
     }
 }
 
@@ -438,8 +485,9 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire(&self) -> Result<Guard> {
-        self.acquire_many(1).await
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<Guard>> {
+        self.acquire_many(1)
     }
 
     /// Takes one permit if it is free and no other claim waits.
@@ -449,8 +497,9 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn try_acquire(&self) -> Result<Guard> {
-        self.try_acquire_many(1).await
+    #[track_caller]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Guard>> {
+        self.try_acquire_many(1)
     }
 
     /// Waits for one permit, at most for `limit`.
@@ -460,8 +509,9 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_within(&self, limit: Duration) -> Result<Guard> {
-        self.acquire_many_with(1, Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn acquire_within(&self, limit: Duration) -> impl Future<Output = Result<Guard>> {
+        self.acquire_many_with(1, Wait::AtMost(limit))
     }
 
     /// Waits for `permits` at once, as long as it takes. Later claims wait behind this one, so a large
@@ -473,8 +523,9 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_many(&self, permits: u32) -> Result<Guard> {
-        self.acquire_many_with(permits, Wait::Forever).await
+    #[track_caller]
+    pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<Guard>> {
+        self.acquire_many_with(permits, Wait::Forever)
     }
 
     /// Takes `permits` at once if they are free and no other claim waits.
@@ -485,8 +536,9 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn try_acquire_many(&self, permits: u32) -> Result<Guard> {
-        self.acquire_many_with(permits, Wait::NoWait).await
+    #[track_caller]
+    pub fn try_acquire_many(&self, permits: u32) -> impl Future<Output = Result<Guard>> {
+        self.acquire_many_with(permits, Wait::NoWait)
     }
 
     /// Waits for `permits` at once, as long as `wait` says.
@@ -497,9 +549,14 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_many_with(&self, permits: u32, wait: Wait) -> Result<Guard> {
+    #[track_caller]
+    pub fn acquire_many_with(
+        &self,
+        permits: u32,
+        wait: Wait,
+    ) -> impl Future<Output = Result<Guard>> {
         let mode = Mode::Permits { take: permits, of: self.permits };
-        self.lock.acquire(mode, wait).await
+        self.lock.acquire(mode, wait, Location::caller())
     }
 }
 
@@ -520,7 +577,7 @@ impl Lock {
         Self { options, ..self }
     }
 
-    async fn acquire(&self, mode: Mode, wait: Wait) -> Result<Guard> {
-        acquire(&self.client.inner, &self.name, mode, &self.options, wait).await
+    async fn acquire(&self, mode: Mode, wait: Wait, place: Place) -> Result<Guard> {
+        acquire(&self.client.inner, &self.name, mode, &self.options, wait, place).await
     }
 }

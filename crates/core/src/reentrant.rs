@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::panic::Location;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::task::Place;
 use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Wait};
 
 /// A [`Mutex`] that can be acquired again by its holder. Use it where a function that takes a lock calls
@@ -69,6 +71,16 @@ impl ReentrantMutex {
         self.0.mutex.name()
     }
 
+    /// Whether this handle holds the lock, by the clock.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.hold.lock().upgrade().is_some_and(|guard| guard.is_valid())
+    }
+
+    /// Another handle on the same lock, with the same options. It excludes `self` and its clones.
+    pub(crate) fn other_handle(&self) -> Self {
+        Self::new(self.0.mutex.clone())
+    }
+
     /// A new handle on the same lock, held with these options. It excludes `self` and its clones.
     #[must_use]
     pub fn with(self, options: Options) -> Self {
@@ -83,8 +95,9 @@ impl ReentrantMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire(&self) -> Result<ReentrantGuard> {
-        self.acquire_with(Wait::Forever).await
+    #[track_caller]
+    pub fn acquire(&self) -> impl Future<Output = Result<ReentrantGuard>> {
+        self.acquire_with(Wait::Forever)
     }
 
     /// Enters the hold of this handle, or takes the lock if it is free.
@@ -95,8 +108,9 @@ impl ReentrantMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn try_acquire(&self) -> Result<ReentrantGuard> {
-        self.acquire_with(Wait::NoWait).await
+    #[track_caller]
+    pub fn try_acquire(&self) -> impl Future<Output = Result<ReentrantGuard>> {
+        self.acquire_with(Wait::NoWait)
     }
 
     /// Enters the hold of this handle, or waits for the lock, at most for `limit`.
@@ -106,8 +120,9 @@ impl ReentrantMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_within(&self, limit: Duration) -> Result<ReentrantGuard> {
-        self.acquire_with(Wait::AtMost(limit)).await
+    #[track_caller]
+    pub fn acquire_within(&self, limit: Duration) -> impl Future<Output = Result<ReentrantGuard>> {
+        self.acquire_with(Wait::AtMost(limit))
     }
 
     /// Enters the hold of this handle, or waits for the lock as long as `wait` says.
@@ -117,7 +132,12 @@ impl ReentrantMutex {
     ///
     /// # Cancel safety
     /// As [`Mutex::acquire`].
-    pub async fn acquire_with(&self, wait: Wait) -> Result<ReentrantGuard> {
+    #[track_caller]
+    pub fn acquire_with(&self, wait: Wait) -> impl Future<Output = Result<ReentrantGuard>> {
+        self.acquire_at(Location::caller(), wait)
+    }
+
+    async fn acquire_at(&self, place: Place, wait: Wait) -> Result<ReentrantGuard> {
         if let Some(entered) = self.enter() {
             return entered;
         }
@@ -138,7 +158,7 @@ impl ReentrantMutex {
             Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(started.elapsed())),
             other => other,
         };
-        let guard = Arc::new(self.0.mutex.acquire_with(wait).await?);
+        let guard = Arc::new(self.0.mutex.acquire_at(place, wait).await?);
         *self.0.hold.lock() = Arc::downgrade(&guard);
         Ok(ReentrantGuard(guard))
     }

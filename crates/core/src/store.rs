@@ -4,11 +4,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
-use crate::{Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token};
+use crate::{
+    AuditEvent, AuditRecord, Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token,
+};
 
 pub use crate::background::{Background, require_runtime};
 pub use crate::capabilities::{Capabilities, Fencing};
@@ -30,13 +32,31 @@ pub use tenure_proto::{Moment, admitted};
 /// How long one call to a store may take, unless a URL (`timeout=`) or a configuration says otherwise.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The longest that one step of a call may take: a dial, or the reply of one server. It is nine tenths of
+/// the call timeout.
+///
+/// The client ends a call at its timeout. An engine that gave up at the same moment would race with it, and
+/// the caller would sometimes get the engine's error, which names the server and knows whether anything was
+/// sent, and sometimes the client's, which knows neither. A shorter step always ends first.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::step_limit;
+///
+/// assert_eq!(step_limit(Duration::from_secs(2)), Duration::from_millis(1800));
+/// ```
+pub fn step_limit(call_timeout: Duration) -> Duration {
+    call_timeout - call_timeout / 10
+}
+
 /// Keeps locks: on a server, a quorum of servers, in a directory.
 ///
 /// Implementers promise:
 /// - Every call is idempotent on its [`Claim`]: repeating it, also after a lost reply, changes
 ///   nothing more.
 /// - No call but [`wait`](Store::wait) waits for the lock, and none retries. Renewing a hold is the
-///   caller's part. A fault is returned at once, with its effect.
+///   caller's part. A fault is returned at once, with its effect. The caller bounds each call; a store that
+///   bounds steps of it, such as a dial, does so by [`step_limit`].
 /// - Every future may be dropped at any await. What a dropped call did in the store is undone by
 ///   the caller with [`release`](Store::release), sent after it in the same order.
 /// - Faults are errors; busy, queued, lost and not held are answers.
@@ -86,6 +106,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults of the store. Not to hold is the answer [`Renewal::Lost`].
     async fn renew(&self, claim: &Claim) -> Result<Renewal>;
 
+    /// Turns the hold of a writer into that of a reader, in one step: no other writer holds in between. Its
+    /// term starts anew, and the readers at the head of the queue are granted the lock beside it.
+    ///
+    /// Only a claim that was granted exclusively is passed. If it is a reader already, it stays one and its
+    /// term starts anew: so a lost reply is repaired by asking again. From the answer on, all calls pass the
+    /// same claim with [`Mode::Shared`](crate::Mode::Shared).
+    ///
+    /// # Errors
+    /// Faults of the store. [`Unsupported`](crate::ErrorKind::Unsupported), with the reason, if it cannot
+    /// do this without letting a writer in between. Not to hold is the answer [`Downgraded::Lost`].
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        let why = "this store cannot turn a write hold into a read hold in one step: release the lock and \
+                   acquire it for reading, and check what has changed in between";
+        Err(Error::new(ErrorKind::Unsupported, "downgrade", why).about(&claim.name))
+    }
+
     /// Gives up a claim, whether it holds, waits, or never arrived. Compares the owner. Of the
     /// claim only the name and the owner matter. Hands the lock to the next waiter.
     ///
@@ -130,6 +166,25 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Faults of the store.
     async fn evict(&self, eviction: &Eviction) -> Result<Released>;
 
+    /// The records of evictions and revocations of one lock, newest first: the last
+    /// [`AuditRecord::KEPT`] of them at the least.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), with the reason, if the store keeps no records that
+    /// it can show; faults of the store.
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        Err(no_audit("read the records of", name))
+    }
+
+    /// Adds a record to those of a lock. [`evict`](Store::evict) does so by itself.
+    ///
+    /// # Errors
+    /// As [`audit`](Store::audit).
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        let _ = record;
+        Err(no_audit("write a record of", name))
+    }
+
     /// Checks the store and its surroundings: what is unsafe, what could be better, and what is as it should
     /// be. It may take and release a lock with a name of its own; other locks are left alone.
     ///
@@ -149,6 +204,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Closes sessions and leases in the engine that no claim needs now. Those that cannot be closed end by
     /// themselves, later. Calls that come meanwhile or afterwards are served as usual.
     async fn close_idle(&self) {}
+}
+
+fn no_audit(operation: &'static str, name: &LockName) -> Error {
+    let why = "this store keeps no records that it can show: look into the store itself";
+    Error::new(ErrorKind::Unsupported, operation, why).about(name)
 }
 
 /// Whether a claim that cannot be granted at once should stay.
@@ -246,6 +306,15 @@ pub enum Renewal {
     Lost,
 }
 
+/// The answer to a downgrade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Downgraded {
+    /// The claim holds the lock as a reader. The token is that of the write hold, or a higher one.
+    Shared(Grant),
+    /// The claim does not hold the lock (any more).
+    Lost,
+}
+
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
@@ -264,59 +333,36 @@ pub struct Eviction {
     /// The owner of the claim, as the store spells it ([`Holder::owner`](crate::Holder)). No other claim
     /// is evicted.
     pub owner: String,
+    /// The claim's fencing token, for the audit record, where it is known.
+    pub token: Option<Token>,
     /// The process that evicts it.
     pub by: Arc<Origin>,
     /// Why, for the audit record.
     pub reason: String,
+    /// When the eviction was ordered, for the audit record.
+    pub at: SystemTime,
 }
 
 impl Eviction {
     /// An eviction by this process. `owner` is an [`OwnerId`](crate::OwnerId), or the text that the store
     /// showed for a claim of another client.
     pub fn new(name: LockName, owner: impl ToString, reason: impl Into<String>) -> Self {
-        Self { name, owner: owner.to_string(), by: Origin::here(), reason: reason.into() }
+        let (owner, reason) = (owner.to_string(), reason.into());
+        Self { name, owner, token: None, by: Origin::here(), reason, at: SystemTime::now() }
     }
 
-    /// The record of this eviction that a store keeps: one line, however long the reason is.
-    pub fn record(&self) -> String {
-        const REASON: usize = 1_000;
-        let Self { owner, by, reason, .. } = self;
-        let one_line = |c: char| if c.is_control() { ' ' } else { c };
-        let reason: String = reason.chars().take(REASON).map(one_line).collect();
-        format!("{owner} by {} {}: {reason}", by.host, by.pid)
+    /// The same eviction, with the token of the claim for the audit record.
+    #[must_use]
+    pub const fn with_token(mut self, token: Option<Token>) -> Self {
+        self.token = token;
+        self
     }
 
-    /// A lock's records of evictions with this one in front: a line each. They fit into one value of
-    /// a store, however many there were.
-    pub fn recorded(&self, older: &[u8]) -> Vec<u8> {
-        const RECORDS: usize = 100;
-        let newest = self.record();
-        let older = String::from_utf8_lossy(older);
-        let lines = std::iter::once(newest.as_str()).chain(older.lines());
-        lines.take(RECORDS).collect::<Vec<_>>().join("\n").into_bytes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::OwnerId;
-
-    #[test]
-    fn a_record_of_evictions_does_not_grow_for_ever() {
-        let mut eviction =
-            Eviction::new(LockName::new("a").unwrap(), OwnerId::random(), "é\n".repeat(2_000));
-        let mut record = Vec::new();
-        for _ in 0..300 {
-            record = eviction.recorded(&record);
-        }
-        // A node of ZooKeeper may have a mebibyte, with all that is sent besides.
-        assert!(record.len() < 500_000, "{}", record.len());
-        eviction.reason = "the\nlast".into();
-        let record = String::from_utf8(eviction.recorded(&record)).unwrap();
-        assert!(
-            record.lines().next().unwrap().ends_with(": the last"),
-            "newest first, in one line"
-        );
+    /// The record of this eviction that a store keeps.
+    pub fn record(&self) -> AuditRecord {
+        let Self { owner, token, by, reason, at, .. } = self;
+        let mut record = AuditRecord::new(AuditEvent::Evicted, owner, *token, reason);
+        (record.at, record.by) = (Some(*at), Arc::clone(by));
+        record
     }
 }

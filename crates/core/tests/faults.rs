@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod layer;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use layer::{Layer, Layered};
 use tenure_core::store::{
     Capabilities, Claim, ClaimOutcome, Eviction, Grant, Moment, QueueTicket, Released, Renewal,
-    Store, WaitPolicy,
+    Store, WaitPolicy, step_limit,
 };
 use tenure_core::{
     Chaos, Client, Effect, Error, ErrorKind, Faults, Finding, Guard, LockName, LockState,
@@ -88,7 +91,7 @@ async fn a_time_limit_holds_though_the_store_hangs() {
 }
 
 /// A waiter behind a holder, on a connection to the store that can be cut.
-async fn in_line(
+async fn queued_waiter(
     store: &MemoryStore,
     limit: Option<Duration>,
 ) -> (Arc<Chaos>, Guard, JoinHandle<Result<Guard>>) {
@@ -110,9 +113,9 @@ async fn in_line(
 }
 
 #[tokio::test]
-async fn a_waiter_in_line_outlasts_an_outage_of_twenty_call_timeouts() {
+async fn a_queued_claim_outlasts_an_outage_of_twenty_call_timeouts() {
     let store = MemoryStore::new();
-    let (chaos, guard, waiter) = in_line(&store, None).await;
+    let (chaos, guard, waiter) = queued_waiter(&store, None).await;
     chaos.pause();
     tokio::time::sleep(CALL_TIMEOUT * 20).await;
     chaos.resume();
@@ -121,10 +124,10 @@ async fn a_waiter_in_line_outlasts_an_outage_of_twenty_call_timeouts() {
 }
 
 #[tokio::test]
-async fn a_bounded_wait_in_line_goes_on_through_an_outage_until_its_limit() {
+async fn a_bounded_wait_in_the_queue_goes_on_through_an_outage_until_its_limit() {
     let store = MemoryStore::new();
     let (start, limit) = (Instant::now(), CALL_TIMEOUT * 12);
-    let (chaos, _guard, waiter) = in_line(&store, Some(limit)).await;
+    let (chaos, _guard, waiter) = queued_waiter(&store, Some(limit)).await;
     chaos.pause();
     let error = waiter.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "the store's error is reported: {error}");
@@ -179,6 +182,8 @@ enum Script {
     Refuse,
     /// Never.
     Hang,
+    /// As an engine does that cannot reach its server: it gives up after its step limit, and has sent nothing.
+    GiveUp,
     /// With a queue ticket. The wait takes this long, and ends without a grant.
     Queue { news_after: Duration },
 }
@@ -205,6 +210,10 @@ impl Store for Scripted {
         match script {
             Script::Refuse => self.refuse("claim"),
             Script::Hang => std::future::pending().await,
+            Script::GiveUp => {
+                tokio::time::sleep(step_limit(CALL_TIMEOUT)).await;
+                Err(Error::new(ErrorKind::Unreachable, "acquire", "no answer from cache:6379"))
+            }
             Script::Queue { .. } => Ok(ClaimOutcome::Queued(QueueTicket::default())),
         }
     }
@@ -245,8 +254,19 @@ async fn a_refusal_without_effect_is_neither_repeated_nor_undone() {
     assert_eq!(*store.refused.lock(), ["claim"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_gives_up_ends_the_call_before_the_clients_clock_does() {
+    let store = Scripted::new(Script::GiveUp);
+    let client = Client::new(store.clone()).unwrap().with_call_timeout(CALL_TIMEOUT).unwrap();
+    let error = client.mutex("a").unwrap().try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("no answer from cache:6379"), "{error}");
+    assert_eq!(error.effect(), Effect::None);
+    client.close().await;
+    assert_eq!(*store.refused.lock(), [""; 0], "nothing was sent, so there is nothing to release");
+}
+
 #[tokio::test]
-async fn a_refusal_ends_a_wait_in_line_at_once() {
+async fn a_refusal_ends_a_wait_in_the_queue_at_once() {
     let store = Scripted::new(Script::Queue { news_after: Duration::from_millis(10) });
     let client = Client::new(store.clone()).unwrap();
     let mutex = client.mutex("a").unwrap();
@@ -324,7 +344,7 @@ async fn a_queue_entry_lasts_for_a_few_polls_and_a_try_makes_none() {
 }
 
 #[tokio::test]
-async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_minute_at_most() {
+async fn a_queue_entry_outlives_its_waiter_by_the_ttl_or_half_a_minute_whatever_the_poll_cap() {
     let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
     for (ttl, longest) in [(second, 30 * second), (60 * second, 60 * second)] {
         for call_timeout in [second, hour] {
@@ -342,55 +362,37 @@ async fn whatever_the_poll_cap_a_place_outlives_its_waiter_by_the_ttl_or_half_a_
     }
 }
 
-/// The memory store, with a limit on TTLs.
+/// A limit on TTLs.
 #[derive(Debug)]
-struct Limited(MemoryStore);
+struct Limited;
 
 impl Limited {
     const LONGEST: Duration = Duration::from_secs(8);
 }
 
 #[async_trait]
-impl Store for Limited {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
+impl Layer for Limited {
     fn longest_ttl(&self) -> Option<Duration> {
         Some(Self::LONGEST)
     }
-    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+
+    async fn claim(
+        &self,
+        memory: &MemoryStore,
+        claim: &Claim,
+        policy: WaitPolicy,
+    ) -> Result<ClaimOutcome> {
         if claim.ttl > Self::LONGEST {
             let why = format!("ask for at most {:?}", Self::LONGEST);
             return Err(Error::new(ErrorKind::Invalid, "acquire", why));
         }
-        self.0.claim(claim, policy).await
-    }
-    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.wait(claim, ticket).await
-    }
-    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
-        self.0.renew(claim).await
-    }
-    async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.0.release(claim).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.0.list(prefix).await
-    }
-    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
-        self.0.evict(eviction).await
-    }
-    async fn diagnose(&self) -> Result<Vec<Finding>> {
-        self.0.diagnose().await
+        memory.claim(claim, policy).await
     }
 }
 
 #[tokio::test]
 async fn a_store_refuses_a_chosen_ttl_above_its_limit_and_never_the_default() {
-    let limited = Arc::new(Limited(MemoryStore::new()));
+    let limited = Layered::new(&MemoryStore::new(), Limited);
     let chaos = Arc::new(Chaos::new(limited.clone(), Faults::new(1)));
     for store in [limited as Arc<dyn Store>, chaos] {
         let client = Client::new(store).unwrap();
@@ -423,7 +425,7 @@ async fn a_grant_that_took_longer_than_its_term_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_wait_that_timed_out_has_left_the_line_when_the_caller_hears_of_it() {
+async fn a_wait_that_timed_out_has_left_the_queue_when_the_error_is_returned() {
     let store = MemoryStore::new();
     let client = Client::new(Arc::new(store.clone())).unwrap();
     let guard = client.mutex("a").unwrap().acquire().await.unwrap();
@@ -434,7 +436,7 @@ async fn a_wait_that_timed_out_has_left_the_line_when_the_caller_hears_of_it() {
 }
 
 #[tokio::test]
-async fn a_told_loss_comes_through_when_the_way_is_free() {
+async fn a_reported_loss_arrives_when_the_network_is_back() {
     let store = MemoryStore::new();
     let (chaos, client) = through(&store, Faults::new(1));
     // No renewal falls into this test.
@@ -451,16 +453,25 @@ async fn a_told_loss_comes_through_when_the_way_is_free() {
 
 /// Says of every renewal that the lock is gone, and of so many grants that their term is over.
 #[derive(Debug)]
-struct Forgetful(MemoryStore, AtomicU32);
+struct Forgetful(AtomicU32);
+
+impl Forgetful {
+    /// A client of a store that says so of this many grants.
+    fn client(memory: &MemoryStore, late: u32) -> Client {
+        Client::new(Layered::new(memory, Self(AtomicU32::new(late)))).unwrap()
+    }
+}
 
 #[async_trait]
-impl Store for Forgetful {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
-        let answer = self.0.claim(claim, policy).await?;
-        let late = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+impl Layer for Forgetful {
+    async fn claim(
+        &self,
+        memory: &MemoryStore,
+        claim: &Claim,
+        policy: WaitPolicy,
+    ) -> Result<ClaimOutcome> {
+        let answer = memory.claim(claim, policy).await?;
+        let late = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         match answer {
             ClaimOutcome::Granted(grant) if late => {
                 Ok(ClaimOutcome::Granted(Grant::new(grant.token, Some(Moment::default()))))
@@ -468,26 +479,9 @@ impl Store for Forgetful {
             answer => Ok(answer),
         }
     }
-    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.wait(claim, ticket).await
-    }
-    async fn renew(&self, _: &Claim) -> Result<Renewal> {
+
+    async fn renew(&self, _: &MemoryStore, _: &Claim) -> Result<Renewal> {
         Err(Error::new(ErrorKind::Lost, "renew", "the table was deleted"))
-    }
-    async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.0.release(claim).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.0.list(prefix).await
-    }
-    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
-        self.0.evict(eviction).await
-    }
-    async fn diagnose(&self) -> Result<Vec<Finding>> {
-        self.0.diagnose().await
     }
 }
 
@@ -495,7 +489,7 @@ impl Store for Forgetful {
 async fn a_grant_of_which_too_little_is_left_is_asked_for_again_a_few_times() {
     for (late, granted) in [(1, true), (2, true), (3, false)] {
         let store = MemoryStore::new();
-        let client = Client::new(Arc::new(Forgetful(store.clone(), AtomicU32::new(late)))).unwrap();
+        let client = Forgetful::client(&store, late);
         match client.mutex("a").unwrap().acquire().await {
             Ok(guard) => assert!(granted && guard.is_valid()),
             Err(error) => {
@@ -510,7 +504,7 @@ async fn a_grant_of_which_too_little_is_left_is_asked_for_again_a_few_times() {
 
 #[tokio::test]
 async fn a_store_that_knows_of_the_loss_is_believed_at_once() {
-    let client = Client::new(Arc::new(Forgetful(MemoryStore::new(), AtomicU32::new(0)))).unwrap();
+    let client = Forgetful::client(&MemoryStore::new(), 0);
     let options = Options::new().ttl(Duration::from_secs(3));
     let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
     assert_eq!(guard.lost().await, LossReason::NotHeld);

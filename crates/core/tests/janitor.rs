@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
-use std::sync::Arc;
+mod layer;
+
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store, WaitPolicy,
-};
-use tenure_core::{
-    Client, Error, ErrorKind, Finding, LockName, LockState, MemoryStore, Options, Result,
-};
+use layer::{Layer, Layered};
+use tenure_core::store::{Claim, Released, Store};
+use tenure_core::{Client, Error, ErrorKind, MemoryStore, Options, Result};
 
 /// More releases than the janitor makes at once.
 const STUCK: usize = 200;
@@ -32,7 +30,7 @@ async fn releases_without_an_answer_do_not_delay_those_of_other_locks() {
 
 async fn others_are_released(outage: Outage, call_timeout: Duration) {
     let memory = MemoryStore::new();
-    let store = Arc::new(HalfDead { alive: memory.clone(), outage });
+    let store = Layered::new(&memory, HalfDead(outage));
     let client = Client::new(store).unwrap().with_call_timeout(call_timeout).unwrap();
     let take = async |name: String| {
         let options = Options::new().ttl(TTL);
@@ -57,54 +55,19 @@ enum Outage {
     Silent,
 }
 
-/// A store that releases no lock whose name begins with `dead-`.
+/// Releases of no lock whose name begins with `dead-`.
 #[derive(Debug)]
-struct HalfDead {
-    alive: MemoryStore,
-    outage: Outage,
-}
+struct HalfDead(Outage);
 
 #[async_trait]
-impl Store for HalfDead {
-    fn capabilities(&self) -> Capabilities {
-        self.alive.capabilities()
-    }
-
-    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
-        self.alive.claim(claim, policy).await
-    }
-
-    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
-        self.alive.wait(claim, ticket).await
-    }
-
-    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
-        self.alive.renew(claim).await
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Released> {
-        match self.outage {
-            _ if !claim.name.as_str().starts_with("dead-") => self.alive.release(claim).await,
+impl Layer for HalfDead {
+    async fn release(&self, memory: &MemoryStore, claim: &Claim) -> Result<Released> {
+        match self.0 {
+            _ if !claim.name.as_str().starts_with("dead-") => memory.release(claim).await,
             Outage::Refuses => {
                 Err(Error::new(ErrorKind::Unreachable, "release the lock", "its shard is down"))
             }
             Outage::Silent => std::future::pending().await,
         }
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.alive.inspect(name).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.alive.list(prefix).await
-    }
-
-    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
-        self.alive.evict(eviction).await
-    }
-
-    async fn diagnose(&self) -> Result<Vec<Finding>> {
-        self.alive.diagnose().await
     }
 }

@@ -2,20 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod layer;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use layer::{Layer, Layered};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store, WaitPolicy,
-};
-use tenure_core::{
-    Chaos, Client, Faults, Finding, Guard, LockName, LockState, MemoryStore, Options, Result,
-};
+use tenure_core::store::{Claim, Eviction, Renewal, Store};
+use tenure_core::{Chaos, Client, Faults, Guard, MemoryStore, Options, Result};
 
 /// Adds everything up by name; a gauge also remembers its peak.
 #[derive(Clone, Default)]
@@ -126,8 +125,7 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
     ];
     for (number, (way, lose)) in (2..).zip(ways) {
         // The keeper stands still from the first renewal on, like everything in a frozen process.
-        let frozen = Frozen(MemoryStore::new());
-        let client = Client::new(Arc::new(frozen)).unwrap();
+        let client = Client::new(Layered::new(&MemoryStore::new(), Frozen)).unwrap();
         let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
         lose(block_on(mutex.acquire()).unwrap(), &client);
         assert_eq!(sums.get("tenure_losses_total"), f64::from(number), "{way}");
@@ -142,39 +140,15 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// A store whose renewals stop the thread that they are made on.
+/// Renewals that stop the thread that they are made on.
 #[derive(Debug)]
-struct Frozen(MemoryStore);
+struct Frozen;
 
 #[async_trait::async_trait]
-impl Store for Frozen {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
-        self.0.claim(claim, policy).await
-    }
-    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
-        self.0.wait(claim, ticket).await
-    }
-    async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+impl Layer for Frozen {
+    async fn renew(&self, memory: &MemoryStore, claim: &Claim) -> Result<Renewal> {
         std::thread::sleep(TTL * 2);
-        self.0.renew(claim).await
-    }
-    async fn release(&self, claim: &Claim) -> Result<Released> {
-        self.0.release(claim).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        self.0.list(prefix).await
-    }
-    async fn evict(&self, eviction: &Eviction) -> Result<Released> {
-        self.0.evict(eviction).await
-    }
-    async fn diagnose(&self) -> Result<Vec<Finding>> {
-        self.0.diagnose().await
+        memory.renew(claim).await
     }
 }
 

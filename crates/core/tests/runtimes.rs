@@ -111,7 +111,7 @@ fn closing_returns_after_the_runtime_ended_with_releases_queued() {
 }
 
 #[test]
-fn what_was_dropped_is_released_although_the_client_is_dropped_too() {
+fn a_dropped_guard_is_released_although_the_client_is_dropped_too() {
     let store = MemoryStore::new();
     let client = client(&store);
     let guards: Vec<Guard> = (0..100)

@@ -49,6 +49,10 @@ impl Cells for EtcdEngine {
         CellClock::PerClient
     }
 
+    fn pushes(&self) -> bool {
+        true
+    }
+
     async fn time(&self) -> Result<Duration> {
         Ok(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
@@ -65,7 +69,7 @@ impl Cells for EtcdEngine {
 
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()> {
         let name = self.keys.cell(key);
-        let watch = self.watches.start(&name, Watching::Change).await?;
+        let watch = self.watches.start(&name, Watching::Change, 0).await?;
         let found = self.endpoints.get(WAIT, &name).await?;
         if found.map(|found| version(&found)) == seen {
             watch.changed().await?;

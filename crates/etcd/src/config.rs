@@ -1,6 +1,5 @@
 //! The configuration of an etcd store.
 
-use std::fmt;
 use std::time::Duration;
 
 use tenure_core::store::CALL_TIMEOUT;
@@ -9,7 +8,7 @@ use tenure_tls::{Password, Tls};
 use crate::srv::Srv;
 
 /// Where an etcd store is, and how it locks.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct EtcdConfig {
     /// Hosts and ports of servers of the cluster. Its other members are found.
     pub servers: Vec<(String, u16)>,
@@ -23,7 +22,7 @@ pub struct EtcdConfig {
     pub tls: Option<Tls>,
     /// What every key begins with. May be empty.
     pub prefix: String,
-    /// How long to wait for a reply.
+    /// How long one call may take: the client's call timeout. A dial and a reply get nine tenths of it.
     pub timeout: Duration,
 }
 
@@ -39,20 +38,6 @@ impl EtcdConfig {
             prefix: "tenure/".into(),
             timeout: CALL_TIMEOUT,
         }
-    }
-}
-
-impl fmt::Debug for EtcdConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdConfig")
-            .field("servers", &self.servers)
-            .field("srv", &self.srv)
-            .field("username", &self.username)
-            .field("password", &self.password)
-            .field("tls", &self.tls)
-            .field("prefix", &self.prefix)
-            .field("timeout", &self.timeout)
-            .finish()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::store::{Background, Moment, now};
+use tenure_core::store::{Background, Moment, now, step_limit};
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Password, Tls};
 use tokio::runtime::{Handle, Id};
@@ -41,7 +41,8 @@ pub(crate) struct Endpoints {
     /// Held by the login that serves all calls which wait for one.
     logging_in: AsyncMutex<()>,
     tls: Option<Tls>,
-    timeout: Duration,
+    /// How long to wait for a connection or a reply.
+    step_limit: Duration,
     /// The runtime that connected.
     caller: Id,
     background: Background,
@@ -179,7 +180,7 @@ impl Endpoints {
         background: &Background,
     ) -> Result<Self> {
         let server = |address: &(String, u16)| {
-            let dialer = Dialer::new(address, config.tls.as_ref(), config.timeout)?;
+            let dialer = Dialer::new(address, config.tls.as_ref(), step_limit(config.timeout))?;
             Ok(Server::new(dialer, background, None))
         };
         let servers = addresses.iter().map(server).collect::<Result<Vec<_>>>()?;
@@ -190,7 +191,7 @@ impl Endpoints {
             login_token: Mutex::default(),
             logging_in: AsyncMutex::new(()),
             tls: config.tls.clone(),
-            timeout: config.timeout,
+            step_limit: step_limit(config.timeout),
             caller: Handle::current().id(),
             background: background.clone(),
             cluster: OnceLock::new(),
@@ -200,8 +201,8 @@ impl Endpoints {
     }
 
     /// How long to wait for a reply.
-    pub(crate) const fn timeout(&self) -> Duration {
-        self.timeout
+    pub(crate) const fn step_limit(&self) -> Duration {
+        self.step_limit
     }
 
     /// Changes whenever calls move on to another server.
@@ -300,7 +301,7 @@ impl Endpoints {
     ) -> Result<tonic::Response<T>, Status> {
         // A silent server gets half the time if there are others to ask.
         let several = self.servers.lock().len() > 1;
-        let limit = if several { self.timeout / 2 } else { self.timeout };
+        let limit = if several { self.step_limit / 2 } else { self.step_limit };
         self.ask_within(limit, rotation, server, call).await
     }
 
@@ -382,7 +383,7 @@ impl Endpoints {
             // Without the old token: the server would refuse one that it has forgotten here, too.
             let (_, channel) = self.channel(&server);
             let ask = async move { AuthClient::new(channel).authenticate(request).await };
-            match self.ask_within(self.timeout * LOGIN_CALLS, rotation, &server, ask).await {
+            match self.ask_within(self.step_limit * LOGIN_CALLS, rotation, &server, ask).await {
                 Ok(reply) => {
                     let token = MetadataValue::try_from(reply.into_inner().token).ok();
                     let mut login_token = self.login_token.lock();
@@ -451,7 +452,7 @@ impl Endpoints {
         let mut found = Vec::new();
         for member in listed.members.iter().filter(|member| !ids.contains(&member.id)) {
             for address in self.addresses(member) {
-                let dialer = Dialer::new(&address, self.tls.as_ref(), self.timeout);
+                let dialer = Dialer::new(&address, self.tls.as_ref(), self.step_limit);
                 let Ok(dialer) = dialer else { continue };
                 // A known server that did not answer just now is not a new one.
                 if known.iter().any(|server| server.dialer.name() == dialer.name()) {
@@ -476,7 +477,7 @@ impl Endpoints {
     fn replace_named(&self, addresses: &[(String, u16)]) {
         let mut servers = self.servers.lock();
         let named = addresses.iter().filter_map(|address| {
-            let dialer = Dialer::new(address, self.tls.as_ref(), self.timeout).ok()?;
+            let dialer = Dialer::new(address, self.tls.as_ref(), self.step_limit).ok()?;
             let is_it = |server: &&Arc<Server>| {
                 server.found.is_none() && server.dialer.name() == dialer.name()
             };
@@ -493,7 +494,7 @@ impl Endpoints {
     /// The cluster id and the member id of a server.
     async fn identity(&self, server: &Server) -> Option<(u64, u64)> {
         let mut client = MaintenanceClient::new(self.link_to(server));
-        let asked = tokio::time::timeout(self.timeout, client.status(StatusRequest {})).await;
+        let asked = tokio::time::timeout(self.step_limit, client.status(StatusRequest {})).await;
         let header = asked.ok()?.ok()?.into_inner().header?;
         Some((header.cluster_id, header.member_id))
     }
@@ -597,7 +598,7 @@ struct Silence<'a> {
 
 impl Drop for Silence<'_> {
     fn drop(&mut self) {
-        let silent = self.endpoints.timeout / 10;
+        let silent = self.endpoints.step_limit / 10;
         if !self.answered && now().since(self.began) >= silent {
             self.endpoints.renew_connection(self.server, self.channel);
             self.endpoints.rotate_from(self.rotation);

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store, now};
-use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Result, Token};
+use tenure_core::{AuditRecord, Error, ErrorKind, Fence, Finding, LockName, Mode, Result, Token};
 use tenure_ordered::{
     Change, Details, Engine, Entered, Entry, Listing, OrderedStore, Session, Watching, with_loss,
 };
@@ -18,9 +18,9 @@ use crate::config::EtcdConfig;
 use crate::diagnose;
 use crate::endpoints::{Endpoints, IfUnanswered};
 use crate::fault::is_lease_gone;
-use crate::keys::{Keys, Queue};
+use crate::keys::{Keys, Queue, mark_of, marked_by};
 use crate::lease::{Lease, Leases};
-use crate::rpc::{KeyValue, RangeRequest, TxnRequest};
+use crate::rpc::{KeyValue, RangeRequest, RequestOp, TxnRequest};
 use crate::txn::{created_at, delete, get, look, names_of, put, written_at};
 use crate::watch::Watches;
 
@@ -44,6 +44,14 @@ pub struct EntryKey {
     /// The revision that created it: no other key ever has the same.
     revision: i64,
     lease: i64,
+}
+
+impl EntryKey {
+    /// Whether its name says how the lock is held: that of an exclusive claim ends with the owner.
+    fn has_mode(&self) -> bool {
+        let name = self.key.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        name.contains(&b'-')
+    }
 }
 
 /// How many keys of a queue an arrival reads. Longer queues are listed by one task for all waiters.
@@ -130,9 +138,12 @@ impl Engine for EtcdEngine {
     }
 
     async fn is_free(&self, name: &LockName) -> Result<Option<bool>> {
-        let request = RangeRequest { limit: 1, ..names_of(&self.keys.queue(name)) };
+        let queue = self.keys.queue(name);
+        let request = RangeRequest { limit: 1, ..names_of(&queue) };
         let (found, _) = self.endpoints.range(ACQUIRE, request).await?;
-        Ok(Some(found.kvs.is_empty()))
+        // A mark may be left if its key was deleted by hand: the other keys tell.
+        let marked = found.kvs.iter().any(|kv| queue.is_mark(&kv.key));
+        Ok((!marked).then_some(found.kvs.is_empty()))
     }
 
     async fn list(&self, name: &LockName) -> Result<Listing<EntryKey>> {
@@ -159,7 +170,8 @@ impl Engine for EtcdEngine {
         watching: Watching,
     ) -> Result<Option<BoxFuture<'static, Result<Change>>>> {
         let EntryKey { key, revision, .. } = &entry.key;
-        let watch = self.watches.start(key, watching).await?;
+        // The same claim may have had this key before: the removal of that entry is not this one's.
+        let watch = self.watches.start(key, watching, *revision).await?;
         let there = self.endpoints.get(WATCH, key).await?;
         let there = there.is_some_and(|kv| kv.create_revision == *revision);
         Ok(there.then(|| Box::pin(watch.changed()) as _))
@@ -168,7 +180,11 @@ impl Engine for EtcdEngine {
     async fn remove(&self, _: &LockName, entry: &Entry<EntryKey>) -> Result<bool> {
         let EntryKey { key, revision, .. } = &entry.key;
         let compare = vec![created_at(key, *revision)];
-        let request = TxnRequest { compare, success: vec![delete(key)], failure: Vec::new() };
+        // Only an entry that was, or was to be, downgraded has a mark: another one costs no more than
+        // its key.
+        let marked = entry.mode == Mode::Shared;
+        let success = if marked { delete_entry(entry) } else { vec![delete(key)] };
+        let request = TxnRequest { compare, success, failure: Vec::new() };
         // A second answer would not tell whether the first request removed it.
         Ok(self.endpoints.txn("release", IfUnanswered::Fail, request).await?.succeeded)
     }
@@ -193,6 +209,29 @@ impl Engine for EtcdEngine {
         Ok(there && self.background.run(RENEW, confirm).await?)
     }
 
+    fn as_reader(&self, entry: &Entry<EntryKey>) -> Entry<EntryKey> {
+        Entry { mode: Mode::Shared, ..entry.clone() }
+    }
+
+    async fn downgrade(
+        &self,
+        _: &Arc<Lease>,
+        _: &LockName,
+        entry: &Entry<EntryKey>,
+        record: Vec<u8>,
+    ) -> Result<bool> {
+        let EntryKey { key, revision, lease } = &entry.key;
+        let request = TxnRequest {
+            compare: vec![created_at(key, *revision)],
+            success: vec![put(key, record, *lease), put(&mark_of(key), Vec::new(), *lease)],
+            failure: Vec::new(),
+        };
+        match self.endpoints.txn("downgrade", IfUnanswered::AskAnother, request).await {
+            Err(error) if is_lease_gone(&error) => Ok(false),
+            outcome => Ok(outcome?.succeeded),
+        }
+    }
+
     async fn write(&self, _: &LockName, entry: &Entry<EntryKey>, record: Vec<u8>) -> Result<()> {
         self.replace("write", entry, record).await.map(drop)
     }
@@ -202,7 +241,7 @@ impl Engine for EtcdEngine {
         lease: &Arc<Lease>,
     ) -> Result<Option<(Vec<u8>, BoxFuture<'static, Result<Change>>)>> {
         let key = self.keys.losses(lease.id());
-        let watch = self.watches.start(&key, Watching::Change).await?;
+        let watch = self.watches.start(&key, Watching::Change, 0).await?;
         let request = TxnRequest {
             compare: vec![created_at(&key, 0)],
             success: vec![put(&key, Vec::new(), lease.id())],
@@ -226,13 +265,14 @@ impl Engine for EtcdEngine {
     ) -> Result<bool> {
         let EntryKey { key, revision, lease } = &entry.key;
         let mut compare = vec![created_at(key, *revision)];
-        let mut success = vec![delete(key)];
+        let mut success = delete_entry(entry);
         if held {
             let audit = self.keys.audit(&eviction.name);
             let older = self.endpoints.get(EVICT, &audit).await?;
             compare.push(written_at(&audit, older.as_ref().map_or(0, |kv| kv.mod_revision)));
             let older = older.map(|kv| kv.value).unwrap_or_default();
-            success.push(put(&audit, eviction.recorded(&older), 0));
+            let record = eviction.clone().with_token(Some(token(*revision))).record();
+            success.push(put(&audit, record.before(&older), 0));
         }
         // Another program's lease has no channel.
         let losses = self.keys.losses(*lease);
@@ -247,6 +287,26 @@ impl Engine for EtcdEngine {
             Err(error) if is_lease_gone(&error) => Ok(false),
             outcome => Ok(outcome?.succeeded),
         }
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<u8>> {
+        let found = self.endpoints.get(READ_AUDIT, &self.keys.audit(name)).await;
+        let found = found.map_err(|error| error.about(name))?;
+        Ok(found.map(|found| found.value).unwrap_or_default())
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<bool> {
+        let audit = self.keys.audit(name);
+        let older = self.endpoints.get(WRITE_AUDIT, &audit).await?;
+        let revision = older.as_ref().map_or(0, |older| older.mod_revision);
+        let older = older.map(|older| older.value).unwrap_or_default();
+        let request = TxnRequest {
+            compare: vec![written_at(&audit, revision)],
+            success: vec![put(&audit, record.before(&older), 0)],
+            failure: Vec::new(),
+        };
+        let written = self.endpoints.txn(WRITE_AUDIT, IfUnanswered::Fail, request).await;
+        Ok(written.map_err(|error| error.about(name))?.succeeded)
     }
 
     async fn details(
@@ -416,9 +476,27 @@ impl fmt::Debug for EtcdEngine {
 }
 
 fn listing(queue: &Queue, keys: &[KeyValue], revision: i64) -> Listing<EntryKey> {
-    let mut entries: Vec<_> = keys.iter().map(|kv| entry(queue, kv)).collect();
+    let (marks, keys): (Vec<_>, Vec<_>) = keys.iter().partition(|kv| queue.is_mark(&kv.key));
+    let mut entries: Vec<_> = keys.into_iter().map(|kv| entry(queue, kv)).collect();
+    let marks: HashMap<&[u8], i64> =
+        marks.iter().filter_map(|kv| Some((marked_by(&kv.key)?, kv.create_revision))).collect();
+    for entry in &mut entries {
+        let mark = marks.get(&*entry.key.key);
+        // A mark that is older than its key was left by an earlier key, which was deleted by hand.
+        if mark.is_some_and(|created| *created > entry.key.revision) {
+            entry.mode = Mode::Shared;
+        }
+    }
     entries.sort_by_key(|entry| entry.order);
     Listing { entries, covers: revision.into() }
+}
+
+/// Deletes the key of an entry, and the mark that it may have.
+fn delete_entry(entry: &Entry<EntryKey>) -> Vec<RequestOp> {
+    let key = &entry.key.key;
+    let may_be_marked = entry.owner.is_some() && !entry.key.has_mode();
+    let mark = may_be_marked.then(|| delete(&mark_of(key)));
+    std::iter::once(delete(key)).chain(mark).collect()
 }
 
 fn entry(queue: &Queue, kv: &KeyValue) -> Entry<EntryKey> {
@@ -435,6 +513,8 @@ fn token(revision: i64) -> Token {
 const ACQUIRE: &str = "acquire";
 const RENEW: &str = "renew";
 const EVICT: &str = "evict";
+const READ_AUDIT: &str = "read the records of";
+const WRITE_AUDIT: &str = "write a record of";
 const INSPECT: &str = "inspect";
 const LIST: &str = "list locks";
 const WATCH: &str = "watch";

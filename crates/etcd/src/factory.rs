@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_urls_are_refused() {
         for bad in [
             "etcd+srv://a,b",
             "etcd+srv://a:1",

@@ -2,6 +2,7 @@
 
 use tenure_core::store::{CellKey, Claim};
 use tenure_core::{LockName, Mode, OwnerId};
+use tenure_ordered::{decode_name, encode_name};
 
 /// How keys are named on one store.
 #[derive(Clone, Debug)]
@@ -68,10 +69,11 @@ impl Keys {
     /// The lock that a key belongs to, if it belongs to one.
     pub(crate) fn lock_of(&self, key: &[u8]) -> Option<LockName> {
         let text = std::str::from_utf8(key).ok()?;
-        let (encoded, _) = text.strip_prefix(&self.prefix)?.split_once('/')?;
-        let name = encoded.replace("%2F", "/").replace("%25", "%");
-        let canonical = encode(&name) == encoded;
-        canonical.then(|| LockName::new(&name).ok()).flatten()
+        let (encoded, rest) = text.strip_prefix(&self.prefix)?.split_once('/')?;
+        if is_mark(rest) {
+            return None;
+        }
+        decode_name(encoded, encode)
     }
 }
 
@@ -89,6 +91,11 @@ impl Queue {
         String::from_utf8_lossy(key.strip_prefix(self.0.as_bytes()).unwrap_or(key)).into_owned()
     }
 
+    /// Whether a key marks another one as shared. It is no entry itself.
+    pub(crate) fn is_mark(&self, key: &[u8]) -> bool {
+        is_mark(&self.name_of(key))
+    }
+
     /// The mode and the owner of a key of this queue. Another program's key is exclusive.
     pub(crate) fn read(&self, key: &[u8]) -> (Mode, Option<OwnerId>) {
         parse(&self.name_of(key))
@@ -96,8 +103,24 @@ impl Queue {
     }
 }
 
+/// The mark of an exclusive key whose claim was downgraded: it has the key's name, and this behind it.
+const READS: &str = "-reads";
 const SHARED: &str = "-shared";
 const PERMITS: &str = "-permits-";
+
+/// The mark that makes an exclusive key of tenure a shared one.
+pub(crate) fn mark_of(key: &[u8]) -> Vec<u8> {
+    [key, READS.as_bytes()].concat()
+}
+
+/// The key that this key marks, if it is a mark.
+pub(crate) fn marked_by(key: &[u8]) -> Option<&[u8]> {
+    key.strip_suffix(READS.as_bytes())
+}
+
+fn is_mark(name: &str) -> bool {
+    name.strip_suffix(READS).is_some_and(|owner| owner.parse::<OwnerId>().is_ok())
+}
 
 fn parse(name: &str) -> Option<(Mode, OwnerId)> {
     if let Some(owner) = name.strip_suffix(SHARED) {
@@ -113,7 +136,7 @@ fn parse(name: &str) -> Option<(Mode, OwnerId)> {
 
 /// Every key below `a/` blocks the lock `a`, so a slash in a name must be encoded.
 fn encode(name: &str) -> String {
-    name.replace('%', "%25").replace('/', "%2F")
+    encode_name(name, |_, _| false)
 }
 
 /// The first key that does not begin with `prefix` and is above all that do.
@@ -176,6 +199,12 @@ mod tests {
             let key = [queue.first(), foreign.as_bytes().to_vec()].concat();
             assert_eq!(queue.read(&key), (Mode::Exclusive, None), "{foreign}");
         }
+        let own = claim("a", Mode::Exclusive);
+        let mark = mark_of(&keys.entry(&own));
+        assert!(queue.is_mark(&mark) && !queue.is_mark(&keys.entry(&own)));
+        assert_eq!(marked_by(&mark), Some(&*keys.entry(&own)));
+        assert_eq!(keys.lock_of(&mark), None, "a mark alone is no lock");
+        assert!(!queue.is_mark(b"tenure/a/694d81417acd4754-reads"), "another program's key");
         let owner = OwnerId::random();
         let too_many = format!("tenure/a/{owner}-permits-4-3");
         assert_eq!(queue.read(too_many.as_bytes()), (Mode::Exclusive, None));

@@ -23,9 +23,10 @@
 //! | key | what |
 //! |---|---|
 //! | `tenure/orders/<owner id>` | an exclusive claim; its value (TTL, since when, pid, host, label) is for display |
+//! | `tenure/orders/<owner id>-reads` | marks the exclusive claim of this owner as shared: it was downgraded. No entry itself |
 //! | `tenure/orders/<owner id>-shared` | a shared claim |
 //! | `tenure/orders/<owner id>-permits-2-5` | a claim for two of five permits |
-//! | `tenure/%audit/orders` | evictions, newest first, at most 100 |
+//! | `tenure/%audit/orders` | evictions and revocations, newest first, at most 100 |
 //! | `tenure/%cell/orders`, `%counter/`, `%limit/`, `%once/` | values of that name (module `cells`) |
 //! | `tenure/%lease/<lease id>` | the loss channel of a lease: names the entries that were evicted from it |
 //! | `tenure/%fence/<lease id>` | the write fence of a lease |
@@ -33,6 +34,14 @@
 //! In a lock's name `%` and `/` become `%25` and `%2F`, so that no lock's keys are among another's.
 //! `etcdctl lock tenure/orders` writes `tenure/orders/<lease id>`. The entries of a lock are ordered
 //! by their create revisions. A key that tenure did not write counts as an exclusive claim.
+//!
+//! # Downgrades
+//!
+//! `etcdctl` and Go clients order the keys by their create revisions too, and know no readers. So the
+//! writer's key stays, and keeps its place and its token for them as well; the mark is a second key on the
+//! same lease, put in one transaction that compares the key's create revision. The deletion of a key that
+//! may have a mark deletes the mark in the same transaction. A mark counts only if it is newer than
+//! its key: one that was left, because its key was deleted by hand, marks no later key of the same owner.
 //!
 //! # Leases
 //!
@@ -53,7 +62,9 @@
 //! # Watches
 //!
 //! A watch from an earlier revision is served by a loop in the server that runs ten times a second;
-//! one from now on is served at once. So an entry is watched from now on, and then looked at.
+//! one from now on is served at once. So an entry is watched from now on, and then looked at. A server
+//! that lags behind may still report events from before that look. A claim that enters again has the
+//! same key as before, so an event counts only if it is later than the entry's create revision.
 //!
 //! # Arrivals
 //!
@@ -83,7 +94,6 @@ mod endpoints;
 mod engine;
 mod factory;
 mod fault;
-mod fence;
 mod keys;
 mod lease;
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated: cargo xtask stubs")]
@@ -96,7 +106,7 @@ mod watch;
 pub use config::EtcdConfig;
 pub use engine::{EntryKey, EtcdEngine, EtcdStore};
 pub use factory::EtcdFactory;
-pub use fence::etcdctl;
 pub use lease::Lease;
 pub use srv::Srv;
 pub use tenure_tls::{Password, Tls};
+pub use txn::etcdctl;

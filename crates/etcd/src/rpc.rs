@@ -299,10 +299,12 @@ pub struct WatchResponse {
     #[prost(message, repeated, tag = "11")]
     pub events: ::prost::alloc::vec::Vec<Event>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
     #[prost(enumeration = "event::EventType", tag = "1")]
     pub r#type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub kv: ::core::option::Option<KeyValue>,
 }
 /// Nested message and enum types in `Event`.
 pub mod event {

@@ -1,8 +1,8 @@
-//! Transactions and reads.
+//! Transactions and reads, and how `etcdctl` writes a fence.
 
 use std::sync::Arc;
 
-use tenure_core::Result;
+use tenure_core::{Fence, Result};
 
 use crate::endpoints::{Endpoints, IfUnanswered};
 use crate::keys::Queue;
@@ -125,4 +125,23 @@ pub(crate) fn written_at(key: &[u8], revision: i64) -> Compare {
 
 fn compare(key: &[u8], target: CompareTarget, union: TargetUnion) -> Compare {
     Compare { result: 0, target: target.into(), key: key.to_vec(), target_union: Some(union) }
+}
+
+/// A fence as `etcdctl txn` reads it: a comparison of the key's create revision. `None` for the fence
+/// of another store.
+pub fn etcdctl(fence: &Fence) -> Option<String> {
+    let (key, revision) = fence.create_revision()?;
+    Some(format!("create({key:?}) = \"{revision}\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_written_as_etcdctl_reads_it() {
+        let fence = Fence::CreateRevision { key: "tenure/a \"b\"/1".into(), revision: 7 };
+        assert_eq!(etcdctl(&fence).unwrap(), r#"create("tenure/a \"b\"/1") = "7""#);
+        assert_eq!(etcdctl(&Fence::Exists { path: "/a".into() }), None);
+    }
 }

@@ -16,7 +16,7 @@ use crate::rpc::event::EventType;
 use crate::rpc::watch_client::WatchClient;
 use crate::rpc::watch_create_request::FilterType;
 use crate::rpc::watch_request::RequestUnion;
-use crate::rpc::{WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::rpc::{Event, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 
 /// Makes watches, on a stream that is opened when it is first needed, and anew after a fault.
 pub(crate) struct Watches {
@@ -37,7 +37,13 @@ struct Stream {
 #[derive(Default)]
 struct Watchers {
     ended: bool,
-    by_id: HashMap<i64, watch::Sender<State>>,
+    by_id: HashMap<i64, Watcher>,
+}
+
+struct Watcher {
+    state: watch::Sender<State>,
+    /// Events up to this revision are not reported.
+    after: i64,
 }
 
 /// The stages of a watch. It only moves forward.
@@ -75,22 +81,36 @@ impl Watches {
     /// Watches a key from now on. When this returns, every change is heard: what changed before must
     /// be looked up *after*.
     ///
+    /// "Now" is the server's own view, and a server that lags behind reports changes that a linearizable
+    /// read already shows. A caller that must not take such an event for a new one gives the revision
+    /// that it knows of: events up to `after` are not reported.
+    ///
     /// A watch that asked for earlier changes would have to wait for a loop in the server that runs
     /// ten times a second.
-    pub(crate) async fn start(&self, key: &[u8], watching: Watching) -> Result<Watch> {
-        self.start_range(key.to_vec(), Vec::new(), watching).await
+    pub(crate) async fn start(&self, key: &[u8], watching: Watching, after: i64) -> Result<Watch> {
+        self.start_at(key.to_vec(), Vec::new(), watching, after).await
     }
 
-    /// As [`start`](Self::start), for all keys from `key` to `range_end`. An empty end: one key.
+    /// As [`start`](Self::start), for all keys from `key` to `range_end`, and for every event.
     pub(crate) async fn start_range(
         &self,
         key: Vec<u8>,
         range_end: Vec<u8>,
         watching: Watching,
     ) -> Result<Watch> {
-        let mut watch = self.request(key, range_end, watching);
+        self.start_at(key, range_end, watching, 0).await
+    }
+
+    async fn start_at(
+        &self,
+        key: Vec<u8>,
+        range_end: Vec<u8>,
+        watching: Watching,
+        after: i64,
+    ) -> Result<Watch> {
+        let mut watch = self.request(key, range_end, watching, after);
         let created = watch.state.wait_for(|state| *state != State::Requested);
-        let ended = match tokio::time::timeout(self.endpoints.timeout(), created).await {
+        let ended = match tokio::time::timeout(self.endpoints.step_limit(), created).await {
             Ok(Ok(state)) => Some(*state == State::Ended),
             Ok(Err(_)) => Some(true),
             Err(_) => None,
@@ -106,7 +126,8 @@ impl Watches {
         }
     }
 
-    fn request(&self, key: Vec<u8>, range_end: Vec<u8>, watching: Watching) -> Watch {
+    /// An empty `range_end`: one key.
+    fn request(&self, key: Vec<u8>, range_end: Vec<u8>, watching: Watching, after: i64) -> Watch {
         let stream = self.stream();
         let id = stream.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, state) = watch::channel(State::Requested);
@@ -115,7 +136,7 @@ impl Watches {
             if watchers.ended {
                 sender.send_replace(State::Ended);
             }
-            watchers.by_id.insert(id, sender);
+            watchers.by_id.insert(id, Watcher { state: sender, after });
         }
         let filters = match watching {
             Watching::Removal => vec![FilterType::Noput.into()],
@@ -203,7 +224,7 @@ impl Stream {
         let Some(watcher) = watchers.by_id.get(&reply.watch_id) else { return };
         let state = if reply.canceled {
             State::Ended
-        } else if let Some(event) = reply.events.last() {
+        } else if let Some(event) = reply.events.iter().rfind(|event| watcher.is_new(event)) {
             let removed = event.r#type() == EventType::Delete;
             State::Changed(if removed { Change::Removed } else { Change::Written })
         } else if reply.created {
@@ -211,7 +232,7 @@ impl Stream {
         } else {
             return;
         };
-        watcher.send_if_modified(|known| {
+        watcher.state.send_if_modified(|known| {
             let newer = known.stage() < state.stage();
             if newer {
                 *known = state;
@@ -224,9 +245,15 @@ impl Stream {
         let mut watchers = self.watchers.lock();
         watchers.ended = true;
         for (_, watcher) in watchers.by_id.drain() {
-            watcher.send_replace(State::Ended);
+            watcher.state.send_replace(State::Ended);
         }
         self.closing.notify_one();
+    }
+}
+
+impl Watcher {
+    fn is_new(&self, event: &Event) -> bool {
+        event.kv.as_ref().is_some_and(|kv| kv.mod_revision > self.after)
     }
 }
 

@@ -26,7 +26,7 @@ on_servers! {
 on_servers! {
     async fn two_thousand_waiters_that_arrive_at_once_are_all_served() {
         let server = EtcdServer::start(&[]).unwrap();
-        crowds::all_who_arrive_at_once_are_served(&client(&config_of(&server)).await, 2_000).await;
+        crowds::all_tasks_that_arrive_at_once_are_served(&client(&config_of(&server)).await, 2_000).await;
     }
 }
 

@@ -12,6 +12,7 @@ use common::{client, config, config_of, connect};
 use tenure_core::store::{ClaimOutcome, Store, WaitPolicy, now};
 use tenure_core::{ErrorKind, Guard, LossReason, Options};
 use tenure_etcd::EtcdStore;
+use tenure_ordered::{Change, Engine, Watching};
 use tenure_testkit::{EtcdCluster, EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::{ELECTION, claim, failing_servers, partitions, until_waiting};
 
@@ -79,6 +80,50 @@ on_servers! {
             assert!(promised <= ends, "{round}: {:?} too long", promised.since(ends));
             store.release(&claimed).await.unwrap();
             cluster.until_all_serve().unwrap();
+        }
+    }
+}
+
+on_servers! {
+    /// A claim that enters again has the key of its earlier entry. A member that stood still is asked to
+    /// watch the key before it has caught up, and then reports the removal of the earlier entry.
+    async fn a_late_report_of_an_earlier_entry_does_not_count_for_the_next_one() {
+        let mut cluster = EtcdCluster::start().unwrap();
+        let leader = cluster.leader().unwrap();
+        let (late, prompt) = ((leader + 1) % 3, (leader + 2) % 3);
+        let addresses = cluster.addresses();
+        let addresses: Vec<&str> = addresses.split(',').collect();
+        let mut late_config = config(addresses[late]);
+        late_config.timeout = ELECTION;
+        let watches = EtcdStore::connect(late_config).await.unwrap();
+        let claims = EtcdStore::connect(config(addresses[prompt])).await.unwrap();
+        let claimed = claim("a", Duration::from_secs(60));
+        let entry = async || {
+            let granted = claims.claim(&claimed, WaitPolicy::NoWait).await.unwrap();
+            assert!(matches!(granted, ClaimOutcome::Granted(_)), "{granted:?}");
+            claims.engine().list(&claimed.name).await.unwrap().entries.remove(0)
+        };
+        for round in 0..5 {
+            let earlier = entry().await;
+            // The stream of watches leads to the late member from now on.
+            let watch = watches.engine().watch(&claimed.name, &earlier, Watching::Removal).await;
+            let removed = watch.unwrap().unwrap();
+            cluster.members()[late].stop().unwrap();
+            claims.release(&claimed).await.unwrap();
+            let next = entry().await;
+            let watching = watches.engine().watch(&claimed.name, &next, Watching::Removal);
+            let resume = async {
+                // Time for the request to reach the member's socket.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                cluster.members()[late].cont().unwrap();
+            };
+            let (watched, ()) = tokio::join!(watching, resume);
+            let mut changed = watched.unwrap().expect("the next entry is there");
+            assert_eq!(removed.await.unwrap(), Change::Removed);
+            let early = tokio::time::timeout(Duration::from_millis(200), &mut changed).await;
+            assert!(early.is_err(), "{round}: {early:?}, but the entry is there");
+            claims.release(&claimed).await.unwrap();
+            assert_eq!(changed.await.unwrap(), Change::Removed);
         }
     }
 }
@@ -334,5 +379,13 @@ on_servers! {
     async fn a_waiter_that_was_cut_off_is_served_when_it_is_back() {
         let server = EtcdServer::start(&[]).unwrap();
         partitions::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
+    }
+}
+
+on_servers! {
+    async fn a_downgrade_whose_reply_is_lost_is_made_again_or_undone() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let scenario = partitions::a_downgrade_whose_reply_is_lost_is_made_again_or_undone;
+        scenario(server.port(), connect).await;
     }
 }

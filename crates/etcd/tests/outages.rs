@@ -44,6 +44,12 @@ on_servers! {
     }
 }
 
+on_servers! {
+    async fn the_engine_gives_up_on_a_silent_server_before_the_client() {
+        outages::the_engine_gives_up_on_a_silent_server_before_the_client(alone(), hasty).await;
+    }
+}
+
 /// A name server that answers every question with one server on this machine, until it is dropped.
 struct NameServer {
     address: SocketAddr,

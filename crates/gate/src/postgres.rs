@@ -30,7 +30,7 @@ use tokio_postgres::{Error, GenericClient, Transaction};
 
 use crate::GateError;
 
-/// The statement of [`create_table`], for those who keep their schema elsewhere.
+/// The statement of [`create_table`], for programs that keep their schema elsewhere.
 pub const TABLE: &str =
     "CREATE TABLE IF NOT EXISTS tenure_fence (lock text PRIMARY KEY, token bigint NOT NULL)";
 

@@ -154,7 +154,7 @@ async fn rally(store: &LocalStore) -> Result<Vec<Duration>, Box<dyn std::error::
             let again = Duration::from_millis(100);
             answer = match tokio::time::timeout(again, store.wait(&claim, &place)).await {
                 Ok(Ok(ClaimOutcome::Granted(grant))) => {
-                    // The grant is dated by whoever handed the lock over, on the same clock.
+                    // The process that handed the lock over dates the grant, on the same clock.
                     let since = grant.since.unwrap_or_default();
                     delays.push(Clock::Monotonic.now().since(since));
                     ClaimOutcome::Granted(grant)

@@ -80,7 +80,7 @@ impl Access {
             return Ok(());
         }
         let why = format!(
-            "{} belongs to another user (uid {owner}), who could change or truncate it at any \
+            "{} belongs to another user (uid {owner}), which could change or truncate it at any \
              time: use a directory of this user, or accept that with owner=any, or with \
              group=NAME for a directory that a group shares",
             path.display()

@@ -1,35 +1,61 @@
-//! The log of evictions: one JSON object per line, synced before the eviction.
+//! The log of evictions and revocations: one line each, synced before an eviction.
+//!
+//! A line is the lock's name, a tab, and the record. The file is shared by all locks of the directory and
+//! only grows: an operator may remove or rotate it at any time.
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read, Seek, SeekFrom, Write as _};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use tenure_core::store::Eviction;
+use tenure_core::{AuditRecord, LockName};
 
 use crate::access::Access;
 use crate::fault::{Fault, Result};
 use crate::files;
 
+const FILE: &str = "audit.log";
+
+/// How much of the end of the file is searched for the records of a lock.
+const SEARCHED: u64 = 4 << 20;
+
+/// Adds a record to those of a lock.
 pub(crate) fn record(
     dir: &Path,
     access: &Access,
-    eviction: &Eviction,
-    pid: Option<u32>,
-    token: Option<u64>,
+    name: &LockName,
+    record: &AuditRecord,
 ) -> Result<()> {
-    let path = dir.join("audit.log");
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let clock_ms = since.map_or(0, |span| span.as_millis());
-    let line = line(clock_ms, eviction, pid, token);
-    let mut file = files::open_or_create(dir, "audit.log", access)?;
+    let path = dir.join(FILE);
+    let line = format!("{name}\t{}\n", record.to_line());
+    let mut file = files::open_or_create(dir, FILE, access)?;
     // One write at the end of the file, so that lines of several processes do not mix.
     append(&file)
         .and_then(|()| file.write_all(line.as_bytes()))
         .and_then(|()| file.sync_data())
         .map_err(|error| Fault::io("writing", &path, error))
+}
+
+/// The newest records of a lock, newest first.
+pub(crate) fn records(dir: &Path, access: &Access, name: &LockName) -> Result<Vec<AuditRecord>> {
+    let path = dir.join(FILE);
+    let Some(mut file) = files::open(&path, access)? else { return Ok(Vec::new()) };
+    let mut bytes = Vec::new();
+    let length = file.metadata().map(|metadata| metadata.len());
+    length
+        .and_then(|length| file.seek(SeekFrom::Start(length.saturating_sub(SEARCHED))))
+        .and_then(|_| file.take(2 * SEARCHED).read_to_end(&mut bytes))
+        .map_err(|error| Fault::io("reading", &path, error))?;
+    Ok(of_lock(&String::from_utf8_lossy(&bytes), name))
+}
+
+fn of_lock(log: &str, name: &LockName) -> Vec<AuditRecord> {
+    let records = log.lines().rev().filter_map(|line| {
+        // A name has no control characters.
+        let (lock, record) = line.split_once('\t')?;
+        (lock == name.as_str()).then(|| AuditRecord::from_line(record))?
+    });
+    records.take(AuditRecord::KEPT).collect()
 }
 
 /// Makes every write append to the file.
@@ -38,54 +64,23 @@ fn append(file: &File) -> std::io::Result<()> {
     Ok(fcntl_setfl(file, flags | OFlags::APPEND)?)
 }
 
-fn line(clock_ms: u128, eviction: &Eviction, pid: Option<u32>, token: Option<u64>) -> String {
-    let number = |number: Option<u64>| number.map_or("null".into(), |number| number.to_string());
-    format!(
-        "{{\"at_unix_ms\":{clock_ms},\"event\":\"evict\",\"lock\":{},\"owner\":{},\"pid\":{},\
-         \"token\":{},\"by_host\":{},\"by_pid\":{},\"reason\":{}}}\n",
-        quoted(eviction.name.as_str()),
-        quoted(&eviction.owner),
-        number(pid.map(u64::from)),
-        number(token),
-        quoted(&eviction.by.host),
-        eviction.by.pid,
-        quoted(&eviction.reason),
-    )
-}
-
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            character if character.is_control() => {
-                // Writing to a string cannot fail.
-                let _ = write!(quoted, "\\u{:04x}", u32::from(character));
-            }
-            character => quoted.push(character),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::{LockName, OwnerId};
+    use tenure_core::AuditEvent;
 
     #[test]
-    fn a_hostile_reason_stays_inside_its_quotes() {
-        let name = LockName::new("a\"b").unwrap();
-        let reason = "x\"}\n{\"y\u{85}";
-        let eviction = Eviction::new(name, OwnerId::from_bytes([1; 16]), reason);
-        let line = line(5, &eviction, Some(7), None);
-        assert_eq!(line.matches('\n').count(), 1);
-        assert!(line.starts_with(
-            "{\"at_unix_ms\":5,\"event\":\"evict\",\"lock\":\"a\\\"b\",\"owner\":\"0101"
-        ));
-        assert!(line.contains("\"pid\":7,\"token\":null,"));
-        assert!(line.ends_with("\"reason\":\"x\\\"}\\u000a{\\\"y\\u0085\"}\n"));
+    fn records_are_found_by_lock_newest_first_and_a_hostile_reason_stays_in_its_line() {
+        let [a, b] = ["a", "b"].map(|name| LockName::new(name).unwrap());
+        let mut log = "half a line\n".to_owned();
+        for (name, reason) in [(&a, "first"), (&b, "x\nb\tevicted"), (&a, "second\r\n")] {
+            let record = AuditRecord::new(AuditEvent::Evicted, "o", None, reason);
+            log.push_str(&format!("{name}\t{}\n", record.to_line()));
+        }
+        let reasons = |name| -> Vec<String> {
+            of_lock(&log, name).into_iter().map(|record| record.reason).collect()
+        };
+        assert_eq!(reasons(&a), ["second  ", "first"]);
+        assert_eq!(reasons(&b), ["x b evicted"]);
     }
 }

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_dead_process_left_half_written_is_in_nobodys_way() {
+    async fn a_half_written_value_of_a_dead_process_blocks_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let store = LocalStore::open(dir.path()).unwrap();
         let key = CellKey::new(CellSpace::Cell, "a".parse().unwrap());

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tenure_core::store::{
-    Claim, ClaimOutcome, Grant, Moment, QueueTicket, Released, Renewal, WaitPolicy,
+    Claim, ClaimOutcome, Downgraded, Grant, Moment, QueueTicket, Released, Renewal, WaitPolicy,
 };
-use tenure_core::{ErrorKind, OwnerId, Token};
+use tenure_core::{ErrorKind, Mode, OwnerId, Token};
 
 use crate::fault::{Fault, Result};
 use crate::layout::{high, low, pair};
@@ -240,6 +240,30 @@ impl Inner {
         renewal
     }
 
+    /// Turns the hold of a writer into that of a reader, and admits the readers that wait next.
+    pub(crate) fn downgrade(&self, claim: &Claim) -> Outcome<Downgraded> {
+        let name = Name::new(claim.name.as_str());
+        let owner = owner_words(claim.owner);
+        self.table.verify_shared(ErrorKind::Lost).map_err(|fault| (fault, false))?;
+        let downgraded = self.on_claim(&name, owner, None, |txn, lock, known, wakes| {
+            let now = now();
+            let permits = matches!(known.mode, Mode::Permits { .. });
+            if !known.holds || known.ends <= now || permits {
+                return Ok(None);
+            }
+            lock.count_out(known.mode);
+            known.mode = Mode::Shared;
+            lock.count_in(known.mode);
+            known.ttl = nanos(claim.ttl);
+            known.ends = now.saturating_add(known.ttl);
+            txn.save_claim(known)?;
+            txn.admit(lock, now, wakes)?;
+            txn.save_lock(lock)?;
+            Ok(Some(*known))
+        })?;
+        Ok(downgraded.map_or(Downgraded::Lost, |reader| Downgraded::Shared(grant(&reader))))
+    }
+
     pub(crate) fn release(&self, claim: &Claim) -> Outcome<Released> {
         let name = Name::new(claim.name.as_str());
         let owner = owner_words(claim.owner);
@@ -380,8 +404,12 @@ impl Txn<'_> {
 }
 
 pub(crate) fn granted(holder: &Entry) -> ClaimOutcome {
+    ClaimOutcome::Granted(grant(holder))
+}
+
+fn grant(holder: &Entry) -> Grant {
     let since = Moment::from_nanos(holder.ends.saturating_sub(holder.ttl));
-    ClaimOutcome::Granted(Grant::new(Some(Token::new(holder.token)), Some(since)))
+    Grant::new(Some(Token::new(holder.token)), Some(since))
 }
 
 /// A waiter's ticket. The first waiter's says when the first of the holders' terms ends, among those that

@@ -75,7 +75,7 @@ fn privacy(path: &Path, metadata: &Metadata, access: &Access) -> Option<Finding>
     }
     if !shared && owner != geteuid().as_raw() && owner != 0 {
         return Some(Finding::advice(
-            format!("{shown} belongs to another user (uid {owner}), who can take locks away"),
+            format!("{shown} belongs to another user (uid {owner}), which can take locks away"),
             "use a directory of this user, unless the two are meant to share locks",
         ));
     }

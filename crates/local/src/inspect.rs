@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::store::{Eviction, Origin, Released};
-use tenure_core::{Holder, LockName, LockState, OwnerId, Token, Waiter};
+use tenure_core::{AuditRecord, Holder, LockName, LockState, OwnerId, Token, Waiter};
 
 use crate::audit;
 use crate::claims::{Outcome, now, owner_words};
@@ -75,6 +75,16 @@ impl Inner {
         Ok(names)
     }
 
+    pub(crate) fn audit(&self, name: &LockName) -> Outcome<Vec<AuditRecord>> {
+        let records = audit::records(&self.table.dir, &self.table.access, name);
+        records.map_err(|fault| (fault, false))
+    }
+
+    pub(crate) fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Outcome<()> {
+        let added = audit::record(&self.table.dir, &self.table.access, name, record);
+        added.map_err(|fault| (fault, false))
+    }
+
     /// Removes a claim by an operator's order. The order is written to the audit log and synced first, outside
     /// the gate. If the claim is gone by then, the result says that nothing was evicted.
     pub(crate) fn evict(&self, eviction: &Eviction) -> Outcome<Released> {
@@ -87,10 +97,9 @@ impl Inner {
         let Some(found) = found else {
             return Ok(Released::NotHeld);
         };
-        let pid = self.pid(&found).map_err(|fault| (fault, false))?;
-        let token = found.holds.then_some(found.token);
-        audit::record(&self.table.dir, &self.table.access, eviction, pid, token)
-            .map_err(|fault| (fault, false))?;
+        let token = found.holds.then_some(Token::new(found.token));
+        let record = eviction.clone().with_token(token).record();
+        self.add_audit_record(&eviction.name, &record)?;
         let evict = |txn: &mut Txn<'_>, wakes: &mut Vec<Wake>| {
             let Some(mut lock) = txn.find_lock(&name)? else {
                 return Ok(Released::NotHeld);

@@ -216,8 +216,8 @@ impl Scene {
         check(&txn).unwrap_or_else(|fault| panic!("after a kill before store {step}: {fault:?}"));
     }
 
-    /// Everybody the survivor knows of is where it should be, gets its turn, and in the end
-    /// nothing is left; then the lock is good for others.
+    /// Checks that each claim of the survivor holds or waits as it should, that each is granted in turn, that
+    /// nothing is left in the end, and that another claim can take the lock then.
     async fn judge(&self, step: usize, holding: &HashSet<String>) {
         // Their claims block no other claim.
         for dead in [&self.victim, &self.departed] {

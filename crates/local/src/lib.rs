@@ -17,7 +17,7 @@
 //! | `tokens` | the durable ceiling of the fencing tokens: two checksummed records, written alternately |
 //! | `members` | byte *i* is locked by the process in slot *i* while it lives; the same in all versions |
 //! | `wake/`*i* | the FIFO through which the process in slot *i* receives wake-ups for its waiters |
-//! | `audit.log` | one JSON line per eviction |
+//! | `audit.log` | one line per eviction or revocation |
 //! | `cells/` | values: one file each, and the locks of their swaps (module `cells`) |
 //! | `init` | locked while the table is created or replaced |
 //!
@@ -29,6 +29,9 @@
 //!    `async` call.
 //! 3. A release grants the lock to the next waiter in the same change. Then it wakes that one waiter: in
 //!    this process directly, in another one by eight bytes through its FIFO (`wakes`).
+//!
+//! 4. A downgrade changes the claim's mode and the lock's counts, and admits the readers at the head of the
+//!    queue as a release does. The first commit has both the reader and the first of them, or neither.
 //!
 //! # The gate and the journal
 //! - The gate is our own and not a robust pthread mutex. It costs one atomic instruction each way, damage

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, QueueTicket, Released, Renewal,
-    Store, WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, QueueTicket, Released,
+    Renewal, Store, WaitPolicy,
 };
-use tenure_core::{Finding, LockName, LockState, Result};
+use tenure_core::{AuditRecord, Finding, LockName, LockState, Result};
 
 use crate::access::Access;
 use crate::claim_index::ClaimIndex;
@@ -172,7 +172,9 @@ impl Store for LocalStore {
             .push()
             .shared()
             .permits()
+            .downgrade()
             .detects_death()
+            .audits()
             .cross_process()
             .ages()
             .clock(CLOCK)
@@ -203,6 +205,10 @@ impl Store for LocalStore {
         self.run("renew", &claim.name, |inner| inner.renew(claim))
     }
 
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        self.run("downgrade", &claim.name, |inner| inner.downgrade(claim))
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released> {
         self.run("release", &claim.name, |inner| inner.release(claim))
     }
@@ -218,6 +224,14 @@ impl Store for LocalStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.run("evict from", &eviction.name, |inner| inner.evict(eviction))
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        self.run("read the records of", name, |inner| inner.audit(name))
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        self.run("write a record of", name, |inner| inner.add_audit_record(name, record))
     }
 
     fn cells(&self) -> Result<&dyn Cells> {

@@ -296,7 +296,7 @@ async fn an_eviction_compares_the_owner_uses_a_token_and_is_logged() {
     let log = std::fs::read_to_string(store.dir().join("audit.log")).unwrap();
     assert_eq!(log.lines().count(), 1, "{log}");
     assert!(log.contains(&holder.owner.to_string()));
-    assert!(log.contains("stuck \\\"since\\\" monday"));
+    assert!(log.contains("stuck \"since\" monday"));
 }
 
 #[tokio::test]

@@ -336,7 +336,7 @@ impl Claims {
                 if quiet && state.nodes[node].is_held_by(number) && self.has_lost(client) {
                     let name = crate::words::name(number);
                     return Some(format!(
-                        "FAULT: {name} is done, and nobody will ever release its hold on node {node}"
+                        "FAULT: {name} is done, and nothing will ever release its hold on node {node}"
                     ));
                 }
             }

@@ -57,13 +57,13 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Node {
     counter: u8,
-    holder: Option<Who>,
+    holder: Option<NodeHolder>,
     /// In quarantine.
     young: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Who {
+enum NodeHolder {
     Holder,
     Rival,
 }
@@ -164,7 +164,7 @@ impl Holds {
         let remember = self.rounds.won(round).map_or(0, |(_, nodes)| nodes);
         let nodes = votes.map(|vote| Node {
             counter: vote.unwrap_or(0),
-            holder: vote.map(|_| Who::Holder),
+            holder: vote.map(|_| NodeHolder::Holder),
             young: false,
         });
         State {
@@ -214,7 +214,7 @@ impl Holds {
                 possible(state.repairs & bit(node) != 0)?;
                 state.repairs &= !bit(node);
                 if state.nodes[node].holder.is_none() {
-                    state.nodes[node].holder = Some(Who::Holder);
+                    state.nodes[node].holder = Some(NodeHolder::Holder);
                     self.raise(&mut state.nodes[node]);
                 }
             }
@@ -223,7 +223,7 @@ impl Holds {
                 (state.believes, state.renewal) = (false, None);
             }
             Event::End(node) => {
-                possible(!state.believes && state.nodes[node].holder == Some(Who::Holder))?;
+                possible(!state.believes && state.nodes[node].holder == Some(NodeHolder::Holder))?;
                 state.nodes[node].holder = None;
             }
             Event::Claim => {
@@ -242,7 +242,7 @@ impl Holds {
         let mut asked = state.renewal?;
         possible(asked.votes[node].is_none())?;
         let before = asked.decide(None);
-        let vote = if state.nodes[node].holder == Some(Who::Holder) {
+        let vote = if state.nodes[node].holder == Some(NodeHolder::Holder) {
             self.raise(&mut state.nodes[node]);
             RenewalVote::Renewed
         } else {
@@ -275,13 +275,13 @@ impl Holds {
     fn answer_rival(&mut self, state: &mut State, node: usize) -> Option<()> {
         let round = state.rival?;
         let place = &mut state.nodes[node];
-        possible(!place.young && place.holder != Some(Who::Rival))?;
+        possible(!place.young && place.holder != Some(NodeHolder::Rival))?;
         let vote = if place.holder.is_some() {
             Vote::Held
         } else {
             let counter = Token::after(Some(Token::new(u64::from(place.counter))), 0);
             place.counter = u8::try_from(counter.get()).ok()?;
-            place.holder = Some(Who::Rival);
+            place.holder = Some(NodeHolder::Rival);
             Vote::Granted(counter)
         };
         let mut outcome = self.rounds.handle(round, RoundEvent::Vote(node, vote));
@@ -331,9 +331,10 @@ fn possible(condition: bool) -> Option<()> {
 
 fn nodes(state: &State) -> String {
     let tell = |node: &Node| {
-        let who = node.holder.map_or("free".into(), |who| format!("{who:?}'s").to_lowercase());
+        let owner = |it: NodeHolder| format!("{it:?}'s").to_lowercase();
+        let holder = node.holder.map_or("free".into(), owner);
         let young = if node.young { ", in quarantine" } else { "" };
-        format!("{who}, counter {}{young}", node.counter)
+        format!("{holder}, counter {}{young}", node.counter)
     };
     format!("Nodes: {}", state.nodes.each_ref().map(tell).join("; "))
 }

@@ -10,7 +10,7 @@ pub(crate) fn name(client: usize) -> char {
 
 pub(crate) fn start(state: &State) -> String {
     let [a, b, c] = state.nodes.map(|node| node.counter);
-    format!("Everybody asks nodes 0, 1 and 2. Their counters: {a}, {b}, {c}.")
+    format!("All clients ask nodes 0, 1 and 2. Their counters: {a}, {b}, {c}.")
 }
 
 pub(crate) fn step(rounds: &Rounds, before: &State, step: Step, after: &State) -> String {
@@ -25,19 +25,21 @@ pub(crate) fn step(rounds: &Rounds, before: &State, step: Step, after: &State) -
     };
     match step {
         Step::Arrive(client, node) => {
-            let (who, said) = (name(client), answer(after, client, node));
+            let (client_name, said) = (name(client), answer(after, client, node));
             let counter = after.nodes[node].counter;
             let gone = before.nodes[node].holders & !after.nodes[node].holders;
             let expired: String = (0..CLIENTS)
                 .filter(|client| gone & (1 << client) != 0)
                 .map(|client| format!("{}'s hold on node {node} expires, and ", name(client)))
                 .collect();
-            format!("{expired}{who}'s request reaches node {node}: {said} (it counts {counter})")
+            format!(
+                "{expired}{client_name}'s request reaches node {node}: {said} (it counts {counter})"
+            )
         }
         Step::Answer(client, node) => {
-            let (who, said) = (name(client), answer(before, client, node));
+            let (client_name, said) = (name(client), answer(before, client, node));
             let verdict = news(rounds, before, client, after);
-            format!("{who} hears from node {node}: {said}{verdict}")
+            format!("{client_name} hears from node {node}: {said}{verdict}")
         }
         Step::Late(client, node) => {
             let verdict = news(rounds, before, client, after);

@@ -93,14 +93,14 @@ fn a_vote_above_the_token_must_not_count() {
 fn a_raise_without_the_owner_breaks_the_order() {
     let broken = Some(Broken::RaiseWithoutOwner);
     let claims = on_any_counters(Claims { broken, ..writers(2) });
-    breaks("BROKEN: a node is raised for one who does not hold it", claims, "won with");
+    breaks("BROKEN: a node is raised for a client that does not hold it", claims, "won with");
 }
 
 #[test]
 fn a_release_that_overtakes_its_claim_leaves_an_orphan() {
     let broken = Some(Broken::ReleaseOvertakes);
     let claims = Claims { broken, troubles: 9, ..writers(1) };
-    breaks("BROKEN: a release overtakes its claim", claims, "nobody will ever release");
+    breaks("BROKEN: a release overtakes its claim", claims, "nothing will ever release");
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Tracked<E: Engine> {
     pub(crate) fault: Option<Error>,
     /// Since when it holds, if it had to wait and its entry does not say so yet.
     pub(crate) unrecorded: Option<Moment>,
+    /// Since when it holds.
+    pub(crate) held_since: Option<Moment>,
     /// Notified when `state` changes.
     pub(crate) changed: Arc<Notify>,
     /// Distinguishes this registration from earlier and later ones of the same owner.
@@ -47,6 +49,7 @@ impl<E: Engine> Clone for Tracked<E> {
             state: self.state.clone(),
             fault: self.fault.clone(),
             unrecorded: self.unrecorded,
+            held_since: self.held_since,
             changed: Arc::clone(&self.changed),
             registration: self.registration,
         }
@@ -62,6 +65,7 @@ impl<E: Engine> Tracked<E> {
             state: State::Unsure,
             fault: None,
             unrecorded: None,
+            held_since: None,
             changed: Arc::default(),
             registration: 0,
         }
@@ -195,6 +199,7 @@ impl<E: Engine> Claims<E> {
             if let State::Waits(..) = row.tracked.state {
                 row.tracked.unrecorded = Some(entered);
             }
+            row.tracked.held_since = Some(entered);
             row.tracked.state = State::Holds(entry, token);
             Some(entered + row.tracked.claim.ttl)
         });
@@ -220,7 +225,7 @@ impl<E: Engine> Claims<E> {
                 return None;
             }
             row.tracked.state = State::Holds(entry.clone(), *token);
-            row.tracked.unrecorded = Some(entered);
+            (row.tracked.unrecorded, row.tracked.held_since) = (Some(entered), Some(entered));
             row.tracked.changed.notify_waiters();
             Some(entered + row.tracked.claim.ttl)
         })

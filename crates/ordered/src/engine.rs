@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store};
-use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Mode, OwnerId, Result, Token};
+use tenure_core::{
+    AuditRecord, Error, ErrorKind, Fence, Finding, LockName, Mode, OwnerId, Result, Token,
+};
 use tenure_proto::Order;
 
 /// An engine that keeps, for each lock, a queue of entries: each has a place in a total order that
@@ -152,6 +154,27 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         record: Option<Vec<u8>>,
     ) -> Result<bool>;
 
+    /// What an exclusive entry that tenure made is called once [`downgrade`](Self::downgrade) has taken
+    /// effect: the same entry, in the same place, with whatever makes it a shared one. One that is shared
+    /// already stays as it is.
+    fn as_reader(&self, entry: &Entry<Self::Key>) -> Entry<Self::Key>;
+
+    /// Makes an exclusive entry of the session a shared one where it is in the order, and replaces its
+    /// data, so that watches on it for [`Watching::Change`] fire. In one step: no listing shows the queue
+    /// without the entry. `entry` is that of [`as_reader`](Self::as_reader). False: it is not there.
+    ///
+    /// Sent twice, it changes nothing more; sent late, after the entry was removed, it does nothing.
+    ///
+    /// # Errors
+    /// If no answer came.
+    async fn downgrade(
+        &self,
+        session: &Arc<Self::Session>,
+        name: &LockName,
+        entry: &Entry<Self::Key>,
+        record: Vec<u8>,
+    ) -> Result<bool>;
+
     /// Replaces an entry's data, so that watches on it for [`Watching::Change`] fire.
     ///
     /// # Errors
@@ -173,7 +196,7 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
 
     /// Removes an entry of any client and writes its loss into its session's loss channel, if it
     /// has one; and, if the entry `held`, adds the eviction to the lock's record
-    /// ([`Eviction::recorded`]). All or nothing. False: something changed meanwhile, look again.
+    /// ([`Eviction::record`]). All or nothing. False: something changed meanwhile, look again.
     ///
     /// # Errors
     /// If no answer came.
@@ -183,6 +206,19 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
         entry: &Entry<Self::Key>,
         held: bool,
     ) -> Result<bool>;
+
+    /// A lock's records of what was done to its holders, as
+    /// [`AuditRecord::before`](tenure_core::AuditRecord::before) makes them. Empty if there are none.
+    ///
+    /// # Errors
+    /// If no answer came.
+    async fn audit(&self, name: &LockName) -> Result<Vec<u8>>;
+
+    /// Adds a record to those of a lock. False: they changed meanwhile, try again.
+    ///
+    /// # Errors
+    /// If no answer came.
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<bool>;
 
     /// What the engine knows of these entries, for display; `None` for one that is gone. The first
     /// `holders` of them hold: [`Details::time_left`] is needed for these alone.

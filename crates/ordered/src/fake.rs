@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tenure_core::store::{Background, Claim, Eviction, Fencing, Moment, Store, now};
-use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, OwnerId, Result, Token};
+use tenure_core::{
+    AuditRecord, Error, ErrorKind, Fence, Finding, LockName, Mode, OwnerId, Result, Token,
+};
 use tenure_proto::Order;
 use tokio::sync::{oneshot, watch};
 
@@ -68,6 +70,10 @@ pub(crate) enum Point {
     Fenced,
     /// Between the effect of `remove` and its reply.
     Removed,
+    /// Before the request of `downgrade` is sent.
+    DowngradeSent,
+    /// Between the effect of `downgrade` and its reply.
+    Downgraded,
     /// Before the reply of `is_free`.
     IsFree,
 }
@@ -445,6 +451,28 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
+    fn as_reader(&self, entry: &Entry<i64>) -> Entry<i64> {
+        Entry { mode: Mode::Shared, ..entry.clone() }
+    }
+
+    async fn downgrade(
+        &self,
+        session: &Arc<FakeSession>,
+        name: &LockName,
+        entry: &Entry<i64>,
+        record: Vec<u8>,
+    ) -> Result<bool> {
+        self.world.reach(Point::DowngradeSent).await?;
+        let there = self.world.change(|state| {
+            let revision = state.revision;
+            let stored = state.queues.get_mut(name)?.get_mut(&entry.order)?;
+            (stored.record, stored.written, stored.entry.mode) = (record, revision, entry.mode);
+            Some(())
+        });
+        self.world.reach(Point::Downgraded).await?;
+        Ok(session.check(&self.world) && there.is_some())
+    }
+
     async fn open_loss_channel(
         &self,
         session: &Arc<FakeSession>,
@@ -478,6 +506,14 @@ impl Engine for FakeEngine {
             }
             removed.is_some()
         }))
+    }
+
+    async fn audit(&self, _: &LockName) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    async fn add_audit_record(&self, _: &LockName, _: &AuditRecord) -> Result<bool> {
+        Ok(true)
     }
 
     async fn details(

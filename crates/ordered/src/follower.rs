@@ -22,8 +22,7 @@ use crate::shared::Shared;
 
 /// How often the watched entries are looked at although no notification came, in case one was lost.
 ///
-/// That costs the same in a queue of any length. A lost write to an entry ([`WatchFor::Change`]) shows
-/// in a listing alone: so does a removal behind a watch on the whole queue.
+/// That costs the same in a queue of any length. A lost write to an entry shows in a listing alone: so does a removal behind a watch on the whole queue.
 pub(crate) const CHECK: Duration = Duration::from_secs(30);
 
 /// A short queue is listed in each [`CHECK`]. The interval grows with the queue, so that the listings of
@@ -99,6 +98,18 @@ impl<E: Engine> FollowedQueue<E> {
             view.queue.handle_removed(order);
             view.entries.remove(&order);
             view.waiters.remove(&order);
+        }
+        self.advance(shared);
+    }
+
+    /// Notes that an exclusive entry has become a shared one, and admits the readers that it kept out.
+    pub(crate) fn downgrade(&self, shared: &Arc<Shared<E>>, entry: &Entry<E::Key>) {
+        {
+            let mut view = self.view.lock();
+            view.queue.handle_downgraded(entry.order);
+            if let Some(known) = view.entries.get_mut(&entry.order) {
+                *known = entry.clone();
+            }
         }
         self.advance(shared);
     }
@@ -269,7 +280,7 @@ impl<E: Engine> Follower<E> {
             (Arc::clone(&self.shared), self.followed.name.clone(), entry.order);
         let watching = match kind {
             WatchFor::Removal => Watching::Removal,
-            WatchFor::Change => Watching::Change,
+            WatchFor::Change | WatchFor::Downgrade => Watching::Change,
         };
         let watched = async move {
             let watched = shared.engine.watch(&name, &entry, watching).await;
@@ -348,7 +359,7 @@ impl<E: Engine> Follower<E> {
                 self.watches.remove(&order);
                 let mut view = self.followed.view.lock();
                 view.queue.handle_unwatched(order);
-                if kind == WatchFor::Change || change == Change::Replaced {
+                if kind != WatchFor::Removal || change == Change::Replaced {
                     view.queue.handle_stale();
                 }
             }
@@ -417,12 +428,13 @@ impl<E: Engine> Follower<E> {
             return;
         }
         self.watches.retain(|order, (kind, abort)| {
-            let keep = *kind == WatchFor::Change;
-            if !keep {
-                abort.abort();
-                view.queue.handle_unwatched(*order);
+            match kind {
+                WatchFor::Change => return true,
+                WatchFor::Downgrade => view.queue.handle_checked(*order),
+                WatchFor::Removal => view.queue.handle_unwatched(*order),
             }
-            keep
+            abort.abort();
+            false
         });
         drop(view);
         self.check_later();

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tenure_core::store::{Eviction, Released};
+use tenure_core::store::{Eviction, Hold, Released};
 use tenure_core::{Error, ErrorKind, Holder, LockName, LockState, Result, Waiter};
 use tenure_proto::admitted;
 
+use crate::claims::State;
 use crate::engine::{Details, Engine, Entry};
 use crate::record::Record;
 use crate::shared::Shared;
@@ -74,10 +75,26 @@ impl<E: Engine> Shared<E> {
             let Some(entry) = found else { return Ok(Released::NotHeld) };
             let held = is_admitted(&listing, entry.order);
             if self.engine.evict(eviction, entry, held).await? {
+                self.forget_evicted(entry);
                 return Ok(if held { Released::Released } else { Released::NotHeld });
             }
         }
         let why = "the lock changed at every look: try again";
         Err(Error::new(ErrorKind::Unreachable, "evict", why).about(name))
+    }
+
+    /// Notes that an entry was evicted, if it is of this client: the loss channel may be slower than the
+    /// next call of the claim.
+    fn forget_evicted(self: &Arc<Self>, entry: &Entry<E::Key>) {
+        let Some((owner, (tracked, _))) =
+            entry.owner.and_then(|owner| Some((owner, self.claims.find(owner)?)))
+        else {
+            return;
+        };
+        if let State::Waits(known, token) | State::Holds(known, token) = tracked.state
+            && known.order == entry.order
+        {
+            self.evicted(Hold::new(owner, Some(token)));
+        }
     }
 }

@@ -255,7 +255,8 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    fn evicted(self: &Arc<Self>, hold: Hold) {
+    /// Notes that a claim of this client was evicted.
+    pub(crate) fn evicted(self: &Arc<Self>, hold: Hold) {
         self.listeners.lost(hold);
         if let Some(tracked) = self.claims.evicted(hold) {
             self.removed(&tracked.claim.name, &tracked.state);

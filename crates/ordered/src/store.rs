@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Background, Capabilities, Cells, Claim, ClaimOutcome, Eviction, Grant, Hold, LossListener,
-    QueueTicket, Released, Renewal, Store, WaitPolicy, now,
+    Background, Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Grant, Hold,
+    LossListener, QueueTicket, Released, Renewal, Store, WaitPolicy, now,
 };
-use tenure_core::{Effect, Error, ErrorKind, Fence, Finding, LockName, LockState, Mode, Result};
+use tenure_core::{
+    AuditRecord, Effect, Error, ErrorKind, Fence, Finding, LockName, LockState, Mode, Result,
+};
 use tenure_proto::{Order, admitted};
 
 use crate::claims::{State, Tracked};
@@ -63,7 +65,9 @@ impl<E: Engine> Store for OrderedStore<E> {
             .push()
             .shared()
             .permits()
+            .downgrade()
             .tells_losses()
+            .audits()
             .cross_process()
             .ages()
     }
@@ -84,6 +88,12 @@ impl<E: Engine> Store for OrderedStore<E> {
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
         self.shared.renew(claim).await.map_err(|error| error.about(&claim.name))
+    }
+
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        let (shared, writer) = (Arc::clone(&self.shared), claim.clone());
+        let call = async move { shared.downgrade(&writer).await };
+        self.shared.calls.queue(claim.owner, call).await.map_err(|error| error.about(&claim.name))
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
@@ -117,6 +127,20 @@ impl<E: Engine> Store for OrderedStore<E> {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         self.shared.evict(eviction).await
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        Ok(AuditRecord::all(&self.shared.engine.audit(name).await?))
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        for _ in 0..ROUNDS {
+            if self.shared.engine.add_audit_record(name, record).await? {
+                return Ok(());
+            }
+        }
+        let why = "the records changed at every look: try again";
+        Err(Error::new(ErrorKind::Unreachable, "write a record of", why).about(name))
     }
 
     fn cells(&self) -> Result<&dyn Cells> {
@@ -342,6 +366,40 @@ impl<E: Engine> Shared<E> {
         }
         let held = !tracked.session.is_over() && self.is_held(&tracked).await?;
         Ok(if held { Renewal::Renewed } else { Renewal::Lost })
+    }
+
+    /// Makes the entry of a writer that of a reader, in its place.
+    async fn downgrade(self: &Arc<Self>, claim: &Claim) -> Result<Downgraded> {
+        let Some((tracked, false)) = self.claims.find(claim.owner) else {
+            return Ok(Downgraded::Lost);
+        };
+        let (State::Holds(entry, token), false) = (&tracked.state, tracked.session.is_over())
+        else {
+            return Ok(Downgraded::Lost);
+        };
+        if let Mode::Permits { .. } = entry.mode {
+            return Ok(Downgraded::Lost);
+        }
+        let reader = self.engine.as_reader(entry);
+        // Before the request is sent: whatever becomes of it, all that it may add is removed with the entry.
+        let known = self.claims.update(claim.owner, now() + claim.ttl, |tracked| {
+            tracked.state = State::Holds(reader.clone(), *token);
+        });
+        if !known {
+            return Ok(Downgraded::Lost);
+        }
+        let age = tracked.held_since.map(|since| now().since(since)).unwrap_or_default();
+        let record = Record::write(claim, true, age);
+        let there = self.engine.downgrade(&tracked.session, &claim.name, &reader, record).await?;
+        if !there {
+            self.left(&tracked);
+            return Ok(Downgraded::Lost);
+        }
+        self.claims.update(claim.owner, now(), |tracked| tracked.unrecorded = None);
+        if let Some(followed) = self.followed(&claim.name) {
+            followed.downgrade(self, &reader);
+        }
+        Ok(self.claims.grant(claim.owner).map_or(Downgraded::Lost, Downgraded::Shared))
     }
 
     async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tenure_core::store::{
-    Claim, ClaimOutcome, Eviction, Grant, QueueTicket, Released, Renewal, Store, WaitPolicy, now,
+    Claim, ClaimOutcome, Downgraded, Eviction, Grant, QueueTicket, Released, Renewal, Store,
+    WaitPolicy, now,
 };
 use tenure_core::{LockName, Mode, OwnerId};
 use tenure_proto::admitted;
@@ -475,4 +476,89 @@ async fn come_and_go(
         released = store.release(claim).await;
     }
     true
+}
+
+fn shared(downgraded: Downgraded) -> Grant {
+    match downgraded {
+        Downgraded::Shared(grant) => grant,
+        Downgraded::Lost => panic!("it holds"),
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_its_own_client_evicts_joins_again_with_its_next_claim() {
+    let world: Arc<World> = Arc::default();
+    let store = store(&world).await;
+    let holder = alone();
+    granted(store.claim(&holder, QUEUE).await.unwrap());
+    for round in 0..50 {
+        let waiter = alone();
+        assert!(matches!(store.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
+        let eviction = Eviction::new(waiter.name.clone(), waiter.owner, "test");
+        store.evict(&eviction).await.unwrap();
+        // At once: the notification of the eviction may still be on its way.
+        assert!(matches!(store.claim(&waiter, QUEUE).await.unwrap(), ClaimOutcome::Queued(_)));
+        assert_eq!(world.entries(&waiter.name).len(), 2, "round {round}");
+        store.release(&waiter).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_downgrade_admits_waiting_readers_of_all_clients_and_no_writer() {
+    let world: Arc<World> = Arc::default();
+    let (one, other) = (store(&world).await, store(&world).await);
+    let (writer, next) = (alone(), alone());
+    let readers = [(); 3].map(|()| claim(Mode::Shared, LONG));
+    let before = granted(one.claim(&writer, QUEUE).await.unwrap());
+    for (store, waiter) in
+        [(&one, &readers[0]), (&other, &readers[1]), (&other, &next), (&one, &readers[2])]
+    {
+        let answer = store.claim(waiter, QUEUE).await.unwrap();
+        assert!(matches!(answer, ClaimOutcome::Queued(_)));
+    }
+    assert_eq!(shared(one.downgrade(&writer).await.unwrap()).token, before.token);
+    for (store, reader) in [(&one, &readers[0]), (&other, &readers[1])] {
+        granted(store.wait(reader, &QueueTicket::default()).await.unwrap());
+    }
+    for (store, waiter) in [(&other, &next), (&one, &readers[2])] {
+        let answer = store.claim(waiter, QUEUE).await.unwrap();
+        assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}");
+    }
+    for (store, holder) in [(&one, &readers[0]), (&other, &readers[1]), (&one, &writer)] {
+        assert_eq!(store.release(holder).await.unwrap(), Released::Released);
+    }
+    granted(other.wait(&next, &QueueTicket::default()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_downgrade_whose_reply_is_lost_is_repaired_by_asking_again() {
+    for lost in [Point::DowngradeSent, Point::Downgraded] {
+        let world: Arc<World> = Arc::default();
+        let (store, writer) = (store(&world).await, alone());
+        let before = granted(store.claim(&writer, QUEUE).await.unwrap());
+        world.lose(lost);
+        assert!(store.downgrade(&writer).await.is_err());
+        assert_eq!(store.renew(&writer).await.unwrap(), Renewal::Renewed, "it holds all the time");
+        assert_eq!(shared(store.downgrade(&writer).await.unwrap()).token, before.token);
+        granted(store.claim(&claim(Mode::Shared, LONG), WaitPolicy::NoWait).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_release_behind_a_downgrade_that_was_given_up_leaves_nothing() {
+    let world: Arc<World> = Arc::default();
+    let (store, writer) = (store(&world).await, alone());
+    granted(store.claim(&writer, QUEUE).await.unwrap());
+    let mut downgrade = world.pause(Point::DowngradeSent);
+    let dropped = {
+        let (store, writer) = (Arc::clone(&store), writer.clone());
+        tokio::spawn(async move { store.downgrade(&writer).await })
+    };
+    downgrade.arrived().await;
+    dropped.abort();
+    let mut release = store.release(&writer);
+    assert!((&mut release).now_or_never().is_none(), "the release overtakes the downgrade");
+    downgrade.go_on();
+    assert_eq!(release.await.unwrap(), Released::Released);
+    assert!(world.entries(&writer.name).is_empty());
 }

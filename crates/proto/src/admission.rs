@@ -29,6 +29,11 @@ impl Mode {
             Self::Permits { take, of } => take >= 1 && take <= of,
         }
     }
+
+    /// Whether it asks for permits of a semaphore.
+    pub(crate) const fn is_permits(self) -> bool {
+        matches!(self, Self::Permits { .. })
+    }
 }
 
 /// What the present holders of a lock leave room for.

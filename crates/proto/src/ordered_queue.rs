@@ -4,7 +4,8 @@
 //! The engine orders the entries, new ones come last, and whether an entry is admitted follows from
 //! the entries before it ([`admitted`]). So what was listed once stays a superset of what is there,
 //! up to the order that the listing covers; and an entry that is admitted by a superset of what is
-//! before it is admitted. A process with many waiters needs one listing for all of them, and watches
+//! before it is admitted. An entry that was exclusive may come to be shared, never the other way
+//! round, so an old view keeps others out, and lets none in. A process with many waiters needs one listing for all of them, and watches
 //! on behalf of the first of them only: no later one can be admitted before it.
 
 use std::collections::BTreeMap;
@@ -96,12 +97,16 @@ pub enum WatchFor {
     Removal,
     /// Its removal, or a write: an entry that had to wait is written to when it is admitted.
     Change,
+    /// Its removal, or a write: an exclusive entry is written to when it becomes a shared one.
+    Downgrade,
 }
 
 /// What keeps a waiter out.
 enum Obstacle {
     /// This entry, until it is removed.
     Entry(Order),
+    /// This exclusive entry, until it is removed or becomes a shared one.
+    Writer(Order),
     /// This entry waits too: until it is admitted or removed.
     Waiting(Order),
     /// All before it hold, and they are so many: until any of them is removed.
@@ -194,6 +199,21 @@ impl OrderedQueue {
         gone
     }
 
+    /// An exclusive entry has become a shared one.
+    pub fn handle_downgraded(&mut self, order: Order) {
+        if let Some(known) = self.entries.get_mut(&order) {
+            known.mode = Mode::Shared;
+        }
+    }
+
+    /// The watch of an entry is about to be set again, only to see whether the entry is there. What is
+    /// written to it in between shows in the next listing.
+    pub fn handle_checked(&mut self, order: Order) {
+        if let Some(known) = self.entries.get_mut(&order) {
+            known.watched = false;
+        }
+    }
+
     /// An entry is gone: it was removed, or a watch found it missing.
     pub fn handle_removed(&mut self, order: Order) {
         self.entries.remove(&order);
@@ -214,9 +234,9 @@ impl OrderedQueue {
         self.missing = 0;
         let Some(known) = self.entries.get_mut(&order) else { return };
         known.watched = true;
-        if watched_for == WatchFor::Change && !known.change_watched {
+        if watched_for != WatchFor::Removal && !known.change_watched {
             known.change_watched = true;
-            // It may have been admitted between the listing and the watch.
+            // It may have been admitted, or downgraded, between the listing and the watch.
             self.stale = true;
         }
     }
@@ -265,6 +285,7 @@ impl OrderedQueue {
             match self.obstacle(first) {
                 None => {}
                 Some(Obstacle::Entry(order)) => step.watch.push((order, WatchFor::Removal)),
+                Some(Obstacle::Writer(order)) => step.watch.push((order, WatchFor::Downgrade)),
                 Some(Obstacle::Waiting(order)) => step.watch.push((order, WatchFor::Change)),
                 Some(Obstacle::Holders(count)) if count > self.most_watched => {
                     step.watch_queue = true;
@@ -299,7 +320,10 @@ impl OrderedQueue {
             Mode::Exclusive => Some(Obstacle::Entry(last)),
             Mode::Shared => {
                 let other = before.rfind(|(_, known)| known.mode != Mode::Shared);
-                other.map(|(order, _)| Obstacle::Entry(*order))
+                other.map(|(order, known)| match known.mode {
+                    Mode::Exclusive => Obstacle::Writer(*order),
+                    _ => Obstacle::Entry(*order),
+                })
             }
             Mode::Permits { .. } => {
                 let count = before.clone().count();

@@ -34,15 +34,15 @@ if mine and not ARGV[2] then
     return 1
   end
   local record = first ~= owner and call('HGET', W, first)
-  local ends, ttl, inbox, who
+  local ends, ttl, inbox, origin
   if record then
-    ends, ttl, inbox, who = string.match(record, '^(%d+) %d+ x %d+ %d+ (%d+) (%S+) (.*)$')
+    ends, ttl, inbox, origin = string.match(record, '^(%d+) %d+ x %d+ %d+ (%d+) (%S+) (.*)$')
   end
   if ends and tonumber(ends) > now then
     -- A holder must not be in the queue as well.
     if call('HDEL', W, owner, first) == 2 then call('ZREM', Q, owner) end
     local token = mint(now)
-    local granted = first .. '!' .. token .. ' ' .. since .. ' ' .. who
+    local granted = first .. '!' .. token .. ' ' .. since .. ' ' .. origin
     local count = PUBLISH == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
     if inbox ~= '-' and call('PUBSUB', count, inbox)[2] > 0 then
       call('SET', K, granted, 'PX', ttl)

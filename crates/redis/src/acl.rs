@@ -5,7 +5,7 @@
 /// The first commands are sent by the store, the others called by the scripts. `HELLO` needs no right. Besides, `+select` for a database other than 0, and `+wait` for `replicas=`.
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
-    +evalsha +eval +script|load +subscribe +scan \
+    +evalsha +eval +script|load +subscribe +scan +lrange \
     +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish +pubsub|numsub \
     +lpush +ltrim \
     +hdel +hexists +hget +hlen +hmget +hscan +hset +hsetnx \
@@ -17,11 +17,13 @@ pub const ACL_SENTINEL: &str = "+role";
 /// Besides [`ACL`], on every node of a Cluster.
 ///
 /// Before 7.0, these are `cluster|slots`, `asking` and `unsubscribe` instead.
-pub const ACL_CLUSTER: &str =
-    "+cluster|shards +asking +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub";
+pub const ACL_CLUSTER: &str = "+cluster|shards +cluster|slots +asking +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub";
 
 /// Besides [`ACL`], on every server of a quorum.
 pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
+
+/// Besides [`ACL`], for `cells=watch`.
+pub const ACL_WATCH: &str = "+watch +unwatch +multi +exec";
 
 /// Besides [`ACL`], on servers that know the command (Valkey 9): a free lock is released without a
 /// script. Others refuse an `ACL SETUSER` with it.
@@ -49,8 +51,8 @@ mod tests {
             .filter(|word| word.starts_with('+'))
             .collect();
         let newer = [ACL_DELIFEQ, ACL_DELEX].join(" ");
-        let rights =
-            [ACL, ACL_SENTINEL, ACL_CLUSTER, ACL_QUORUM, &newer, "+select +wait"].join(" ");
+        let rest = [ACL_QUORUM, ACL_WATCH, &newer, "+select +wait"].join(" ");
+        let rights = [ACL, ACL_SENTINEL, ACL_CLUSTER, &rest].join(" ");
         let granted: BTreeSet<&str> =
             rights.split(' ').filter(|word| word.starts_with('+')).collect();
         assert_eq!(documented, granted);
@@ -64,11 +66,13 @@ mod tests {
             include_str!("../lua/cells/take.lua"),
             include_str!("../lua/cells/swap.lua"),
             include_str!("../lua/claim.lua"),
+            include_str!("../lua/downgrade.lua"),
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),
             include_str!("../lua/inspect.lua"),
             include_str!("../lua/line.lua"),
             include_str!("../lua/mint.lua"),
+            include_str!("../lua/record.lua"),
             include_str!("../lua/quorum/claim.lua"),
             include_str!("../lua/quorum/line.lua"),
             include_str!("../lua/quorum/renew.lua"),

@@ -4,7 +4,8 @@
 //! digits that name the swap which wrote it, and the value. Expiry is the server's.
 //!
 //! Other values under one name are other keys of the same slot. A script is one round trip, also over a
-//! connection that many calls share; `WATCH` would need a connection of its own for each update.
+//! connection that many calls share. With [`CellUpdates::Watch`](crate::CellUpdates), swaps are transactions
+//! instead (`transactions.rs`), on the same keys.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,9 +20,10 @@ use tenure_core::{Error, ErrorKind, Result};
 use crate::fault::accepted;
 use crate::scripts::{Call, Script};
 use crate::store::{RedisStore, millis};
+use crate::transactions::Transactions;
 use crate::wire::{Arg, Value, cmd};
 
-/// The longest value. Redis would keep 512 MiB, but serves nobody else while it copies one.
+/// The longest value. Redis would keep 512 MiB, but serves no other client while it copies one.
 const MAX_BYTES: usize = 1 << 20;
 
 /// How long a wait for a change sleeps between two looks: it grows from the first to the second.
@@ -31,7 +33,7 @@ const POLL: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200
 const VERSION_DIGITS: usize = 16;
 
 const READ: &str = "read the cell";
-const WRITE: &str = "write the cell";
+pub(crate) const WRITE: &str = "write the cell";
 const ADD: &str = "change the counter";
 const TAKE: &str = "ask the rate limiter";
 const WAIT: &str = "wait for a change of the cell";
@@ -63,14 +65,12 @@ impl Cells for RedisStore {
 
     async fn swap(&self, key: &CellKey, swap: &Swap) -> Result<Swapped> {
         key.check_size(swap.value.len(), MAX_BYTES)?;
+        if let Some(transactions) = &self.transactions {
+            return self.swap_in(transactions, key, swap).await;
+        }
         let expected = swap.expected.map(|version| digits(version.get()));
         let (expected, new) = (expected.unwrap_or_default(), digits(swap.id.get()));
-        let expiry: Cow<'_, str> = match swap.expiry {
-            Expiry::Never => "never".into(),
-            Expiry::Keep => "keep".into(),
-            Expiry::After(ttl) => expiry_millis(ttl).to_string().into(),
-            _ => return Err(unknown_expiry()),
-        };
+        let expiry = expiry_argument(swap.expiry)?;
         let arguments =
             [(&expected).into(), (&new).into(), (&swap.value).into(), (&*expiry).into()];
         let reply = self.run_on_cell(WRITE, key, &self.scripts.swap, &arguments).await?;
@@ -133,6 +133,19 @@ impl Cells for RedisStore {
 }
 
 impl RedisStore {
+    async fn swap_in(
+        &self,
+        transactions: &Transactions,
+        key: &CellKey,
+        swap: &Swap,
+    ) -> Result<Swapped> {
+        let (name, _) = self.keyring.cell(key);
+        let swapped = transactions.swap(&name, swap, self.wait.as_ref()).await;
+        let (swapped, acknowledged) = swapped.map_err(|error| error.about(&key.name))?;
+        self.check_written(WRITE, key, acknowledged)?;
+        Ok(swapped)
+    }
+
     async fn get(&self, operation: &'static str, key: &CellKey) -> Result<Option<Stored>> {
         let (name, slot) = self.keyring.cell(key);
         let reply = self.servers.call(operation, slot, &cmd("GET").arg(&name), None).await;
@@ -152,18 +165,37 @@ impl RedisStore {
         let call = Call { operation, slot, keys: &[&name], arguments, wait: self.wait.as_ref() };
         let ran = script.run(&self.servers, call).await;
         let (reply, acknowledged) = ran.map_err(|error| error.about(&key.name))?;
-        let unknown = |error: Error| error.with_unknown_effect().about(&key.name);
-        self.check_replicas(operation, acknowledged).map_err(unknown)?;
+        self.check_written(operation, key, acknowledged)?;
         Ok(reply)
+    }
+
+    fn check_written(
+        &self,
+        operation: &'static str,
+        key: &CellKey,
+        acknowledged: Option<Value>,
+    ) -> Result<()> {
+        let unknown = |error: Error| error.with_unknown_effect().about(&key.name);
+        self.check_replicas(operation, acknowledged).map_err(unknown)
+    }
+}
+
+/// How a swap names its expiry: `never`, `keep`, or milliseconds.
+pub(crate) fn expiry_argument(expiry: Expiry) -> Result<Cow<'static, str>> {
+    match expiry {
+        Expiry::Never => Ok("never".into()),
+        Expiry::Keep => Ok("keep".into()),
+        Expiry::After(ttl) => Ok(expiry_millis(ttl).to_string().into()),
+        _ => Err(unknown_expiry()),
     }
 }
 
 /// The version of what this swap writes.
-const fn version(id: SwapId) -> Version {
+pub(crate) const fn version(id: SwapId) -> Version {
     Version::new(id.get())
 }
 
-fn digits(number: u64) -> String {
+pub(crate) fn digits(number: u64) -> String {
     format!("{number:016x}")
 }
 
@@ -175,7 +207,7 @@ fn expiry_millis(ttl: Duration) -> u64 {
 }
 
 /// The cell that a reply shows.
-fn stored(operation: &'static str, reply: Value) -> Result<Option<Stored>> {
+pub(crate) fn stored(operation: &'static str, reply: Value) -> Result<Option<Stored>> {
     let bytes = match reply {
         Value::Null => return Ok(None),
         Value::Text(bytes) => bytes,
@@ -194,7 +226,7 @@ fn damaged(operation: &'static str) -> Error {
     Error::new(ErrorKind::Damaged, operation, why)
 }
 
-fn nonsense(operation: &'static str) -> Error {
+pub(crate) fn nonsense(operation: &'static str) -> Error {
     let why = "the reply makes no sense: is this a Redis server?";
     Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }

@@ -1,6 +1,6 @@
 //! The nodes of a Cluster: which master serves a slot, and how redirections are followed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -61,7 +61,7 @@ impl Cluster {
             before_7: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         };
-        let looked_up = tokio::time::timeout(config.timeout, cluster.look_up_slots()).await;
+        let looked_up = tokio::time::timeout(config.step_limit(), cluster.look_up_slots()).await;
         looked_up.unwrap_or_else(|_| Err(no_answer(config)))?;
         Ok(Arc::new(cluster))
     }
@@ -266,13 +266,14 @@ impl Cluster {
     /// Looks up the topology, once for all concurrent callers, and not at the rate of errors.
     fn refresh(self: &Arc<Self>) -> SharedOutcome<()> {
         let mut refreshing = self.refreshing.lock();
-        let under_way = |flight: &SingleFlight<()>| flight.is_running(self.config.timeout);
+        let under_way = |flight: &SingleFlight<()>| flight.is_running(self.config.step_limit());
         let refresh = refreshing.take().filter(under_way).unwrap_or_else(|| {
             let cluster = Arc::clone(self);
             SingleFlight::start(REACH, async move {
                 tokio::time::sleep_until(cluster.pacer.next_attempt()).await;
                 let looked_up =
-                    tokio::time::timeout(cluster.config.timeout, cluster.look_up_slots()).await;
+                    tokio::time::timeout(cluster.config.step_limit(), cluster.look_up_slots())
+                        .await;
                 *cluster.refreshing.lock() = None;
                 looked_up.unwrap_or_else(|_| Err(no_answer(&cluster.config)))
             })
@@ -325,7 +326,7 @@ impl Cluster {
 
     async fn shards(&self, address: &Address) -> Result<Map> {
         // A dead node must not use up the time of the others.
-        let limit = self.config.timeout / 3;
+        let limit = self.config.step_limit() / 3;
         let link = self.link_to(address)?;
         let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;
         let map = map.unwrap_or_else(|_| Err(no_answer(&self.config)))?;
@@ -345,7 +346,7 @@ impl Cluster {
                 shards => {
                     let shards = shards.array().unwrap_or_default();
                     let shards = shards.iter().filter_map(|shard| self.shard(shard, asked));
-                    return Ok(map_of(shards));
+                    return self.with_lost_slots(link, asked, shards.collect()).await;
                 }
             }
         }
@@ -355,7 +356,28 @@ impl Cluster {
         Ok(map_of(ranges.into_iter().filter_map(|range| slot_range(range, asked))))
     }
 
-    /// A shard's slots and its live master. A master that was replaced is listed without slots.
+    /// The map that these shards make. If slots are missing, those of the shards' live masters are looked
+    /// up by `CLUSTER SLOTS`: after a failover, `CLUSTER SHARDS` of Redis 7.2 shows a shard without its
+    /// slots until the former master is back.
+    async fn with_lost_slots(
+        &self,
+        link: &Link,
+        asked: &str,
+        shards: Vec<(Vec<(u16, u16)>, Address)>,
+    ) -> Result<Map> {
+        let masters: HashSet<Address> = shards.iter().map(|(_, master)| master.clone()).collect();
+        let mut map = map_of(shards.into_iter());
+        if unserved(&map).is_some() {
+            let [slots] = link.call(REACH, [&cmd("CLUSTER").arg("SLOTS")]).await?;
+            // A user without the right to ask gets the shards alone.
+            let slots = slots.array().unwrap_or_default();
+            let ranges = slots.into_iter().filter_map(|range| slot_range(range, asked));
+            add_slots_of(&masters, &mut map, ranges);
+        }
+        Ok(map)
+    }
+
+    /// A shard's slots and its live master. A master that was replaced may be listed without slots.
     fn shard(&self, shard: &Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
         let slots = shard.field("slots")?.clone().texts()?;
         let slots: Vec<u16> = slots.iter().filter_map(|slot| slot.parse().ok()).collect();
@@ -379,6 +401,15 @@ fn map_of(shards: impl Iterator<Item = (Vec<(u16, u16)>, Address)>) -> Map {
         slots.into_iter().map(move |(first, last)| (last, (first, master.clone())))
     });
     ranges.collect()
+}
+
+/// Adds the ranges of these masters. A master that is not among them does not serve.
+fn add_slots_of(
+    masters: &HashSet<Address>,
+    map: &mut Map,
+    ranges: impl Iterator<Item = (Vec<(u16, u16)>, Address)>,
+) {
+    map.extend(map_of(ranges.filter(|(_, master)| masters.contains(master))));
 }
 
 /// Whether a node does not know the subcommand. Before 7.0, the refusal names its arguments.
@@ -438,7 +469,7 @@ pub(crate) fn single_node(config: &RedisConfig, address: &Address) -> RedisConfi
 
 fn no_answer(config: &RedisConfig) -> Error {
     let why =
-        format!("no node of the Cluster answers within {:?}: check the hosts", config.timeout);
+        format!("no node of the Cluster answers within {:?}: check the hosts", config.step_limit());
     Error::new(ErrorKind::Unreachable, REACH, why)
 }
 
@@ -458,6 +489,24 @@ mod tests {
         assert_eq!(unserved(&map(&[(0, 16_382)])), Some(16_383));
         assert_eq!(unserved(&map(&[])), Some(0));
         assert_eq!(served(&map(&[(0, 98), (100, 16_383)])), usize::from(SLOTS) - 1);
+    }
+
+    /// As Redis 7.2 answers after a failover: `CLUSTER SHARDS` lists the new master without slots.
+    #[test]
+    fn slots_that_shards_leave_out_are_those_of_live_masters() {
+        let address = |port: u16| ("host".to_owned(), port);
+        let shards = [(vec![(0, 8_191)], address(1)), (vec![], address(2))];
+        let masters = shards.iter().map(|(_, master)| master.clone()).collect();
+        let slots = |second: u16| {
+            [(vec![(0, 8_191)], address(1)), (vec![(8_192, 16_383)], address(second))].into_iter()
+        };
+        let mut map = map_of(shards.into_iter());
+        assert_eq!(unserved(&map), Some(8_192));
+        add_slots_of(&masters, &mut map, slots(3));
+        assert_eq!(unserved(&map), Some(8_192), "3 is down");
+        add_slots_of(&masters, &mut map, slots(2));
+        assert_eq!(unserved(&map), None);
+        assert_eq!(map[&16_383], (8_192, address(2)));
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! The configuration of a Redis store.
+//! The configuration of a Redis store, and of a quorum of Redis servers.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::store::CALL_TIMEOUT;
+use tenure_core::store::{CALL_TIMEOUT, step_limit};
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_proto::quorum::check_nodes;
 use tenure_tls::{Password, Tls};
 
 use crate::credentials::CredentialsProvider;
 
 /// Where a Redis store is, and how it locks.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RedisConfig {
     /// The servers.
     pub topology: Topology,
@@ -38,8 +38,24 @@ pub struct RedisConfig {
     /// A grant or a renewal counts only when so many replicas have acknowledged it (`WAIT`). A master
     /// that is cut off from its replicas can then neither grant a lock nor extend one.
     pub replicas: u32,
-    /// How long to wait for a connection or a reply.
+    /// How the values of cells are compared and swapped.
+    pub cells: CellUpdates,
+    /// How long one call may take: the client's call timeout. A dial and a reply get nine tenths of it.
     pub timeout: Duration,
+}
+
+/// How the values of cells are compared and swapped. Both ways use the same keys, so programs may differ.
+/// Counters and rate limiters are scripts in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CellUpdates {
+    /// By a script: one round trip, on the connection that all calls share.
+    #[default]
+    Script,
+    /// By `WATCH`, `MULTI` and `EXEC`: two round trips, on one of at most four connections that a store has for
+    /// transactions. It does the same and costs more: it is there to compare the two (`tenure demo oversell`).
+    /// Not on a Cluster. The user needs [`ACL_WATCH`](crate::ACL_WATCH), too.
+    Watch,
 }
 
 /// How the servers are arranged.
@@ -99,8 +115,14 @@ impl RedisConfig {
             prefix: "tenure:".into(),
             fencing: true,
             replicas: 0,
+            cells: CellUpdates::Script,
             timeout: CALL_TIMEOUT,
         }
+    }
+
+    /// How long to wait for a connection or a reply.
+    pub(crate) fn step_limit(&self) -> Duration {
+        step_limit(self.timeout)
     }
 
     /// Refuses a configuration that cannot work, for one server and for a quorum.
@@ -117,6 +139,9 @@ impl RedisConfig {
         if matches!(self.topology, Topology::Cluster { .. }) && self.database != 0 {
             return invalid("a Cluster has database 0 only: leave the number away");
         }
+        if matches!(self.topology, Topology::Cluster { .. }) && self.cells == CellUpdates::Watch {
+            return invalid("cells=watch is not for a Cluster: leave it away");
+        }
         if self.username.is_some() && self.password.is_none() && self.credentials.is_none() {
             return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
         }
@@ -127,23 +152,56 @@ impl RedisConfig {
     }
 }
 
-impl fmt::Debug for RedisConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisConfig")
-            .field("topology", &self.topology)
-            .field("username", &self.username)
-            .field("password", &self.password)
-            .field("credentials", &self.credentials)
-            .field("sentinel_username", &self.sentinel_username)
-            .field("sentinel_password", &self.sentinel_password)
-            .field("client_name", &self.client_name)
-            .field("database", &self.database)
-            .field("tls", &self.tls)
-            .field("prefix", &self.prefix)
-            .field("fencing", &self.fencing)
-            .field("replicas", &self.replicas)
-            .field("timeout", &self.timeout)
-            .finish()
+/// Which servers are the quorum, and how it locks.
+#[derive(Clone, Debug)]
+pub struct RedlockConfig {
+    /// The servers, each independent ([`Topology::Single`]): an odd number, at least three. All have the
+    /// same prefix.
+    pub nodes: Vec<RedisConfig>,
+    /// How long a server may take to answer before it counts as silent. Without it, a two hundredth
+    /// of the TTL, from 5 to 50 ms.
+    pub node_timeout: Option<Duration>,
+    /// The longest TTL that any client uses on these servers; a longer one is refused. A server that
+    /// restarted is not counted for that long.
+    pub max_ttl: Duration,
+}
+
+impl RedlockConfig {
+    /// The longest TTL, unless another is given.
+    pub const MAX_TTL: Duration = Duration::from_secs(60);
+
+    /// The defaults for these servers.
+    pub const fn new(nodes: Vec<RedisConfig>) -> Self {
+        Self { nodes, node_timeout: None, max_ttl: Self::MAX_TTL }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, "use this quorum", why));
+        if let Err(why) = check_nodes::<()>(&vec![None; self.nodes.len()]) {
+            return invalid(&why.to_string());
+        }
+        if self.nodes.iter().any(|node| !matches!(node.topology, Topology::Single { .. })) {
+            return invalid("every server of a quorum is independent: name single servers");
+        }
+        self.nodes.iter().try_for_each(RedisConfig::check)?;
+        if self.nodes.iter().any(|node| node.prefix != self.nodes[0].prefix) {
+            return invalid("all servers of a quorum have the same prefix");
+        }
+        if self.nodes.iter().any(|node| !node.fencing || node.replicas > 0) {
+            return invalid("a quorum always fences, and counts servers instead of replicas");
+        }
+        if self.max_ttl.is_zero() || self.node_timeout.is_some_and(|limit| limit.is_zero()) {
+            return invalid("the longest TTL and a server's time to answer are above zero");
+        }
+        // Tokens run ahead of the clocks by as much; a server that lost its data must catch up
+        // with them while it is not counted.
+        if self.node_timeout.is_some_and(|limit| limit > self.max_ttl / 2) {
+            return invalid(
+                "a server's time to answer is at most half of the longest TTL: shorten \
+                 node-timeout=, or set max-ttl= to the longest in use",
+            );
+        }
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use tenure_core::Result;
 use tenure_core::store::{Connecting, Scheme, Store, StoreFactory, StoreUrl, UrlOption};
 use tenure_tls::{Password, Tls};
 
-use crate::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
+use crate::{CellUpdates, RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 
 /// The engine behind `redis://` and its like: one server, Sentinels, a Cluster.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ const CLIENT_NAME: UrlOption =
         .defaults_to("tenure")
         .cosmetic();
 
-static OPTIONS: [UrlOption; 12] = [
+static OPTIONS: [UrlOption; 13] = [
     PREFIX,
     UrlOption::new("fencing", "on|off", "without it no tokens, and a free lock costs one `SET`")
         .defaults_to("on"),
@@ -75,6 +75,13 @@ static OPTIONS: [UrlOption; 12] = [
         "a grant or a renewal counts only when N replicas have acknowledged it",
     )
     .defaults_to("0"),
+    UrlOption::new(
+        "cells",
+        "script|watch",
+        "how cells are swapped: by a script, or by `WATCH`, `MULTI` and `EXEC`",
+    )
+    .defaults_to("script")
+    .cosmetic(),
     UrlOption::new("db", "N", "the database of `redis+unix://`; elsewhere it follows the host")
         .defaults_to("0"),
     CLIENT_NAME,
@@ -151,6 +158,11 @@ fn config(url: &StoreUrl, context: &Connecting) -> Result<RedisConfig> {
         None | Some("on") => true,
         Some("off") => false,
         Some(_) => return Err(url.invalid("fencing= is on or off")),
+    };
+    config.cells = match url.option("cells") {
+        None | Some("script") => CellUpdates::Script,
+        Some("watch") => CellUpdates::Watch,
+        Some(_) => return Err(url.invalid("cells= is script or watch")),
     };
     if let Some(replicas) = url.option("replicas") {
         let number = replicas.parse();
@@ -279,6 +291,7 @@ mod tests {
         let nodes = vec![("::1".into(), 7000), ("b".into(), 6379)];
         assert_eq!(cluster.topology, Topology::Cluster { nodes });
         assert_eq!(cluster.replicas, 2);
+        assert_eq!(config("redis://h?cells=watch").unwrap().cells, CellUpdates::Watch);
         assert!(cluster.fencing && !config("redis://h?fencing=off").unwrap().fencing);
 
         let named = Some("cache.example".to_owned());
@@ -336,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_urls_are_refused() {
         for bad in [
             "redis://a,b",
             "redis://h/zero",
@@ -350,6 +363,7 @@ mod tests {
             "rediss://h?cert=x",
             "redis://h?replicas=many",
             "redis://h?fencing=maybe",
+            "redis://h?cells=maybe",
             "redis://h?nonsense=1",
             "redis://h?db=1",
             "redis+unix:///s?db=x",

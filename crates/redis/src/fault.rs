@@ -25,7 +25,7 @@ pub(crate) const fn kind_of(lost: &Lost) -> ErrorKind {
 
 /// No server answered within the timeout of a connection.
 pub(crate) fn no_answer(config: &RedisConfig) -> Error {
-    let (servers, limit) = (config.topology.servers(), config.timeout);
+    let (servers, limit) = (config.topology.servers(), config.step_limit());
     let why = format!("no answer from {servers} within {limit:?}: check host, port and firewall");
     Error::new(ErrorKind::Unreachable, CONNECT, why)
 }
@@ -82,7 +82,10 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "NOREPLICAS" => {
             (ErrorKind::Unreachable, "too few replicas follow the master (min-replicas-to-write)")
         }
-        _ if said.contains("The user executing the script") => {
+        // The words of servers before 7.2, and since.
+        _ if said.contains("The user executing the script")
+            || said.contains("ACL failure in script") =>
+        {
             let why = format!("the user lacks rights: grant {} ({said})", acl::of_scripts());
             return Error::new(ErrorKind::Denied, operation, why).with_unknown_effect();
         }

@@ -19,6 +19,8 @@ struct Holds {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) token: Token,
+    /// It was granted exclusively, and is a reader's by now.
+    pub(crate) downgraded: bool,
     /// A bit for each node that may have the claim.
     pub(crate) asked: u32,
     /// When the hold ends at the latest.
@@ -42,6 +44,13 @@ impl HeldClaims {
     pub(crate) fn extend(&self, owner: OwnerId, ends: Moment) {
         if let Some(hold) = self.0.lock().holds.get_mut(&owner) {
             hold.ends = ends;
+        }
+    }
+
+    /// The claim is about to become a reader's.
+    pub(crate) fn downgrade(&self, owner: OwnerId) {
+        if let Some(hold) = self.0.lock().holds.get_mut(&owner) {
+            hold.downgraded = true;
         }
     }
 
@@ -70,7 +79,8 @@ mod tests {
         let start = Moment::from_nanos(0);
         for number in 0..10_000u64 {
             let now = start + Duration::from_secs(number);
-            let hold = Hold { token: Token::new(1), asked: 0, ends: now + Duration::from_secs(30) };
+            let ends = now + Duration::from_secs(30);
+            let hold = Hold { token: Token::new(1), downgraded: false, asked: 0, ends };
             held.put(OwnerId::random(), hold, now);
         }
         assert!(held.0.lock().holds.len() < 200);
@@ -79,7 +89,8 @@ mod tests {
     #[test]
     fn nothing_is_sent_for_a_claim_that_was_released() {
         let (held, owner) = (HeldClaims::default(), OwnerId::random());
-        let hold = Hold { token: Token::new(1), asked: 1, ends: Moment::from_nanos(9) };
+        let ends = Moment::from_nanos(9);
+        let hold = Hold { token: Token::new(1), downgraded: false, asked: 1, ends };
         held.put(owner, hold, Moment::default());
         let mut sent = 0;
         held.while_held(owner, 2, || sent += 1);

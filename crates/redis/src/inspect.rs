@@ -4,12 +4,29 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use tenure_core::{
-    Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token, Waiter,
+    AuditRecord, Error, ErrorKind, Holder, LockName, LockState, Mode, OwnerId, Result, Token,
+    Waiter,
 };
 
+use crate::fault::accepted;
 use crate::keys::Keyring;
 use crate::link::Link;
-use crate::wire::{Arg, Value, cmd};
+use crate::wire::{Arg, Command, Value, cmd};
+
+/// The command that reads the newest records of what was done to a lock's holders.
+pub(crate) fn read_audit(key: &str) -> Command {
+    cmd("LRANGE").arg(key).number(0u32).number(AuditRecord::KEPT as u64 - 1)
+}
+
+/// The records in its reply. Lines that tenure did not write are left out.
+pub(crate) fn audit_records(reply: Value) -> Result<Vec<AuditRecord>> {
+    const READ: &str = "read the records of";
+    let lines = accepted(READ, reply)?.texts().ok_or_else(|| {
+        let why = "the stored data cannot be read: was it written by another version?";
+        Error::new(ErrorKind::Damaged, READ, why)
+    })?;
+    Ok(lines.iter().filter_map(|line| AuditRecord::from_line(line)).collect())
+}
 
 /// The replies of `inspect.lua`, put together: no call shows more than a page, so that none blocks the
 /// server for long.

@@ -15,7 +15,7 @@
 //! | `tenure:{tenure:orders}:line` | zset | the queue: owner ids of waiters, each with its ticket |
 //! | `tenure:{tenure:orders}:w` | hash | a record for each waiter, with the end of its place |
 //! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and the end of each |
-//! | `tenure:{tenure:orders}:audit` | list | evictions, newest first, at most 1,000 |
+//! | `tenure:{tenure:orders}:audit` | list | evictions and revocations, newest first, at most 1,000 |
 //! | `tenure:{tenure:orders}:cell`, `:counter`, `:limit`, `:once` | string | values of that name (module `cells`) |
 //! | `tenure:{token}` | string | the last token; on a Cluster one for each slot in use, never one for each lock |
 //!
@@ -38,6 +38,9 @@
 //!   hundred waiters, removes some hundreds of expired places or holders, or shows one page. If work is
 //!   left, the call notifies the client of the last waiter, which continues with `refresh.lua`; if that
 //!   client is dead, the next poll of another client continues. No other call waits for a crowd.
+//! - A writer becomes a reader in one script (`downgrade.lua`): its value becomes a pool of one reader with the
+//!   same token, and the readers at the head of the queue are admitted as by a release. The holder's key
+//!   exists all the time. A repeated call restarts the term. With `replicas`, it counts when they have it.
 //! - The queue is a sorted set of tickets. A ticket is the server's time, or one more than the last
 //!   ticket, so that a clock that is set back does not change the order.
 //! - Numbers are passed to commands as text (`mint.lua` says why). A counter that a server damaged is
@@ -116,18 +119,19 @@
 //!
 //! ```text
 //! ACL SETUSER locker on >password ~tenure:* &tenure:* +evalsha +eval +script|load +subscribe
-//!   +scan +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish
+//!   +scan +lrange +time +exists +get +set +setrange +incr +del +unlink +pexpire +pttl +publish
 //!   +pubsub|numsub +lpush +ltrim +hdel +hexists +hget +hlen +hmget +hscan +hset +hsetnx
 //!   +zadd +zcard +zpopmin +zrange +zrangebyscore +zrem +zscore
 //! ```
 //!
-//! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +asking +ssubscribe
-//! +sunsubscribe +spublish +pubsub|shardnumsub` (before 7.0 `cluster|slots`, `asking` and
+//! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +cluster|slots +asking
+//! +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub` (before 7.0 `cluster|slots`, `asking` and
 //! `unsubscribe` instead); on a quorum also `+info +client|id +client|kill`; for a database
-//! other than 0 `+select`; for `replicas=` `+wait`. Servers that have a compare-and-delete command
+//! other than 0 `+select`; for `replicas=` `+wait`; for `cells=watch` `+watch +unwatch +multi +exec`.
+//! Servers that have a compare-and-delete command
 //! are used with less work if the user may call it: `+delifeq` on Valkey 9, `+delex` on Redis 8.4.
 //! Older servers do not know these names and refuse them. The constants [`ACL`], [`ACL_SENTINEL`],
-//! [`ACL_CLUSTER`], [`ACL_QUORUM`], [`ACL_DELIFEQ`] and [`ACL_DELEX`] have the same.
+//! [`ACL_CLUSTER`], [`ACL_QUORUM`], [`ACL_WATCH`], [`ACL_DELIFEQ`] and [`ACL_DELEX`] have the same.
 //!
 //! # Guarantees
 //!
@@ -157,12 +161,13 @@ mod scripts;
 mod sentinels;
 mod servers;
 mod store;
+mod transactions;
 mod wire;
 
-pub use acl::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL};
-pub use config::{RedisConfig, Topology};
+pub use acl::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL, ACL_WATCH};
+pub use config::{CellUpdates, RedisConfig, RedlockConfig, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
 pub use factory::{RedisFactory, RedlockFactory};
-pub use redlock::{RedlockConfig, RedlockStore};
+pub use redlock::RedlockStore;
 pub use store::RedisStore;
 pub use tenure_tls::{Password, Tls};

@@ -124,10 +124,10 @@ impl Link {
     pub(crate) async fn connection(&self) -> Result<Connection> {
         let dialling = {
             let mut state = self.0.state.lock();
-            if let Some(connection) = state.usable(self.0.config.timeout) {
+            if let Some(connection) = state.usable(self.0.config.step_limit()) {
                 return Ok(connection.clone());
             }
-            let limit = self.0.config.timeout;
+            let limit = self.0.config.step_limit();
             let dialling = state.dialling.take().filter(|dialling| dialling.is_running(limit));
             let begin = || SingleFlight::start(CONNECT, dial(Arc::clone(&self.0)));
             state.dialling.insert(dialling.unwrap_or_else(begin)).outcome()
@@ -142,7 +142,7 @@ impl Link {
 
     /// Whether there is a connection that answers.
     pub(crate) fn is_connected(&self) -> bool {
-        self.0.state.lock().usable(self.0.config.timeout).is_some()
+        self.0.state.lock().usable(self.0.config.step_limit()).is_some()
     }
 
     /// Which native commands the server has, as far as known.
@@ -279,13 +279,13 @@ fn keeps_ending(operation: &'static str) -> Error {
 
 async fn dial(link: Arc<Inner>) -> Result<Connection> {
     tokio::time::sleep_until(link.pacer.next_attempt()).await;
-    let made = tokio::time::timeout(link.config.timeout, link.dial()).await;
+    let made = tokio::time::timeout(link.config.step_limit(), link.dial()).await;
     let made = made.unwrap_or_else(|_| Err(no_answer(&link.config)));
     let mut state = link.state.lock();
     state.dialling = None;
     let made = made?;
     // The server was only slow: the old connection answers again.
-    if let Some(old) = state.usable(link.config.timeout) {
+    if let Some(old) = state.usable(link.config.step_limit()) {
         return Ok(old.clone());
     }
     // Commands that are still on their way over the old connection have arrived by now, or never will:
@@ -347,7 +347,7 @@ impl Inner {
         server: &Endpoint,
         credentials: Option<&Credentials>,
     ) -> Result<Connection> {
-        let limit = self.config.timeout;
+        let limit = self.config.step_limit();
         let stream = match server {
             Endpoint::Tcp(address) => {
                 // Certificates are read again for each connection, so that they can be replaced.
@@ -432,7 +432,8 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
         tokio::time::sleep(FOLLOW).await;
         let Some(link) = link.upgrade() else { return };
         let Some(sentinels) = &link.sentinels else { return };
-        let moved = tokio::time::timeout(link.config.timeout, link.newer_master(sentinels)).await;
+        let moved =
+            tokio::time::timeout(link.config.step_limit(), link.newer_master(sentinels)).await;
         // Another connection may have been made meanwhile, which has a task of its own.
         if let Ok(Some(newer)) = moved
             && connection.is_open()

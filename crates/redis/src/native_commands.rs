@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_refuses_is_not_tried_again() {
+    fn a_command_that_a_server_refuses_is_not_tried_again() {
         let native = NativeCommands::default();
         let unknown = refusal("ERR", "unknown command 'DELIFEQ', with args beginning with: ");
         assert_eq!(native.delete(), Some(Delete::DelIfEq));

@@ -15,10 +15,13 @@ pub(crate) struct Scripts {
     pub(crate) refresh: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
+    pub(crate) downgrade: Script,
     /// Renews or releases with one key only.
     pub(crate) single_key: Script,
     pub(crate) evict: Script,
     pub(crate) inspect: Script,
+    /// Adds a record to those of a lock.
+    pub(crate) record: Script,
     /// Replaces the value of a cell.
     pub(crate) swap: Script,
     /// Adds to a counter.
@@ -51,35 +54,66 @@ impl Scripts {
         let server = &servers.any().await?;
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [take, claim, refresh, release, renew, single_key, evict, inspect, swap, add, limit] =
-            [
-                compose(include_str!("../lua/take.lua")),
-                compose(include_str!("../lua/claim.lua")),
-                compose(include_str!("../lua/refresh.lua")),
-                compose(include_str!("../lua/release.lua")),
-                compose(include_str!("../lua/renew.lua")),
-                include_str!("../lua/single_key.lua").to_owned(),
-                compose(include_str!("../lua/evict.lua")),
-                compose(include_str!("../lua/inspect.lua")),
-                include_str!("../lua/cells/swap.lua").to_owned(),
-                include_str!("../lua/cells/add.lua").to_owned(),
-                include_str!("../lua/cells/take.lua").to_owned(),
-            ]
-            .map(|source| Script::load(server, source));
+        let [
+            take,
+            claim,
+            refresh,
+            release,
+            renew,
+            downgrade,
+            single_key,
+            evict,
+            inspect,
+            record,
+            swap,
+            add,
+            limit,
+        ] = [
+            compose(include_str!("../lua/take.lua")),
+            compose(include_str!("../lua/claim.lua")),
+            compose(include_str!("../lua/refresh.lua")),
+            compose(include_str!("../lua/release.lua")),
+            compose(include_str!("../lua/renew.lua")),
+            compose(include_str!("../lua/downgrade.lua")),
+            include_str!("../lua/single_key.lua").to_owned(),
+            compose(include_str!("../lua/evict.lua")),
+            compose(include_str!("../lua/inspect.lua")),
+            include_str!("../lua/record.lua").to_owned(),
+            include_str!("../lua/cells/swap.lua").to_owned(),
+            include_str!("../lua/cells/add.lua").to_owned(),
+            include_str!("../lua/cells/take.lua").to_owned(),
+        ]
+        .map(|source| Script::load(server, source));
         // All are sent before the first is answered.
-        let (take, claim, refresh, release, renew, single_key, evict, inspect, swap, add, limit) =
-            tokio::try_join!(
-                take, claim, refresh, release, renew, single_key, evict, inspect, swap, add, limit
-            )?;
+        let (
+            take,
+            claim,
+            refresh,
+            release,
+            renew,
+            downgrade,
+            single_key,
+            evict,
+            inspect,
+            record,
+            swap,
+            add,
+            limit,
+        ) = tokio::try_join!(
+            take, claim, refresh, release, renew, downgrade, single_key, evict, inspect, record,
+            swap, add, limit
+        )?;
         Ok(Self {
             take,
             claim,
             refresh,
             release,
             renew,
+            downgrade,
             single_key,
             evict,
             inspect,
+            record,
             swap,
             add,
             limit,

@@ -65,7 +65,7 @@ impl Sentinels {
     async fn find(&self) -> Result<Vec<Address>> {
         let mut asked: FuturesUnordered<_> = self.links.iter().map(|link| self.ask(link)).collect();
         // The rest of the time is for the connection to the master.
-        let mut end = Instant::now() + self.config.timeout / 2;
+        let mut end = Instant::now() + self.config.step_limit() / 2;
         let (mut said, mut telling) = (Vec::new(), no_answer(&self.config));
         while let Ok(Some(answer)) = tokio::time::timeout_at(end, asked.next()).await {
             match answer {

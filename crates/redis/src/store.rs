@@ -9,12 +9,14 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::store::{
-    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket, Released,
-    Renewal, Store, WaitPolicy, now,
+    Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, QueueTicket,
+    Released, Renewal, Store, WaitPolicy, now,
 };
-use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token};
+use tenure_core::{
+    AuditRecord, Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token,
+};
 
-use crate::config::{RedisConfig, Topology};
+use crate::config::{CellUpdates, RedisConfig, Topology};
 use crate::diagnose;
 use crate::fault::{accepted, fault, no_answer};
 use crate::held::{HeldClaims, Hold};
@@ -25,6 +27,7 @@ use crate::link::Link;
 use crate::native_commands::set_if_unchanged;
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
+use crate::transactions::Transactions;
 use crate::wire::{Arg, Command, Value, cmd};
 
 /// How often a claim is sent while each call removes expired holders: enough for a quarter of a million.
@@ -40,6 +43,8 @@ pub struct RedisStore {
     renewals: Servers,
     pub(crate) keyring: Keyring,
     pub(crate) scripts: Arc<Scripts>,
+    /// What swaps cells, unless scripts do.
+    pub(crate) transactions: Option<Transactions>,
     inbox: Inbox,
     /// Holds whose value in Redis is known to the byte: locks that were taken while they were free.
     taken: HeldClaims,
@@ -70,11 +75,13 @@ impl RedisStore {
         let keyring = Keyring::new(&config.prefix, cluster);
         let inbox = Inbox::new(keyring.clone(), servers.clone(), Arc::clone(&scripts), waiters);
         let renewals = servers.with_own_connections()?;
+        let by_watch = config.cells == CellUpdates::Watch;
+        let transactions = by_watch.then(|| Transactions::new(servers.clone()));
         let limit = millis(config.timeout / 2);
         let wait = cmd("WAIT").number(config.replicas).number(limit);
         let wait = (config.replicas > 0).then_some(wait);
         let taken = HeldClaims::default();
-        Ok(Self { config, servers, renewals, keyring, scripts, inbox, taken, wait })
+        Ok(Self { config, servers, renewals, keyring, scripts, transactions, inbox, taken, wait })
     }
 
     /// Takes a lock that is free and has no waiters, the cheapest way. `None` if `claim.lua` has to
@@ -93,17 +100,18 @@ impl RedisStore {
             && self.servers.link(keys.slot).is_some_and(|link| link.native().delete().is_some())
         {
             let (token, at) = (grant.token.unwrap_or(Token::new(0)), now());
-            self.taken.put(claim.owner, Hold { token, asked: 0, ends: at + claim.ttl }, at);
+            let hold = Hold { token, downgraded: false, asked: 0, ends: at + claim.ttl };
+            self.taken.put(claim.owner, hold, at);
         }
         Ok(taken)
     }
 
     /// The value of the holder's key after this claim has taken a free lock.
     fn expected_value(&self, claim: &Claim, token: Token) -> String {
-        let who = origin_text(claim);
+        let origin = origin_text(claim);
         match self.config.fencing {
-            true => format!("{} {token} - {who}", claim.owner),
-            false => format!("{} - - {who}", claim.owner),
+            true => format!("{} {token} - {origin}", claim.owner),
+            false => format!("{} - - {origin}", claim.owner),
         }
     }
 
@@ -165,12 +173,12 @@ impl RedisStore {
             Mode::Shared => "s 1 0".into(),
             Mode::Permits { take, of } => format!("p {take} {of}").into(),
         };
-        let (who, inbox) = (origin_text(claim), self.inbox.channel(keys));
+        let (origin, inbox) = (origin_text(claim), self.inbox.channel(keys));
         let arguments: [Arg<'_>; 6] = [
             claim.owner.into(),
             (&*kind).into(),
             millis(claim.ttl).into(),
-            (&who).into(),
+            (&origin).into(),
             millis(policy).into(),
             (&*inbox).into(),
         ];
@@ -193,13 +201,13 @@ impl RedisStore {
     }
 
     async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        let who = origin_text(claim);
+        let origin = origin_text(claim);
         let [holder, queue, .., token] = keys.all();
         let call = Call {
             operation: "acquire",
             slot: keys.slot,
             keys: &[holder, queue, token],
-            arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&who).into()],
+            arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&origin).into()],
             wait: self.wait.as_ref(),
         };
         let (reply, acknowledged) = self.scripts.take.run(&self.servers, call).await?;
@@ -315,8 +323,15 @@ impl Store for RedisStore {
         } else {
             Fencing::None
         };
-        let promised =
-            Capabilities::none().fencing(fencing).fifo().push().shared().permits().cross_process();
+        let promised = Capabilities::none()
+            .fencing(fencing)
+            .fifo()
+            .push()
+            .shared()
+            .permits()
+            .downgrade()
+            .audits()
+            .cross_process();
         // A bare `SET` cannot record the server's time.
         if self.config.fencing { promised.ages() } else { promised }
     }
@@ -409,6 +424,29 @@ impl Store for RedisStore {
         }
     }
 
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        let keys = self.keyring.keys(&claim.name);
+        // The holder's value changes: renewals and the release are the scripts' from now on.
+        self.taken.remove(claim.owner);
+        let call = Call {
+            operation: "downgrade",
+            slot: keys.slot,
+            keys: &keys.all(),
+            arguments: &[claim.owner.into(), millis(claim.ttl).into()],
+            wait: self.wait.as_ref(),
+        };
+        match self.scripts.downgrade.run(&self.servers, call).await? {
+            (Value::Integer(0), _) => Ok(Downgraded::Lost),
+            (reply, acknowledged) => {
+                let token = reply.text().ok_or_else(|| unexpected_reply("downgrade"))?;
+                let unknown = |error: Error| error.about(&claim.name).with_unknown_effect();
+                self.check_replicas("downgrade", acknowledged).map_err(unknown)?;
+                let token = self.wanted(token.parse().ok().map(Token::new));
+                Ok(Downgraded::Shared(Grant::new(token, None)))
+            }
+        }
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let keys = self.keyring.keys(&claim.name);
         self.inbox.forget(claim.owner);
@@ -454,7 +492,7 @@ impl Store for RedisStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.keyring.keys(&eviction.name);
-        let (owner, record) = (&eviction.owner, eviction.record());
+        let (owner, record) = (&eviction.owner, eviction.record().to_line());
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let call = Call {
             operation: "evict",
@@ -464,6 +502,25 @@ impl Store for RedisStore {
             wait: None,
         };
         released("evict", &self.scripts.evict.run(&self.servers, call).await?.0)
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        let keys = self.keyring.keys(name);
+        let read = inspect::read_audit(keys.audit());
+        let (reply, _) = self.servers.call("read the records of", keys.slot, &read, None).await?;
+        inspect::audit_records(reply)
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        let (keys, line) = (self.keyring.keys(name), record.to_line());
+        let call = Call {
+            operation: "write a record of",
+            slot: keys.slot,
+            keys: &[keys.audit()],
+            arguments: &[(&line).into()],
+            wait: None,
+        };
+        self.scripts.record.run(&self.servers, call).await.map(drop)
     }
 
     fn cells(&self) -> Result<&dyn Cells> {

@@ -1,4 +1,4 @@
-//! Who is let in: TLS, passwords and rights.
+//! Which clients the servers accept: TLS, passwords and rights.
 
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 

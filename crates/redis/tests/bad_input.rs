@@ -217,7 +217,7 @@ on_servers! {
             assert_eq!(store.evict(&eviction).await.unwrap(), Released::Released);
             let key = format!("tenure:{{tenure:{name}}}:audit");
             let record = said(&servers[0], &["LRANGE", &key, "0", "-1"]);
-            assert_eq!(record, eviction.record());
+            assert_eq!(record, eviction.record().to_line());
             assert!(record.lines().count() == 1 && record.len() < 1_500, "{record}");
         }
     }

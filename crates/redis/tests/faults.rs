@@ -34,3 +34,11 @@ on_servers! {
         partitions::a_waiter_is_served_when_it_is_back(server.port(), connect).await;
     }
 }
+
+on_servers! {
+    async fn a_downgrade_whose_reply_is_lost_is_made_again_or_undone() {
+        let server = RedisServer::start(&[]).unwrap();
+        let scenario = partitions::a_downgrade_whose_reply_is_lost_is_made_again_or_undone;
+        scenario(server.port(), connect).await;
+    }
+}

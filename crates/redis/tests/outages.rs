@@ -25,3 +25,9 @@ on_servers! {
         outages::an_acquire_that_begins_in_a_short_outage_succeeds(durable(), hasty).await;
     }
 }
+
+on_servers! {
+    async fn the_engine_gives_up_on_a_silent_server_before_the_client() {
+        outages::the_engine_gives_up_on_a_silent_server_before_the_client(durable(), hasty).await;
+    }
+}

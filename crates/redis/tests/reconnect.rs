@@ -103,6 +103,8 @@ fn node(masters: fn(u16) -> Vec<(u16, u16, u16)>) -> RedisStub {
     let own = Arc::clone(&port);
     let stub = stub(move |words| match words[..] {
         ["CLUSTER", "SHARDS"] => Some(shards(&masters(*own.wait()))),
+        // It is asked for where slots are missing.
+        ["CLUSTER", "SLOTS"] => Some("-ERR no\r\n".into()),
         _ => None,
     });
     port.set(stub.port()).unwrap();

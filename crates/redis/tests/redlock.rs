@@ -51,7 +51,7 @@ on_servers! {
 }
 
 on_servers! {
-    /// Who comes back has forgotten everything, and counts when the longest TTL has passed.
+    /// A server that restarts has lost its data. Its vote counts again when the longest TTL has passed.
     async fn servers_that_come_back_count_again_after_the_longest_ttl() {
         let mut servers = start(3);
         let mut config = of(&servers);

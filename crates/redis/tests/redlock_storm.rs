@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure_core::Client;
 use tenure_testkit::Ensemble;
-use tenure_trials::storm;
+use tenure_trials::{LONGEST_STALL, storm};
 
 /// So short that a server that was restarted soon votes again, and longer than any TTL here.
 const MAX_TTL: Duration = Duration::from_secs(7);
@@ -19,7 +19,7 @@ const MAX_TTL: Duration = Duration::from_secs(7);
 #[ignore = "it takes minutes, and a machine of its own"]
 async fn in_a_storm_no_two_claims_hold_at_once_and_every_claim_goes_on() {
     if !tenure_testkit::lacks("redis-server", "storm") {
-        storm(Ensemble::of(quorum::start(3)).unwrap(), connect).await;
+        storm(Ensemble::of(quorum::start(3)).unwrap(), LONGEST_STALL, connect).await;
     }
 }
 

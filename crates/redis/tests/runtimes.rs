@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use servers::single;
 use tenure_core::store::{Claim, ClaimOutcome, QueueTicket, Store, WaitPolicy};
+use tenure_core::{ErrorKind, Options, blocking};
 use tenure_redis::RedisStore;
 use tenure_testkit::{GENEROUS, RedisServer};
 use tenure_trials::claim;
@@ -58,5 +59,32 @@ fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
         assert!(news.is_ok(), "no task refreshes the waiters");
         let answer = store.claim(&second, PATIENT).await.unwrap();
         assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
+    });
+}
+
+/// The client's own thread serves the connection, so it does not matter that the only thread of this runtime
+/// is blocked.
+#[test]
+fn a_blocking_call_on_the_only_thread_of_a_runtime_reaches_the_server() {
+    if tenure_testkit::lacks("redis-server", "blocking calls inside a runtime") {
+        return;
+    }
+    let server = RedisServer::start(&[]).unwrap();
+    let open = async || {
+        let store = RedisStore::connect(single(server.port())).await?;
+        Ok(std::sync::Arc::new(store) as std::sync::Arc<dyn Store>)
+    };
+    runtime().block_on(async {
+        let client = blocking::Client::open(open()).unwrap();
+        let ttl = Options::new().ttl(Duration::from_millis(400));
+        let mutex = client.mutex("a").unwrap().with(ttl);
+        let guard = mutex.acquire().unwrap();
+        // Renewed several times meanwhile.
+        let late = mutex.acquire_within(Duration::from_millis(1500)).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        guard.release().unwrap();
+        drop(mutex.acquire().unwrap());
+        client.close();
+        assert!(client.inspect("a").unwrap().is_free());
     });
 }

@@ -17,7 +17,7 @@ use servers::{addresses, client, connect, durable, said};
 use tenure_core::Client;
 use tenure_redis::{RedisConfig, Topology};
 use tenure_testkit::{RedisCluster, RedisSentinel, RedisServer, eventually};
-use tenure_trials::{Turns, storm};
+use tenure_trials::{LONGEST_STALL, Turns, storm};
 
 const CLIENTS: usize = 5;
 const TASKS_EACH: usize = 10;
@@ -136,6 +136,6 @@ async fn fail_over(cluster: &RedisCluster) {
 #[ignore = "it takes minutes, and a machine of its own"]
 async fn in_a_storm_no_two_claims_hold_at_once_and_every_claim_goes_on() {
     if !tenure_testkit::lacks("redis-server", "storm") {
-        storm(durable(), connect).await;
+        storm(durable(), LONGEST_STALL, connect).await;
     }
 }

@@ -44,14 +44,16 @@ mod registry;
 pub use registry::Registry;
 pub use tenure_core::store::StoreUrl;
 pub use tenure_core::{
-    Cell, CellValue, Counter, Decision, Once, OnceOutcome, Rate, RateLimiter, Updated,
+    AuditEvent, AuditRecord, Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error,
+    ErrorKind, Faults, Fence, FencedGuard, FencedMutex, Finding, Guard, Holder, LockName,
+    LockState, LossReason, MemoryStore, Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId,
+    ReadGuard, ReentrantGuard, ReentrantMutex, Result, Revocation, Revoke, RevokedHolder, RwLock,
+    Semaphore, Severity, Token, Validity, Wait, Waiter, Watch, WatchEvent, WriteGuard,
+    parse_duration, store,
 };
 pub use tenure_core::{
-    Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error, ErrorKind, Faults, Fence,
-    FencedGuard, FencedMutex, Finding, Guard, Holder, LockName, LockState, LossReason, MemoryStore,
-    Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId, ReadGuard, ReentrantGuard,
-    ReentrantMutex, Result, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
-    WatchEvent, WriteGuard, parse_duration, store,
+    Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, Leader,
+    Leadership, Observer, Once, OnceOutcome, OnceRun, OnceStart, Rate, RateLimiter, Updated,
 };
 
 /// Connects to the store behind a URL, and makes a client of it. Call it inside a tokio runtime.
@@ -64,6 +66,46 @@ pub async fn connect(url: &str) -> Result<Client> {
     Registry::default().connect(url).await
 }
 
+/// The same locks and values for threads, without an async runtime: every call blocks until it is done.
+///
+/// ```
+/// # fn main() -> tenure::Result<()> {
+/// let client = tenure::blocking::connect("memory:")?; // or "local", "redis://host" …
+/// let guard = client.mutex("orders/42")?.acquire()?;
+/// // … the work, with guard.token() sent along with every write …
+/// guard.release()?;
+/// client.close(); // waits for background releases
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Calls work on any thread, also on one of a runtime, which they block, as a [`std::sync::Mutex`] does: a
+/// task must not block for a lock that another task of the same single thread holds. While a call waits,
+/// its thread sleeps. Work that has begun cannot be stopped from outside when the lock is lost:
+/// [`Guard::run`](blocking::Guard::run) then fails at its end, and long work asks
+/// [`Guard::is_valid`](blocking::Guard::is_valid). A guard that is dropped in a panic releases its lock.
+pub mod blocking {
+    pub use tenure_core::blocking::*;
+
+    use crate::{Registry, Result};
+
+    /// Connects to the store behind a URL, and makes a client of it. It works on any thread, in a runtime
+    /// or not; the client's own thread serves its connections.
+    ///
+    /// # Errors
+    /// As [`connect`](crate::connect).
+    pub fn connect(url: &str) -> Result<Client> {
+        Registry::default().connect_blocking(url)
+    }
+}
+
+/// Fencing gates: the check by which a file, a service, PostgreSQL or Redis refuses the writes of a holder that
+/// has lost its lock.
+#[cfg(feature = "gate")]
+pub mod gate {
+    pub use tenure_gate::*;
+}
+
 /// The embedded store: the processes of one Linux machine, without a server.
 #[cfg(all(feature = "local", target_os = "linux"))]
 pub mod local {
@@ -74,8 +116,8 @@ pub mod local {
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use tenure_redis::{
-        ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL, Credentials,
-        CredentialsProvider, Password, RedisConfig as Config, RedisFactory as Factory,
+        ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL, ACL_WATCH, CellUpdates,
+        Credentials, CredentialsProvider, Password, RedisConfig as Config, RedisFactory as Factory,
         RedisStore as Store, RedlockConfig, RedlockFactory, RedlockStore, Tls, Topology,
     };
 }

@@ -21,7 +21,7 @@ macro_rules! engines {
                 #[$compiled_in]
                 engines.extend([$(Arc::new($factory) as Arc<dyn StoreFactory>),*]);
             )*
-            engines.push(Arc::new(MemoryFactory));
+            engines.extend([Arc::new(MemoryFactory) as Arc<dyn StoreFactory>]);
             engines
         }
     };
@@ -103,6 +103,19 @@ impl Registry {
     /// Those of [`open`](Self::open).
     pub async fn connect_to(&self, url: &StoreUrl) -> Result<Client> {
         let client = Client::new(self.open(url).await?)?;
+        match url.timeout() {
+            Some(timeout) => client.with_call_timeout(timeout),
+            None => Ok(client),
+        }
+    }
+
+    /// [`connect`](Self::connect) for threads: see [`blocking`](crate::blocking).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_blocking(&self, url: &str) -> Result<crate::blocking::Client> {
+        let url = self.parse(url)?;
+        let client = crate::blocking::Client::open(self.open(&url))?;
         match url.timeout() {
             Some(timeout) => client.with_call_timeout(timeout),
             None => Ok(client),

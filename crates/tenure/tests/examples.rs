@@ -30,10 +30,32 @@ fn once_per_hour_runs_the_job_once() {
 }
 
 #[test]
+fn flash_sale_oversells_only_without_a_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run("flash_sale", folder.path());
+    assert!(said.contains("without a lock:       sold 13\n"), "{said}");
+    for way in ["mutex:               ", "compare and swap:    ", "counter with a floor:"] {
+        let sold = |count| said.contains(&format!("{way} sold {count}\n"));
+        assert!(sold(5) || sold(8), "{said}");
+    }
+}
+
+#[test]
 fn leader_leads_and_resigns() {
     let folder = tempfile::tempdir().unwrap();
     let said = run("leader", folder.path());
     assert!(said.contains("leading") && said.trim_end().ends_with("resigned"), "{said}");
+}
+
+#[test]
+fn once_takes_over_from_a_killed_and_from_a_stopped_runner() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run("once", folder.path());
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "killed:  Ran(\"done by the second\")", "{said}");
+    assert_eq!(lines[1], "again:   Replayed(\"done by the second\")", "{said}");
+    assert_eq!(lines[2], "stopped: Ran(\"done by the second\")", "{said}");
+    assert!(lines[3].starts_with("runner:  could not ") && lines.len() == 4, "{said}");
 }
 
 #[test]

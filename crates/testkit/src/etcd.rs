@@ -78,6 +78,22 @@ impl EtcdServer {
         Ok(self)
     }
 
+    /// Whether the installed version is 3.4.31, 3.5.13 or later: earlier leaders revoke leases that their
+    /// successors have renewed (etcd issue 15247).
+    pub fn keeps_renewed_leases() -> bool {
+        let said = Command::new("etcd").arg("--version").output();
+        let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+        let said = said.unwrap_or_default();
+        let version = said.lines().find_map(|line| line.strip_prefix("etcd Version: "));
+        let mut numbers = version.unwrap_or_default().split('.').map(|part| part.parse::<u32>());
+        let mut next = || numbers.next().and_then(Result::ok).unwrap_or_default();
+        match (next(), next(), next()) {
+            (3, 4, patch) => patch >= 31,
+            (3, 5, patch) => patch >= 13,
+            newer => newer > (3, 5, 0),
+        }
+    }
+
     /// Waits until it reports to be healthy, which means that there is a leader.
     fn until_it_serves(&mut self) -> io::Result<()> {
         let start = Instant::now();

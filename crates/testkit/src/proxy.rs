@@ -175,7 +175,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.heal();
-        // Wakes whoever accepts.
+        // Wakes the thread that accepts connections.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_waits_at_a_way_that_is_shut_and_is_lost_on_the_others() {
+    async fn a_shut_way_delays_bytes_and_deaf_and_black_ways_lose_them() {
         let proxy = Proxy::start(echo()).unwrap();
         let mut stream = TcpStream::connect(proxy.address()).unwrap();
         // The answer to the first, and the second itself.

@@ -1,15 +1,14 @@
 //! Sockets and TLS connections for all engines. Certificates are always verified; trust and identity come from
 //! PEM files.
 
-mod connector;
 mod stream;
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use connector::{TlsConnector, secure};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -17,6 +16,7 @@ pub use stream::Stream;
 pub use tenure_core::store::Password;
 use tenure_core::store::{StoreUrl, UrlOption};
 use tenure_core::{Error, ErrorKind, Result};
+use tokio::net::TcpStream;
 pub use tokio_rustls::client::TlsStream;
 
 const SET_UP: &str = "set up TLS";
@@ -176,6 +176,45 @@ fn unusable(error: &rustls::Error) -> Error {
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     let why = format!("{}: {why}; it must be a PEM file", path.display());
     Error::new(ErrorKind::Invalid, SET_UP, why)
+}
+
+/// Opens TLS connections with the settings of a [`Tls`].
+#[derive(Clone)]
+pub struct TlsConnector {
+    connector: tokio_rustls::TlsConnector,
+    server_name: Option<ServerName<'static>>,
+}
+
+impl TlsConnector {
+    pub(crate) fn new(config: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
+        Self { connector: Arc::new(config).into(), server_name }
+    }
+}
+
+impl fmt::Debug for TlsConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConnector")
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Performs the TLS handshake. The server's certificate must be for this host, or for
+/// [`Tls::server_name`] if that is set.
+///
+/// # Errors
+/// If the connection breaks, or one side does not trust the other ([`distrust`]).
+pub async fn secure(
+    tls: &TlsConnector,
+    host: &str,
+    socket: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    let name = match &tls.server_name {
+        Some(name) => name.clone(),
+        None => ServerName::try_from(host.to_owned())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
+    };
+    tls.connector.connect(name, socket).await
 }
 
 #[cfg(test)]

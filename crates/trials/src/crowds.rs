@@ -133,7 +133,7 @@ pub async fn waiters_for_many_locks_outlast_a_standstill(
 ///
 /// # Panics
 /// If not.
-pub async fn all_who_arrive_at_once_are_served(client: &Client, count: usize) {
+pub async fn all_tasks_that_arrive_at_once_are_served(client: &Client, count: usize) {
     let crowd = Crowd::gather(client, Mode::Exclusive, count);
     crowd.until_all_are_served().await;
     let free = || async { client.inspect(NAME).await.is_ok_and(|state| state.is_free()) };

@@ -10,13 +10,20 @@ use crate::storm::{Dice, Storm};
 
 const CLIENTS: usize = 3;
 
+/// How long a server stands still in a storm, at the most: longer than any lease there.
+pub const LONGEST_STALL: Duration = Duration::from_secs(7);
+
 /// Minutes of random faults: servers that stand still and die, clients that are cut off, holders that
 /// are evicted, acquires that are dropped or not polled. The environment variable `STORM` sets its
-/// length in seconds, `SEED` the faults. Prints a summary.
+/// length in seconds, `SEED` the faults. Servers stand still for `stall` at the most. Prints a summary.
 ///
 /// # Panics
 /// If two claims hold that exclude each other, a task is stuck, or an entry is left behind.
-pub async fn storm(mut ensemble: Ensemble<impl Member>, connect: impl AsyncFn(&str) -> Client) {
+pub async fn storm(
+    mut ensemble: Ensemble<impl Member>,
+    stall: Duration,
+    connect: impl AsyncFn(&str) -> Client,
+) {
     let mut dice = Dice::new(setting("SEED", 7));
     let (mut clients, mut proxies_of) = (Vec::new(), Vec::new());
     for _ in 0..CLIENTS {
@@ -31,7 +38,7 @@ pub async fn storm(mut ensemble: Ensemble<impl Member>, connect: impl AsyncFn(&s
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(setting("STORM", 60)) {
         tokio::time::sleep(dice.millis(100, 2_000)).await;
-        let fault = inject(ensemble.members(), &proxies_of, &mut dice).await;
+        let fault = inject(ensemble.members(), &proxies_of, stall, &mut dice).await;
         running.storm().count(format!("fault: {fault}"));
     }
     ensemble.until_all_serve().unwrap();
@@ -47,24 +54,29 @@ pub async fn storm(mut ensemble: Ensemble<impl Member>, connect: impl AsyncFn(&s
 }
 
 /// Injects a fault for a while, and names it. `proxies_of` has the proxies of each client.
-async fn inject(members: &mut [impl Member], proxies_of: &[Vec<Proxy>], dice: &mut Dice) -> String {
+async fn inject(
+    members: &mut [impl Member],
+    proxies_of: &[Vec<Proxy>],
+    stall: Duration,
+    dice: &mut Dice,
+) -> String {
     let one = dice.below(members.len() as u64) as usize;
     // A short fault loses a few replies; a long one outlasts a lease.
     let long = match dice.below(2) {
         0 => dice.millis(5, 300),
-        _ => dice.millis(500, 7_000),
+        _ => dice.millis(500, LONGEST_STALL.as_millis() as u64),
     };
     match dice.below(10) {
         0..4 => {
             members[one].stop().unwrap();
-            tokio::time::sleep(long).await;
+            tokio::time::sleep(long.min(stall)).await;
             members[one].cont().unwrap();
             "a server stands still".into()
         }
         4 => {
             let two = [one, (one + 1) % members.len()];
             two.iter().for_each(|member| members[*member].stop().unwrap());
-            tokio::time::sleep(long).await;
+            tokio::time::sleep(long.min(stall)).await;
             two.iter().for_each(|member| members[*member].cont().unwrap());
             "two servers stand still".into()
         }

@@ -30,7 +30,7 @@ use tenure_core::{Client, LockName, Mode, Options};
 use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
 use tokio::task::JoinHandle;
 
-pub use fault_schedule::storm;
+pub use fault_schedule::{LONGEST_STALL, storm};
 
 /// Longer than an election of a leader takes on a busy machine.
 pub const ELECTION: Duration = Duration::from_secs(60);

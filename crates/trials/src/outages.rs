@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use tenure_core::store::{WaitPolicy, step_limit};
 use tenure_core::{Client, Options};
 use tenure_testkit::{Ensemble, Member};
 
-use crate::{ELECTION, until_all_serve, until_waiting};
+use crate::{ELECTION, claim, until_all_serve, until_waiting};
 
 /// How long a call may take here, the store's own calls included.
 pub const CALL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -77,6 +78,32 @@ pub async fn an_acquire_that_begins_in_a_short_outage_succeeds(
     let acquired =
         tokio::time::timeout(ELECTION, acquiring).await.expect("the waiter is stuck").unwrap();
     acquired.unwrap().release().await.unwrap();
+    client.close().await;
+}
+
+/// A server that does not answer ends a call by the engine's own limit, which is shorter than the client's
+/// call timeout. So the caller always gets the engine's error, never now this one and now the client's.
+///
+/// # Panics
+/// If not.
+pub async fn the_engine_gives_up_on_a_silent_server_before_the_client(
+    mut ensemble: Ensemble<impl Member>,
+    connect: impl AsyncFn(&str) -> Client,
+) {
+    let client = connect(&ensemble.addresses()).await;
+    let claim = claim("a", Duration::from_secs(60));
+    // The connections and sessions that this needs are there when the server stops.
+    client.store().claim(&claim, WaitPolicy::NoWait).await.unwrap();
+    for member in ensemble.members() {
+        member.stop().unwrap();
+    }
+    // Without the client, and so without its clock.
+    let error = client.store().release(&claim).await.unwrap_err();
+    let within = format!("within {:?}", step_limit(CALL_TIMEOUT));
+    assert!(error.to_string().contains(&within), "{error}");
+    for member in ensemble.members() {
+        member.cont().unwrap();
+    }
     client.close().await;
 }
 

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use tenure_core::store::now;
-use tenure_core::{Client, LossReason, Options};
-use tenure_testkit::{GENEROUS, Proxy, Way};
+use tenure_core::{Client, LossReason, Mode, Options};
+use tenure_testkit::{GENEROUS, Proxy, Way, eventually};
 
 use crate::{ELECTION, until_waiting};
 
@@ -79,5 +79,48 @@ pub async fn a_waiter_is_served_when_it_is_back(
         let next = tokio::time::timeout(ELECTION, waiting).await;
         let next = next.unwrap_or_else(|_| panic!("{fault:?}: the waiter is stuck")).unwrap();
         next.release().await.unwrap();
+    }
+}
+
+/// A writer has become a reader, and the reply is lost: the client asks again and has its reader. If the
+/// caller has gone away meanwhile, the lock is released.
+///
+/// # Panics
+/// If not.
+pub async fn a_downgrade_whose_reply_is_lost_is_made_again_or_undone(
+    server: u16,
+    connect: impl AsyncFn(&str) -> Client,
+) {
+    let (proxy, cut_off, other) = behind_proxy(server, connect).await;
+    let is_reader = || async {
+        let state = other.inspect("a").await.unwrap();
+        matches!(&state.holders[..], [holder] if holder.mode == Mode::Shared)
+    };
+    for is_dropped in [false, true] {
+        let lock = cut_off.rw_lock("a").unwrap();
+        let writer = lock.write_within(ELECTION).await.unwrap();
+        let owner = writer.owner().to_string();
+        proxy.set(Way::Deaf);
+        let downgrade = tokio::spawn(writer.downgrade());
+        assert!(eventually(GENEROUS, is_reader).await, "the downgrade was not carried out");
+        if is_dropped {
+            downgrade.abort();
+        }
+        proxy.heal();
+        if is_dropped {
+            cut_off.close().await;
+            drop(other.mutex("a").unwrap().acquire_within(GENEROUS).await.unwrap());
+            other.close().await;
+            continue;
+        }
+        let reader = tokio::time::timeout(ELECTION, downgrade).await.unwrap().unwrap().unwrap();
+        assert!(reader.is_valid());
+        let beside = other.rw_lock("a").unwrap().read_within(GENEROUS).await.unwrap();
+        let state = other.inspect("a").await.unwrap();
+        assert_eq!(state.holders.len(), 2, "{state:?}");
+        assert!(state.holders.iter().any(|holder| holder.owner == owner), "{state:?}");
+        beside.release().await.unwrap();
+        reader.release().await.unwrap();
+        assert!(other.inspect("a").await.unwrap().is_free(), "something is left of it");
     }
 }

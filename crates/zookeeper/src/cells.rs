@@ -49,6 +49,10 @@ impl Cells for ZooKeeperEngine {
         CellClock::Shared
     }
 
+    fn pushes(&self) -> bool {
+        true
+    }
+
     async fn time(&self) -> Result<Duration> {
         self.server_time(TIME).await
     }
@@ -163,8 +167,12 @@ impl ZooKeeperEngine {
         self.with_any_session(operation, time).await
     }
 
-    /// The cell's node, at least as the leader knew it when this was called.
-    async fn node(&self, operation: &'static str, path: &str) -> Result<Option<Node>> {
+    /// A node's data, at least as the leader knew it when this was called.
+    pub(crate) async fn latest(
+        &self,
+        operation: &'static str,
+        path: &str,
+    ) -> Result<Option<(Vec<u8>, Stat)>> {
         let look = |session: Arc<ZooKeeperSession>| {
             let seen = self.sessions.seen();
             let synced = session.wire.send(Sync { path: path.into() });
@@ -174,7 +182,12 @@ impl ZooKeeperEngine {
                 if_there(data.await)
             }
         };
-        let Some((data, stat)) = self.with_any_session(operation, look).await? else {
+        self.with_any_session(operation, look).await
+    }
+
+    /// The cell's node, at least as the leader knew it when this was called.
+    async fn node(&self, operation: &'static str, path: &str) -> Result<Option<Node>> {
+        let Some((data, stat)) = self.latest(operation, path).await? else {
             return Ok(None);
         };
         let why = "a node that tenure did not write has the name of the cell: delete it";
@@ -285,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_says_is_read_back_and_other_data_is_not() {
+    fn an_expiry_is_read_back_and_other_data_is_refused() {
         for ends in [Ends::Never, Ends::After(7), Ends::At(u64::MAX)] {
             let data = ends.with(b"value");
             assert_eq!(Ends::split(&data), Some((ends, &b"value"[..])));

@@ -1,6 +1,5 @@
 //! Where a ZooKeeper store is, and how it locks.
 
-use std::fmt;
 use std::time::Duration;
 
 use tenure_core::store::CALL_TIMEOUT;
@@ -9,7 +8,7 @@ use tenure_tls::{Password, Tls};
 use crate::wire::CreateMode;
 
 /// Where a ZooKeeper store is, and how it locks.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ZooKeeperConfig {
     /// Hosts and ports of the servers, one or more.
     pub servers: Vec<(String, u16)>,
@@ -27,7 +26,7 @@ pub struct ZooKeeperConfig {
     pub tls: Option<Tls>,
     /// Which other clients' locks exclude tenure's, beside Curator's mutex.
     pub compat: Compat,
-    /// How long to wait for a reply.
+    /// How long one call may take: the client's call timeout. A dial and a reply get nine tenths of it.
     pub timeout: Duration,
 }
 
@@ -73,22 +72,6 @@ impl ZooKeeperConfig {
             compat: Compat::default(),
             timeout: CALL_TIMEOUT,
         }
-    }
-}
-
-impl fmt::Debug for ZooKeeperConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZooKeeperConfig")
-            .field("servers", &self.servers)
-            .field("chroot", &self.chroot)
-            .field("prefix", &self.prefix)
-            .field("username", &self.username)
-            .field("password", &self.password)
-            .field("access", &self.access)
-            .field("tls", &self.tls)
-            .field("compat", &self.compat)
-            .field("timeout", &self.timeout)
-            .finish()
     }
 }
 

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store, now};
-use tenure_core::{Error, ErrorKind, Fence, Finding, LockName, Result, Token};
+use tenure_core::{AuditRecord, Error, ErrorKind, Fence, Finding, LockName, Mode, Result, Token};
 use tenure_ordered::{
     Change, Details, Engine, Entered, Entry, Listing, Session, Watching, with_loss,
 };
@@ -19,8 +19,10 @@ use crate::config::ZooKeeperConfig;
 use crate::diagnose::diagnose;
 use crate::fault::fault;
 use crate::keys::{Layout, parent};
-use crate::limits::Limits;
-use crate::names::{Key, is_curator_writer, listing, number, order_before, reader_in_place_of};
+use crate::names::{
+    Key, Limits, is_curator_writer, listing, lock_created, number, order_before,
+    reader_in_place_of, reader_nodes, replaced_by,
+};
 use crate::session::ZooKeeperSession;
 use crate::sessions::Sessions;
 use crate::wire::{
@@ -31,11 +33,14 @@ use crate::wire::{
 pub(crate) const ACQUIRE: &str = "acquire";
 const RENEW: &str = "renew";
 const RELEASE: &str = "release";
+const DOWNGRADE: &str = "downgrade";
 const WAIT: &str = "wait";
 const INSPECT: &str = "inspect";
 const LIST: &str = "list locks";
 const EVICT: &str = "evict";
 const HEAR: &str = "listen for losses";
+const READ_AUDIT: &str = "read the records of";
+const WRITE_AUDIT: &str = "write a record of";
 
 /// How often an entry is sent again when it was refused because a node it needs was missing.
 const ROUNDS: usize = 5;
@@ -187,15 +192,17 @@ impl Engine for ZooKeeperEngine {
         let failed = |error| fault(WAIT, error);
         let (session, seen) = (self.sessions.any(WAIT).await?, self.sessions.seen());
         let (lock, node) = (self.layout.lock(name), entry.key[0].clone());
-        let watched =
-            watch_synced(&session, &format!("{lock}/{node}"), seen).await.map_err(failed)?;
+        let since = lock_created(entry.order);
+        let path = format!("{lock}/{node}");
+        let watched = watch_synced(&session, &path, since, seen).await.map_err(failed)?;
         if !is_curator_writer(&node) {
             return Ok(watched.map(|watch| changed(WAIT, session, watch)));
         }
         let Some(watch) = watched else {
             let reader = find_reader(&session, &lock, &node, seen).await.map_err(failed)?;
             let Some(reader) = reader else { return Ok(None) };
-            let watched = watch_synced(&session, &format!("{lock}/{reader}"), seen).await;
+            let path = format!("{lock}/{reader}");
+            let watched = watch_synced(&session, &path, since, seen).await;
             return Ok(watched.map_err(failed)?.map(|watch| changed(WAIT, session, watch)));
         };
         Ok(Some(Box::pin(async move {
@@ -247,6 +254,48 @@ impl Engine for ZooKeeperEngine {
         Ok(stat.is_some_and(|stat| stat.ephemeral_owner == session.id()))
     }
 
+    fn as_reader(&self, entry: &Entry<Key>) -> Entry<Key> {
+        if entry.mode == Mode::Shared {
+            return entry.clone();
+        }
+        Entry { mode: Mode::Shared, key: reader_nodes(&entry.key).into(), ..entry.clone() }
+    }
+
+    async fn downgrade(
+        &self,
+        session: &Arc<ZooKeeperSession>,
+        name: &LockName,
+        entry: &Entry<Key>,
+        record: Vec<u8>,
+    ) -> Result<bool> {
+        let failed = |error| fault(DOWNGRADE, error);
+        let (lock, first) = (self.layout.lock(name), &entry.key[0]);
+        let path = |node: &str| format!("{lock}/{node}");
+        let set = SetData { path: path(first), data: record.clone(), version: None };
+        let mut ops = vec![Op::SetData(set)];
+        ops.extend(entry.key[1..].iter().map(|node| {
+            Op::Create(self.layout.create(&path(node), &record, CreateMode::Ephemeral))
+        }));
+        let replaced = entry.key[1..].iter().filter_map(|node| replaced_by(node, first));
+        ops.extend(replaced.map(|node| Op::Delete(Delete { path: path(&node), version: None })));
+        session.wire.ready().await.map_err(failed)?;
+        let sent = now();
+        let outcome = session.wire.send(Multi { ops }).await;
+        match outcome {
+            Err(_) if session.is_over() => Ok(false),
+            Err(error) => Err(failed(error)),
+            Ok(Ok(_)) => {
+                session.confirmed_at(sent);
+                Ok(true)
+            }
+            // The writer's node is not there.
+            Ok(Err(FailedOp { index: 0, code: Code::NoNode })) => Ok(false),
+            // The writer's node is there, and so are the reader's: an earlier call has had its effect.
+            Ok(Err(FailedOp { code: Code::NodeExists, .. })) => Ok(true),
+            Ok(Err(FailedOp { code, .. })) => Err(failed(Fault::Refused(code))),
+        }
+    }
+
     async fn write(&self, name: &LockName, entry: &Entry<Key>, record: Vec<u8>) -> Result<()> {
         let session = self.sessions.any(ACQUIRE).await?;
         let written = self.set(&session, self.path(name, entry), record).await;
@@ -285,6 +334,22 @@ impl Engine for ZooKeeperEngine {
         match self.try_evict(&session, eviction, entry, held).await {
             Err(Fault::Refused(Code::NoNode | Code::BadVersion | Code::NodeExists)) => Ok(false),
             outcome => outcome.map(|()| true).map_err(|error| fault(EVICT, error)),
+        }
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<u8>> {
+        let data = self.latest(READ_AUDIT, &self.layout.audit(name)).await;
+        Ok(data.map_err(|error| error.about(name))?.map(|(data, _)| data).unwrap_or_default())
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<bool> {
+        let session = self.sessions.any(WRITE_AUDIT).await?;
+        match self.try_record(&session, name, record).await {
+            Err(Fault::Refused(Code::NoNode | Code::BadVersion | Code::NodeExists)) => Ok(false),
+            outcome => {
+                let failed = |error| fault(WRITE_AUDIT, error).about(name);
+                outcome.map(|()| true).map_err(failed)
+            }
         }
     }
 
@@ -473,20 +538,46 @@ impl ZooKeeperEngine {
             ops.push(Op::SetData(SetData { path: channel, data, version: Some(known.version) }));
         }
         if let Some(recorded) = recorded {
-            ops.push(match if_there(recorded.await)? {
-                Some((older, known)) => {
-                    let data = eviction.recorded(&older);
-                    Op::SetData(SetData { path: audit, data, version: Some(known.version) })
-                }
-                None => {
-                    session.make_folder(parent(&audit)).await?;
-                    let data = eviction.recorded(b"");
-                    Op::Create(self.layout.create(&audit, &data, CreateMode::Persistent))
-                }
-            });
+            let record = eviction.clone().with_token(token(&stat)).record();
+            let older = if_there(recorded.await)?;
+            ops.push(self.recording(session, audit, older, &record).await?);
         }
         let done = session.wire.send(Multi { ops }).await?;
         done.map(drop).map_err(|failed| Fault::Refused(failed.code))
+    }
+
+    async fn try_record(
+        &self,
+        session: &ZooKeeperSession,
+        name: &LockName,
+        record: &AuditRecord,
+    ) -> Result<(), Fault> {
+        let audit = self.layout.audit(name);
+        let older = if_there(session.wire.send(GetData::new(audit.as_str())).await)?;
+        let op = self.recording(session, audit, older, record).await?;
+        let done = session.wire.send(Multi { ops: vec![op] }).await?;
+        done.map(drop).map_err(|failed| Fault::Refused(failed.code))
+    }
+
+    /// The write that adds a record to the older ones of a lock, if these are still as they were read.
+    async fn recording(
+        &self,
+        session: &ZooKeeperSession,
+        path: String,
+        older: Option<(Vec<u8>, Stat)>,
+        record: &AuditRecord,
+    ) -> Result<Op, Fault> {
+        Ok(match older {
+            Some((older, known)) => {
+                let data = record.before(&older);
+                Op::SetData(SetData { path, data, version: Some(known.version) })
+            }
+            None => {
+                session.make_folder(parent(&path)).await?;
+                let data = record.before(b"");
+                Op::Create(self.layout.create(&path, &data, CreateMode::Persistent))
+            }
+        })
     }
 
     /// Deletes the node of a lock after its last entry was removed, if many of its numbers are used. An
@@ -557,13 +648,14 @@ pub(crate) const fn up_to_date(zxid: i64, seen: i64) -> Result<(), Fault> {
 async fn watch_synced(
     session: &ZooKeeperSession,
     path: &str,
+    since: i64,
     seen: i64,
 ) -> Result<Option<Watch>, Fault> {
-    match watch(session, path).await {
+    match watch(session, path, since).await {
         // This session's server may not have heard of the node yet.
         Ok(None) => {
             let synced = session.wire.send(Sync { path: path.into() });
-            let watched = watch(session, path).await;
+            let watched = watch(session, path, since).await;
             up_to_date(synced.zxid().await?, seen)?;
             watched
         }
@@ -584,10 +676,13 @@ async fn find_reader(
     Ok(reader.map(str::to_owned))
 }
 
-/// Watches a node. `None`: it is not there.
-async fn watch(session: &ZooKeeperSession, path: &str) -> Result<Option<Watch>, Fault> {
+/// Watches a node that was created after the transaction `since`. `None`: it is not there.
+///
+/// Numbers begin anew with the lock's node, so a server that lags behind may still have a node of the
+/// same claim and number from an earlier queue, and will report its removal.
+async fn watch(session: &ZooKeeperSession, path: &str, since: i64) -> Result<Option<Watch>, Fault> {
     match session.wire.send_watched(GetData::new(path)).await {
-        Ok((_, watch)) => Ok(Some(watch)),
+        Ok(((_, stat), watch)) => Ok((stat.czxid > since).then_some(watch)),
         Err(Fault::Refused(Code::NoNode)) => Ok(None),
         // Servers do not report the deletion of a node that may not be read, but they report changes of
         // its parent's children.

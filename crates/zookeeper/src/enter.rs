@@ -9,8 +9,7 @@ use tenure_ordered::{Entered, Entry};
 use crate::engine::{ACQUIRE, ZooKeeperEngine, delete};
 use crate::fault::fault;
 use crate::keys::parent;
-use crate::limits::used_up;
-use crate::names::{Key, alone, listing, number, order, stems};
+use crate::names::{Key, alone, listing, number, order, stems, used_up};
 use crate::session::ZooKeeperSession;
 use crate::wire::{
     Call, Code, Create, CreateMode, Exists, FailedOp, Fault, GetChildren, Multi, Op, OpReply,

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_urls_are_refused() {
         for bad in [
             "zk://h?ca=x",
             "zks://h?key=x",

@@ -1,9 +1,8 @@
 //! Where nodes are and how they are made, such that no lock's nodes are among another's.
 
-use std::fmt::Write as _;
-
 use tenure_core::store::CellKey;
 use tenure_core::{Error, ErrorKind, LockName, Result};
+use tenure_ordered::{decode_name, encode_name};
 
 use crate::config::{Access, ZooKeeperConfig};
 use crate::wire::{Acl, Create, CreateMode};
@@ -71,8 +70,7 @@ impl Layout {
     /// The lock that a child of the folder belongs to, if it belongs to one.
     pub(crate) fn lock_of(&self, child: &str) -> Option<LockName> {
         let encoded = child.strip_prefix(self.stem.as_str())?;
-        let name = LockName::new(&decode(encoded)?).ok()?;
-        (encode(&self.stem, name.as_str()) == encoded).then_some(name)
+        decode_name(encoded, |name| encode(&self.stem, name))
     }
 
     /// What creates a node.
@@ -113,35 +111,7 @@ const fn is_allowed(c: char) -> bool {
 fn encode(stem: &str, name: &str) -> String {
     let is_reserved = |node: &str| matches!(node, "." | ".." | "zookeeper");
     let reserved = is_reserved(name) || is_reserved(&format!("{stem}{name}"));
-    let mut encoded = String::with_capacity(name.len());
-    for (place, c) in name.char_indices() {
-        if c != '%' && c != '/' && is_allowed(c) && !(reserved && place == 0) {
-            encoded.push(c);
-            continue;
-        }
-        for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-            // Writing to a string never fails.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
-}
-
-fn decode(encoded: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.as_bytes();
-    while let [first, after @ ..] = rest {
-        if *first != b'%' {
-            bytes.push(*first);
-            rest = after;
-            continue;
-        }
-        let [high, low, after @ ..] = after else { return None };
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        bytes.push(u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
+    encode_name(name, |place, c| !is_allowed(c) || (reserved && place == 0))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `engine`, `enter` | each primitive call; how an entry is added |
 //! | `session`, `sessions` | one session with its write fence; the few sessions of a client |
-//! | `names`, `keys`, `limits` | names of nodes and the queue they make; paths; ZooKeeper's numbers run out |
+//! | `names`, `keys` | names of nodes, the queue they make, and the end of ZooKeeper's numbers; paths |
 //! | `wire` | the protocol: messages, connection, reconnects, watches |
 //! | `diagnose`, `four_letter_words` | what `tenure doctor` says |
 //!
@@ -21,7 +21,7 @@
 //! | `/tenure/orders/_c_<owner id>-lock-0000000017` | an exclusive claim; ephemeral |
 //! | `…/_c_<owner id>-__READ__0000000018` | a shared claim |
 //! | `…/_c_<owner id>-permits-2-5-0000000019` | a claim for two of five permits |
-//! | `/tenure/%audit/orders` | evictions, newest first, at most 100 |
+//! | `/tenure/%audit/orders` | evictions and revocations, newest first, at most 100 |
 //! | `/tenure/%cell/orders`, `%counter/`, `%limit/`, `%once/` | values of that name (module `cells`) |
 //! | `/tenure/%holder-<session id>` | the loss channel of a session: its evicted entries; ephemeral |
 //! | `/tenure/%fence-<session id>-<number>` | the write fence of a session; ephemeral, empty |
@@ -53,6 +53,12 @@
 //! order is the transaction that created the lock's node, and then its number. A listing comes with the
 //! state of the lock's node, which tells how many numbers were given: so it is known which entries the
 //! listing would show.
+//!
+//! A writer that is downgraded keeps its node, and gets a reader's node with one of its own numbers, in one
+//! transaction that also writes to the writer's node. Names alone tell: a `lock-` node that is followed by a
+//! `__READ__` node of the same owner, with its own or the next number, is a shared claim. If the writer's
+//! node were replaced instead, as Curator does it, each deletion of a node would have to be followed by a
+//! look for its successor, one more round trip in every hand-off.
 //!
 //! One entry can come before entries that are there already: a Curator writer that begins to read as
 //! well gives its reader the writer's own number. So when a Curator writer's node is gone, the queue is
@@ -111,7 +117,6 @@ mod factory;
 mod fault;
 mod four_letter_words;
 mod keys;
-mod limits;
 mod names;
 mod session;
 mod sessions;

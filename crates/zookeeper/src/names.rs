@@ -2,11 +2,15 @@
 //!
 //! All that is decided about a lock is decided by the names of its children, so that one listing is
 //! enough. The numbers are ZooKeeper's: it counts the children that a node ever had.
+//!
+//! These numbers have 31 bits. After the last one, the order of a queue would break for other clients. So
+//! when a lock has used half of the numbers, its node is deleted at a moment when the lock is not used, and
+//! numbers begin anew. If there is no such moment, the lock is refused near the end of the numbers.
 
 use std::sync::Arc;
 
 use tenure_core::store::Claim;
-use tenure_core::{Mode, OwnerId};
+use tenure_core::{Error, ErrorKind, Mode, OwnerId};
 use tenure_ordered::{Entry, Listing};
 use tenure_proto::Order;
 
@@ -17,17 +21,20 @@ use crate::wire::Stat;
 /// watched; the others are there for clients that do not see the first.
 pub(crate) type Key = Arc<[String]>;
 
+const LOCK: &str = "lock-";
 const CURATOR_WRITER: &str = "__WRIT__";
 const CURATOR_READER: &str = "__READ__";
+const KAZOO_WRITER: &str = "__lock__";
+const KAZOO_READER: &str = "__rlock__";
 
 /// How the names end before the number, and what they ask for. A claim's nodes are created in this
 /// order.
 const KINDS: [(&str, Mode); 5] = [
-    ("lock-", Mode::Exclusive),
+    (LOCK, Mode::Exclusive),
     (CURATOR_WRITER, Mode::Exclusive),
-    ("__lock__", Mode::Exclusive),
+    (KAZOO_WRITER, Mode::Exclusive),
     (CURATOR_READER, Mode::Shared),
-    ("__rlock__", Mode::Shared),
+    (KAZOO_READER, Mode::Shared),
 ];
 
 /// The names of a claim's nodes without their numbers.
@@ -38,17 +45,42 @@ pub(crate) fn stems(claim: &Claim, compat: Compat) -> Vec<String> {
     let mut names = Vec::new();
     match claim.mode {
         Mode::Exclusive => {
-            names.push(curator("lock-"));
+            names.push(curator(LOCK));
             names.extend(curator_rw.then(|| curator(CURATOR_WRITER)));
-            names.extend(beside_kazoo.then(|| kazoo("__lock__")));
+            names.extend(beside_kazoo.then(|| kazoo(KAZOO_WRITER)));
         }
         Mode::Shared => {
             names.push(curator(CURATOR_READER));
-            names.extend(beside_kazoo.then(|| kazoo("__rlock__")));
+            names.extend(beside_kazoo.then(|| kazoo(KAZOO_READER)));
         }
         Mode::Permits { take, of } => names.push(curator(&format!("permits-{take}-{of}-"))),
     }
     names
+}
+
+/// The names of a writer's nodes after its downgrade: the first stays, and a reader's nodes behind it make
+/// the entry a shared one. They have numbers of the writer's nodes, so the entry keeps its place.
+pub(crate) fn reader_nodes(writer: &[String]) -> Vec<String> {
+    let Some((first, others)) = writer.split_first() else { return Vec::new() };
+    let mut nodes = vec![first.clone()];
+    nodes.extend(others.iter().map(|node| {
+        node.replace(CURATOR_WRITER, CURATOR_READER).replace(KAZOO_WRITER, KAZOO_READER)
+    }));
+    let is_reader =
+        |node: &String| split(node).is_some_and(|(rest, _)| rest.ends_with(CURATOR_READER));
+    if !others.is_empty() && nodes.iter().any(is_reader) {
+        return nodes;
+    }
+    nodes.insert(1, first.replace(LOCK, CURATOR_READER));
+    nodes
+}
+
+/// The writer's node that this reader's node of a downgraded entry takes the place of, if it takes one.
+pub(crate) fn replaced_by(reader: &str, first: &str) -> Option<String> {
+    if reader.contains(KAZOO_READER) {
+        return Some(reader.replace(KAZOO_READER, KAZOO_WRITER));
+    }
+    (number(reader) != number(first)).then(|| reader.replace(CURATOR_READER, CURATOR_WRITER))
 }
 
 /// How many entries with one number are told apart.
@@ -61,6 +93,12 @@ const NUMBER_BITS: u32 = 32;
 pub(crate) fn order(lock_created: i64, number: i32) -> Order {
     let number = Order::from(number.cast_unsigned());
     (Order::from(lock_created) << (NUMBER_BITS + RANK_BITS)) | (number << RANK_BITS)
+}
+
+/// The transaction that created the lock's node of an entry with this order.
+pub(crate) fn lock_created(order: Order) -> i64 {
+    // It was an `i64` before it was shifted.
+    i64::try_from(order >> (NUMBER_BITS + RANK_BITS)).unwrap_or(i64::MAX)
 }
 
 /// An order that every number given out by a lock's node created later is above.
@@ -91,7 +129,9 @@ pub(crate) fn listing(children: Vec<String>, lock: &Stat) -> Listing<Key> {
     }
     let (mut entries, mut same, mut before) = (Vec::with_capacity(groups.len()), 0, None);
     for group in groups {
-        let Node { number, mode, owner, .. } = group[0];
+        let Node { number, owner, .. } = group[0];
+        // A reader's node behind a writer's says that the writer has become a reader.
+        let mode = group[group.len() - 1].mode;
         same = if before == Some(number) { same + 1 } else { 0 };
         before = Some(number);
         let order = order(lock.czxid, number) | same;
@@ -156,13 +196,22 @@ impl Node {
         (self.number.cast_unsigned(), self.mode != Mode::Exclusive, &self.name)
     }
 
-    /// Whether this and the next node were created together for one claim.
+    /// Whether this and the next node belong to one claim: they were created together, or the next one by a
+    /// downgrade.
     fn is_followed_by(&self, next: &Self) -> bool {
+        let adjacent = self.number.checked_add(1) == Some(next.number);
+        let downgraded = self.is(LOCK) && next.is(CURATOR_READER);
         self.owner.is_some()
             && self.owner == next.owner
-            && self.mode == next.mode
             && self.kind < next.kind
-            && self.number.checked_add(1) == Some(next.number)
+            && match downgraded {
+                true => adjacent || self.number == next.number,
+                false => adjacent && self.mode == next.mode,
+            }
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        KINDS.get(self.kind).is_some_and(|(ending, _)| *ending == kind)
     }
 }
 
@@ -198,6 +247,37 @@ fn owner(rest: &str) -> Option<OwnerId> {
 fn dashed(owner: OwnerId) -> String {
     let hex = owner.to_string();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// From which numbers on something is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// After the removal of an entry with a number above this, the lock's node is deleted if it has
+    /// no other children.
+    pub(crate) renew: i32,
+    /// An entry with a number above this is refused.
+    pub(crate) last: i32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { renew: i32::MAX / 2, last: i32::MAX - 1_000_000 }
+    }
+}
+
+impl Limits {
+    /// Whether this number is too near the end, or past it.
+    pub(crate) const fn are_passed(self, number: i32) -> bool {
+        number > self.last || number < 0
+    }
+}
+
+pub(crate) fn used_up(operation: &'static str, lock: &str) -> Error {
+    let why = format!(
+        "ZooKeeper's numbers below {lock} are nearly used up: when no claim holds or waits, delete \
+         that node, and they begin anew"
+    );
+    Error::new(ErrorKind::Full, operation, why)
 }
 
 #[cfg(test)]
@@ -244,6 +324,31 @@ mod tests {
                 assert_eq!((entry.owner, &entry.key[..]), (Some(claim.owner), &children[..]));
                 assert!(listed.covers > order(CREATED, 19) && listed.covers < order(CREATED, 20));
             }
+        }
+    }
+
+    #[test]
+    fn a_downgraded_writer_is_one_shared_entry_in_its_place() {
+        for (curator_rw, kazoo) in [(false, false), (true, false), (false, true), (true, true)] {
+            let claim = claim(Mode::Exclusive);
+            let stems = stems(&claim, Compat { curator_rw, kazoo });
+            let writer: Vec<String> =
+                (7..).zip(&stems).map(|(number, name)| format!("{name}{number:010}")).collect();
+            let reader = reader_nodes(&writer);
+            assert_eq!(reader[0], writer[0], "the node that is watched stays");
+            let next = "x-lock-0000000011".to_owned();
+            let mut children = reader.clone();
+            children.insert(0, next.clone());
+            let listed = listing(children, &lock(20, reader.len() + 1));
+            let [entry, behind] = &listed.entries[..] else { panic!("two claims: {listed:?}") };
+            assert_eq!((entry.mode, entry.order), (Mode::Shared, order(CREATED, 7)));
+            assert_eq!((entry.owner, &entry.key[..]), (Some(claim.owner), &reader[..]));
+            assert_eq!(behind.key[0], next);
+            // What is not there any more after the downgrade is what the reader's nodes stand for.
+            let replaced: Vec<String> =
+                reader[1..].iter().filter_map(|node| replaced_by(node, &reader[0])).collect();
+            assert_eq!(replaced, writer[1..]);
+            assert_eq!(reader_nodes(&reader), reader, "a reader stays one");
         }
     }
 
@@ -305,5 +410,12 @@ mod tests {
             assert!(covers < order(CREATED, given.cast_signed()), "{given}");
         }
         assert!(listing(Vec::new(), &lock(u32::MAX >> 1, 0)).covers < order_before(CREATED + 1));
+    }
+
+    #[test]
+    fn numbers_that_ran_over_are_past_the_limit() {
+        let limits = Limits::default();
+        assert!(!limits.are_passed(17));
+        assert!(limits.are_passed(i32::MAX) && limits.are_passed(i32::MIN));
     }
 }

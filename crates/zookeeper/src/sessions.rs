@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
 use parking_lot::Mutex;
-use tenure_core::store::{Background, now};
+use tenure_core::store::{Background, now, step_limit};
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::Session;
 
@@ -52,7 +52,7 @@ impl Sessions {
             servers: config.servers.clone(),
             tls: config.tls.clone(),
             login: config.username.clone().zip(config.password.clone()),
-            timeout: config.timeout,
+            timeout: step_limit(config.timeout),
         };
         let sessions = Arc::new(Self {
             layout: Arc::clone(layout),

@@ -12,8 +12,7 @@ use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
 use crate::config::Compat;
 use crate::engine::ZooKeeperEngine;
-use crate::limits::Limits;
-use crate::names::{Key, stems};
+use crate::names::{Key, Limits, lock_created, number, order, stems};
 use crate::session::ZooKeeperSession;
 use crate::testing::{Bare, Kind, Rights};
 use crate::wire::{Code, CreateMode, FailedOp, Multi, Op};
@@ -369,6 +368,22 @@ on_a_server! {
         let watched = engine.watch(&holder.name, &held, Watching::Removal).await;
         assert!(watched.is_err(), "it does not know of the entry");
         assert!(engine.list(&holder.name).await.is_err(), "it does not know of the lock");
+    }
+}
+
+on_a_server! {
+    async fn a_node_of_an_earlier_queue_is_not_taken_for_an_entry_of_the_same_name(server) {
+        // A server that lags behind has the earlier node, and would report its removal.
+        let (engine, _background, session) = engine(config(&server)).await;
+        let holder = claim();
+        let earlier = enter(&engine, &session, &holder).await.entry;
+        assert!(engine.watch(&holder.name, &earlier, Watching::Removal).await.unwrap().is_some());
+        // As if the lock's node had been deleted and made anew since.
+        let created = lock_created(earlier.order);
+        let again = order(created + 1_000, number(&earlier.key[0]).unwrap());
+        let later = Entry { order: again, ..earlier };
+        let watched = engine.watch(&holder.name, &later, Watching::Removal).await.unwrap();
+        assert!(watched.is_none(), "the node is older than the queue of the entry");
     }
 }
 

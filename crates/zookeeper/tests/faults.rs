@@ -354,3 +354,11 @@ on_servers! {
         }
     }
 }
+
+on_servers! {
+    async fn a_downgrade_whose_reply_is_lost_is_made_again_or_undone() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let scenario = partitions::a_downgrade_whose_reply_is_lost_is_made_again_or_undone;
+        scenario(server.port(), connect).await;
+    }
+}

@@ -37,6 +37,12 @@ on_servers! {
 }
 
 on_servers! {
+    async fn the_engine_gives_up_on_a_silent_server_before_the_client() {
+        outages::the_engine_gives_up_on_a_silent_server_before_the_client(alone(), hasty).await;
+    }
+}
+
+on_servers! {
     /// The client tries to reconnect to the server that stands still, then to another one, does not find
     /// the nodes it asked for, and gives up. The first server then reads the reconnect and the earlier
     /// creations, in either order.

@@ -8,7 +8,7 @@ mod common;
 
 use common::connect;
 use tenure_testkit::{ZooKeeperEnsemble, ZooKeeperServer};
-use tenure_trials::storm;
+use tenure_trials::{LONGEST_STALL, storm};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "it takes minutes, and a machine of its own"]
@@ -16,5 +16,6 @@ async fn a_storm_of_faults_leaves_one_holder_at_a_time_and_no_claim_stuck() {
     if ZooKeeperServer::is_missing("storm") {
         return;
     }
-    storm(ZooKeeperEnsemble::start(&["minSessionTimeout=400"]).unwrap(), connect).await;
+    storm(ZooKeeperEnsemble::start(&["minSessionTimeout=400"]).unwrap(), LONGEST_STALL, connect)
+        .await;
 }

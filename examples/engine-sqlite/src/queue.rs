@@ -123,7 +123,7 @@ pub(crate) fn evict(tables: &Connection, eviction: &Eviction) -> rusqlite::Resul
     if released == Released::Released {
         // Whatever the evicted holder still does is refused by a resource that has seen this token.
         next_token(tables)?;
-        let record = eviction.record();
+        let record = eviction.record().to_line();
         tables.execute("INSERT INTO evictions VALUES (?1, ?2)", [name, &record])?;
     }
     admit(tables, name, now)?;

@@ -23,7 +23,8 @@ use terminal::Terminal;
 pub(crate) use guardian::{Guardian, PendingRelease, is_guardian, run_guardian};
 pub(crate) use program::{check_program, start_failure};
 pub(crate) use system::{
-    Fork, close_all_but, fork, is_ignored, lock_byte, raise_with_default_action, wait_for_byte,
+    Fork, SignalFd, close, close_all_but, fork, is_ignored, lock_byte, open_descriptors,
+    raise_with_default_action, wait_for_byte,
 };
 
 /// How often the end of a process group is checked; no signal reports it.
@@ -147,6 +148,11 @@ impl Job {
     pub(crate) fn adopt_orphans() {
         // If it fails, the end of the group is only seen later.
         let _ = set_child_subreaper(Some(getpid()));
+    }
+
+    /// The process that kills the command if this one cannot.
+    pub(crate) const fn guardian(&self) -> &Guardian {
+        &self.guardian
     }
 
     /// Whether no process of the group is left.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
@@ -136,16 +136,83 @@ pub(crate) fn fork() -> io::Result<Fork> {
 /// Closes all inherited descriptors except standard input, output, error and `keep`. Must be called
 /// while this process owns no others.
 pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    let kept = |fd: RawFd| fd <= 2 || keep.iter().any(|keep| keep.as_raw_fd() == fd);
-    for fd in open.into_iter().filter(|fd| !kept(*fd)) {
-        // SAFETY: the caller guarantees that nothing in this process owns the descriptor. The one
-        // that listed the directory is closed already, which is an error without effect.
-        unsafe { libc::close(fd) };
-    }
+    let mut open = open_descriptors()?;
+    open.retain(|fd| keep.iter().all(|keep| keep.as_raw_fd() != *fd));
+    close(&open);
     Ok(())
+}
+
+/// All open descriptors except standard input, output and error.
+pub(crate) fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let entries = fs::read_dir("/proc/self/fd")?;
+    let open = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut open: Vec<RawFd> = open.filter(|fd| *fd > 2).collect();
+    // The one that listed the directory is closed.
+    // SAFETY: the call only asks for flags. A descriptor that is not open is an error.
+    open.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } != -1);
+    Ok(open)
+}
+
+/// Closes descriptors that nothing in this process owns.
+pub(crate) fn close(descriptors: &[RawFd]) {
+    for fd in descriptors {
+        // SAFETY: the caller guarantees that nothing in this process owns the descriptor. One that is
+        // not open is an error without effect.
+        unsafe { libc::close(*fd) };
+    }
+}
+
+/// Signals that are read from a descriptor instead of being handled, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SignalFd {
+    descriptor: OwnedFd,
+    mask_before: libc::sigset_t,
+}
+
+impl SignalFd {
+    pub(crate) fn block(signals: &[Signal]) -> io::Result<Self> {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: `sigemptyset` makes a valid set of the memory, to which `sigaddset` adds signals.
+        let set = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), signal.as_raw());
+            }
+            set.assume_init()
+        };
+        // SAFETY: the set is a valid one; the new descriptor is owned by nothing else.
+        let descriptor = unsafe {
+            match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+                -1 => return Err(io::Error::last_os_error()),
+                descriptor => OwnedFd::from_raw_fd(descriptor),
+            }
+        };
+        Ok(Self { descriptor, mask_before: change_mask(libc::SIG_BLOCK, Some(&set)) })
+    }
+
+    /// The next signal that has arrived, and the process that sent it; `None` if the kernel did, as for
+    /// a terminal.
+    pub(crate) fn next(&self) -> Option<(Signal, Option<Pid>)> {
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        let read = rustix::io::read(&self.descriptor, &mut info).ok()?;
+        // The structure begins with the number, an errno, the code and the sender, four bytes each.
+        let [number, code, sender] =
+            [0, 8, 12].map(|at| info[at..at + 4].try_into().map_or(0, i32::from_ne_bytes));
+        let signal = Signal::from_named_raw(number).filter(|_| read == info.len())?;
+        Some((signal, Pid::from_raw(sender).filter(|_| code <= 0)))
+    }
+}
+
+impl AsRef<OwnedFd> for SignalFd {
+    fn as_ref(&self) -> &OwnedFd {
+        &self.descriptor
+    }
+}
+
+impl Drop for SignalFd {
+    fn drop(&mut self) {
+        change_mask(libc::SIG_SETMASK, Some(&self.mask_before));
+    }
 }
 
 /// Locks a byte of a file for the open file description of `fd`, without waiting: until the last

@@ -97,7 +97,7 @@ async fn hold_fd_fails_if_the_lock_cannot_be_acquired() {
     run("exec 9>/dev/null; \"$TENURE\" hold -n --fd 9 a || exit; echo on").failed_silently(75);
     let late = "exec 9>/dev/null; \"$TENURE\" hold -w 10ms --fd 9 a || exit; echo on";
     run(late).failed(75);
-    for unusable in ["", "exec 9</dev/null; "] {
+    for unusable in ["exec 9>&-; ", "exec 9</dev/null; "] {
         let printed =
             run(&format!("{unusable}\"$TENURE\" hold --fd 9 b || exit; echo on")).failed(64);
         assert!(printed.contains("exec 9>\"$(mktemp)\""), "{printed}");

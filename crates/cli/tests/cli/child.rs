@@ -227,3 +227,16 @@ async fn the_lock_is_free_after_max_hold_although_the_command_continues() {
     store.run(&["run", "-w", "10s", "a", "--", "true"]).ok();
     assert!(runs(command), "the command continues");
 }
+
+#[tokio::test]
+async fn after_a_termination_the_rest_of_the_group_has_its_grace_beyond_one_ttl() {
+    let store = Store::new();
+    let shell_line = "trap 'exit 3' TERM; \
+                      (trap 'sleep 3; echo cleaned; exit' TERM; echo ready; \
+                       while :; do sleep 0.02; done) & wait";
+    let mut run = store.start(&["run", "--ttl", "1s", "--grace", "30s", "a", "-c", shell_line]);
+    assert_eq!(line(&mut run).await, "ready");
+    signal(&run, Signal::TERM);
+    assert_eq!(line(&mut run).await, "cleaned");
+    assert_eq!(code(&mut run).await, Some(3));
+}

@@ -6,7 +6,7 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_testkit::{GENEROUS, Process, eventually, skip, with_default_signals};
 
-use crate::common::{Store, children, code, line};
+use crate::common::{BRIEFLY, Store, children, code, line};
 
 /// Starts `tenure` as the first process of a new pid namespace. `None` if that is not permitted.
 fn first_process(store: &Store, arguments: &[&str]) -> Option<Process> {
@@ -33,12 +33,13 @@ fn signal(unshare: &Process, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Creates five orphans that exit, and prints how many of them stay zombies.
+/// Creates five orphans, waits until all have exited, and prints how many of them stay zombies. `cat` ends
+/// when the last orphan has closed its standard output, so none becomes a zombie after that.
 const ORPHANS: &str = "\
-    for i in 1 2 3 4 5; do (setsid true &); done
+    for i in 1 2 3 4 5; do (setsid true &); done | cat
     zombies() { cat /proc/[0-9]*/stat 2>/dev/null | grep -c '^[0-9]* (true) Z'; }
-    for i in $(seq 100); do test $(zombies) = 0 && break; sleep 0.05; done
-    echo zombies-$(zombies)";
+    for i in $(seq 600); do left=$(zombies); test $left = 0 && break; sleep 0.05; done
+    echo zombies-$left";
 
 #[tokio::test]
 async fn the_first_process_reaps_orphans_while_its_command_runs() {
@@ -89,4 +90,17 @@ async fn a_signal_ends_the_first_process_while_it_waits_or_holds() {
     assert_eq!(code(&mut holder).await, Some(0));
     let free = || async { store.is_free("a") };
     assert!(eventually(GENEROUS, free).await);
+}
+
+/// A container ends with its first process, and with it a process in the background.
+#[tokio::test]
+async fn the_first_process_keeps_the_lock_itself_if_it_must_stay_taken() {
+    let store = Store::new();
+    let arguments = ["run", "--at-least", "1h", "a", "-c", "echo ended; exit 3"];
+    let Some(mut run) = first_process(&store, &arguments) else { return };
+    assert_eq!(line(&mut run).await, "ended");
+    tokio::time::sleep(BRIEFLY).await;
+    assert!(!store.is_free("a"));
+    store.run(&["revoke", "a", "--reason", "the test is over"]).ok();
+    assert_eq!(code(&mut run).await, Some(3));
 }

@@ -38,6 +38,17 @@ fn an_inherited_lock_stays_held_after_the_inner_command_has_ended() {
     assert_eq!(status["waiters"].as_array().unwrap().len(), 0, "{status}");
 }
 
+#[tokio::test]
+async fn a_nested_election_inherits_the_leadership() {
+    let store = Store::new();
+    let elect = ["elect", "--on-exit", "exit", "a", "--"];
+    let inner = [&[TENURE], &elect[..], &["echo", "inner"]].concat();
+    let mut outer = store.start(&[&elect[..], &inner].concat());
+    assert_eq!(line(&mut outer).await, "inner");
+    assert_eq!(code(&mut outer).await, Some(0));
+    assert!(store.is_free("a"));
+}
+
 #[test]
 fn a_nested_run_in_another_mode_is_refused() {
     let store = Store::new();

@@ -157,6 +157,41 @@ fn suspending_and_continuing_a_job_works_as_without_tenure() {
     assert_eq!(session.end(), Some(0));
 }
 
+/// With `--at-least`, `tenure` is two processes.
+#[test]
+fn a_terminal_works_as_without_tenure_if_the_lock_stays_taken() {
+    let store = Store::new();
+    let body = "\"$TENURE\" run -q --at-least 2s a --";
+    let check = "set -- $(cat /proc/$$/stat); test $5 = $8 && echo in-foreground";
+    let cat = body.replace(" a --", " b -- cat");
+    let shell_line = format!(
+        "{body} sh -c \"$SCRIPT\"; read word; echo got-$word; \
+         set -m; {cat}; echo stopped-$?; fg; echo ended-$?"
+    );
+    let mut session = Session::start(&store, &shell_line, check);
+    session.expect("in-foreground");
+    session.type_in("hello\n");
+    session.expect("got-hello");
+    session.type_in("one\n");
+    session.expect("one\r\none");
+    session.type_in("\x1a");
+    session.expect("stopped-148");
+    session.expect("b -- cat");
+    session.type_in("two\n");
+    session.expect("two\r\ntwo");
+    session.type_in("\x04");
+    session.expect("ended-0");
+    assert_eq!(session.end(), Some(0));
+    let body = body.replace(" a --", " c --");
+    let body = format!("{body} sh -c \"echo read''y; exec sleep 100\"");
+    let shell_line = format!("exec bash -c 'for i in 1 2; do {body}; done; echo went-on'")
+        .replace("read''y", "read\"\"y");
+    let mut session = Session::start(&store, &shell_line, "");
+    session.expect("ready");
+    session.type_in("\x03");
+    assert_eq!(session.end(), None, "a signal ended the shell");
+}
+
 #[test]
 fn a_suspension_longer_than_the_ttl_is_a_loss() {
     let store = Store::new();
@@ -165,7 +200,7 @@ fn a_suspension_longer_than_the_ttl_is_a_loss() {
     session.type_in("one\n");
     session.expect("one\r\none");
     session.type_in("\x1a");
-    session.expect("killing the command");
+    session.expect("its guardian kills the command");
     session.expect("ended-76");
     assert_eq!(session.end(), Some(0));
 }

@@ -141,9 +141,11 @@ async fn an_outage_during_a_wait_is_reported_without_a_terminal_and_with_quiet()
     };
     assert!(eventually(tenure_testkit::GENEROUS, waits).await);
     server.stop().unwrap();
+    // The engine gives up on the silent server before the client ends the call.
     let reported = || async {
         let text = std::fs::read_to_string(&stderr).unwrap();
-        text.starts_with("tenure: still waiting for the lock \"a\": ") && text.contains("500ms")
+        text.starts_with("tenure: still waiting for the lock \"a\": ")
+            && text.contains("within 450ms")
     };
     let reported = eventually(2 * tenure_testkit::GENEROUS, reported).await;
     assert!(reported, "{}", std::fs::read_to_string(&stderr).unwrap());

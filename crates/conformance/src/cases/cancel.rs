@@ -11,7 +11,7 @@ use crate::Fixture;
 use crate::fixture::{claim, client, long, name, raw};
 
 /// More polls than any acquire needs until it is granted or queued.
-const POLLS: u32 = 10;
+pub(crate) const POLLS: u32 = 10;
 
 /// An `acquire` on a free lock is dropped after 0, 1, 2 … polls.
 pub async fn dropping_acquire_on_a_free_lock_leaves_the_lock_free(fixture: &dyn Fixture) {
@@ -130,7 +130,7 @@ pub async fn dropping_a_wait_call_keeps_the_queue_position(fixture: &dyn Fixture
 ///
 /// A future that does not ask to be polled again waits for an event that may never come; it is
 /// dropped after 50 ms.
-async fn drop_after_polls<F: Future>(future: F, count: u32) -> Option<F::Output> {
+pub(crate) async fn drop_after_polls<F: Future>(future: F, count: u32) -> Option<F::Output> {
     let polls = PollLimit { future: Box::pin(future), left: count };
     let idle = Duration::from_millis(50);
     tokio::time::timeout(idle, polls).await.ok().flatten()

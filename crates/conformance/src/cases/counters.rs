@@ -1,4 +1,4 @@
-//! Counters.
+//! Counters: additions count exactly once, floors hold, and ranges are checked.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub async fn additions_are_counted_exactly_once_under_load(fixture: &dyn Fixture
     }
 }
 
-/// A counter with a floor is never below it: of a thousand units, a thousand are sold.
+/// A counter with a floor is never below it, however many clients subtract at once.
 pub async fn a_counter_is_never_below_its_floor(fixture: &dyn Fixture) {
     if raw_cells(fixture).await.is_none() {
         return;
@@ -71,7 +71,7 @@ pub async fn a_counter_is_never_below_its_floor(fixture: &dyn Fixture) {
     assert_eq!((sold, counter.get().await.unwrap()), (18, 2));
 }
 
-/// What makes no sense or is out of range is refused with its kind, and changes nothing.
+/// A change that is invalid or out of range is refused with its kind, and changes nothing.
 pub async fn a_counter_refuses_what_is_out_of_range(fixture: &dyn Fixture) {
     if raw_cells(fixture).await.is_none() {
         return;

@@ -9,7 +9,9 @@ use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;
 use crate::cases::cells::raw_cells;
+use crate::cases::processes::{ttl_for_killed_process, url};
 use crate::fixture::{LONG, client, long, name, raw};
+use crate::holder_process::HolderProcess;
 
 fn once(client: &Client, name: &LockName) -> Once<String> {
     client.once(name.as_str()).unwrap().with(long()).ttl(LONG)
@@ -131,4 +133,52 @@ pub async fn a_run_that_was_dropped_is_done_by_the_next(fixture: &dyn Fixture) {
     assert_eq!(ran, OnceOutcome::Ran("anew".into()));
     let forgotten = || async { once.get().await.unwrap().is_none() };
     assert!(eventually(GENEROUS, forgotten).await, "the result was never forgotten");
+}
+
+/// Starts a process that does the work for the key, and is in the middle of it.
+async fn running_process(url: &str, name: &LockName, ttl: Duration) -> HolderProcess {
+    let mut runner = HolderProcess::start(url).await;
+    runner.send(&format!("once {name} first {}", ttl.as_millis()));
+    runner.expect_line("running").await;
+    runner
+}
+
+/// When the process that does the work is killed, the next caller does it anew.
+pub async fn a_killed_runner_process_is_replaced(fixture: &dyn Fixture) {
+    if raw_cells(fixture).await.is_none() {
+        return;
+    }
+    let (name, raw) = (name("once-killed"), raw(fixture).await);
+    let Some(url) = url(fixture, &raw) else { return };
+    let mut victim = running_process(&url, &name, ttl_for_killed_process(fixture, &raw)).await;
+    let client = client(fixture).await;
+    let once = once(&client, &name);
+    let unwanted = async |_: &_| Ok::<_, Error>("too early".to_owned());
+    assert_eq!(once.try_run(unwanted).await.unwrap(), OnceOutcome::InProgress);
+    victim.process.kill9().unwrap();
+    let ran = once.run(async |_| Ok::<_, Error>("second".to_owned())).await.unwrap();
+    assert_eq!(ran, OnceOutcome::Ran("second".into()));
+    let mut third = HolderProcess::start(&url).await;
+    third.send(&format!("once {name} third {}", LONG.as_millis()));
+    third.expect_line("replayed second").await;
+}
+
+/// When the process that does the work is stopped, the next caller does it anew after the lease has ended,
+/// and the late result is refused.
+pub async fn a_stopped_runner_process_is_replaced_and_its_result_refused(fixture: &dyn Fixture) {
+    if raw_cells(fixture).await.is_none() {
+        return;
+    }
+    let (name, raw) = (name("once-stopped"), raw(fixture).await);
+    let Some(url) = url(fixture, &raw) else { return };
+    let mut stopped = running_process(&url, &name, fixture.ttl()).await;
+    stopped.process.stop().unwrap();
+    let client = client(fixture).await;
+    let once = once(&client, &name);
+    let ran = once.run(async |_| Ok::<_, Error>("second".to_owned())).await.unwrap();
+    assert_eq!(ran, OnceOutcome::Ran("second".into()));
+    stopped.send("finish");
+    stopped.process.cont().unwrap();
+    stopped.expect_line("lost").await;
+    assert_eq!(once.get().await.unwrap().as_deref(), Some("second"));
 }

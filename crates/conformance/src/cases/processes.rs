@@ -12,7 +12,7 @@ use crate::holder_process::HolderProcess;
 use crate::raw::Raw;
 
 /// The URL for the holder process. A store without one must not declare `cross_process`.
-fn url(fixture: &dyn Fixture, raw: &Raw) -> Option<String> {
+pub(crate) fn url(fixture: &dyn Fixture, raw: &Raw) -> Option<String> {
     let url = fixture.url();
     assert_eq!(raw.capabilities().cross_process, url.is_some(), "cross_process as declared");
     url
@@ -20,7 +20,7 @@ fn url(fixture: &dyn Fixture, raw: &Raw) -> Option<String> {
 
 /// The TTL for a process that is killed: a long one if the store detects the death of a process, so
 /// that expiry cannot be what frees the lock.
-fn ttl_for_killed_process(fixture: &dyn Fixture, raw: &Raw) -> Duration {
+pub(crate) fn ttl_for_killed_process(fixture: &dyn Fixture, raw: &Raw) -> Duration {
     if raw.capabilities().detects_death { LONG } else { fixture.ttl() }
 }
 

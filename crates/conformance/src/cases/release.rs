@@ -1,11 +1,14 @@
 //! Releasing a lock: by its owner only, once, and without fail.
 
-use tenure_core::Mode;
+use std::time::{Duration, Instant};
+
 use tenure_core::store::{ClaimOutcome, Released, Renewal};
+use tenure_core::{ErrorKind, Mode, Options};
 
 use crate::Fixture;
 use crate::fixture::{claim, client, long, name, raw, release_guard};
 use crate::raw::LONG_WAIT;
+use crate::starvation::retry_if_starved;
 
 /// A second release returns `NotHeld` and changes nothing, also if another owner holds by then.
 pub async fn a_repeated_release_is_a_no_op(fixture: &dyn Fixture) {
@@ -92,6 +95,68 @@ pub async fn a_dropped_guard_is_released_in_the_background(fixture: &dyn Fixture
     let guard = tokio::time::timeout(tenure_testkit::GENEROUS, next).await.unwrap().unwrap();
     release_guard(guard).await;
     other.close().await;
+    raw.assert_free(&name).await;
+}
+
+/// The release of a hold that was taken by force says so, also if the lock was to stay taken.
+pub async fn an_evicted_hold_with_a_minimum_time_is_lost(fixture: &dyn Fixture) {
+    // Injected faults may hide the loss.
+    if fixture.injects_faults() {
+        return;
+    }
+    let (raw, client, name) = (raw(fixture).await, client(fixture).await, name("at-least-evicted"));
+    let options = long().at_least(Duration::from_secs(60));
+    let guard = client.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap();
+    raw.evict_owner(&name, guard.owner()).await;
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    client.close().await;
+    raw.assert_free(&name).await;
+}
+
+/// A lock with `at_least` is shown as held, and kept from others, for that time after it was acquired,
+/// although its guard was released or dropped long before; then it is free. Its TTL is shorter. `close`
+/// waits for that.
+pub async fn a_lock_stays_taken_for_at_least_its_time(fixture: &dyn Fixture) {
+    let (raw, ours, theirs) = (raw(fixture).await, client(fixture).await, client(fixture).await);
+    let ttl = fixture.ttl().max(Duration::from_secs(1));
+    let at_least = 2 * ttl + Duration::from_secs(1);
+    for dropped in [false, true] {
+        retry_if_starved(ttl / 6, || async {
+            let name = name("at-least");
+            let options = Options::new().ttl(ttl).at_least(at_least);
+            let started = Instant::now();
+            let guard = ours.mutex(name.as_str()).unwrap().with(options);
+            let guard = guard.acquire().await.unwrap();
+            let (validity, token) = (guard.validity(), guard.token());
+            match dropped {
+                true => drop(guard),
+                false => release_guard(guard).await,
+            }
+            assert!(!validity.is_valid(), "the holder has given it up");
+            let state = raw.inspect(&name).await;
+            assert_eq!(state.holders.len(), 1, "{state:?}");
+            assert_eq!(state.holders[0].token, token);
+            let next = theirs.mutex(name.as_str()).unwrap().with(long());
+            let next = next.acquire_within(tenure_testkit::GENEROUS).await.unwrap();
+            let waited = started.elapsed();
+            release_guard(next).await;
+            ours.close().await;
+            theirs.close().await;
+            raw.assert_free(&name).await;
+            // Less, if the machine was too busy for the lock to be renewed.
+            match waited >= at_least {
+                true => Ok(()),
+                false => Err(format!("the lock was free after {waited:?}")),
+            }
+        })
+        .await;
+    }
+    let name = name("at-least-close");
+    let options = Options::new().at_least(Duration::from_secs(1));
+    let started = Instant::now();
+    drop(ours.mutex(name.as_str()).unwrap().with(options).acquire().await.unwrap());
+    ours.close().await;
+    assert!(started.elapsed() >= Duration::from_secs(1));
     raw.assert_free(&name).await;
 }
 

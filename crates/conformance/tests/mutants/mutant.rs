@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, Fencing, Grant, LossListener, QueueTicket,
-    Released, Renewal, Store, WaitPolicy,
+    Capabilities, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, LossListener,
+    QueueTicket, Released, Renewal, Store, WaitPolicy,
 };
 use tenure_core::{
-    Error, ErrorKind, Finding, LockName, LockState, MemoryStore, OwnerId, Result, Token,
+    AuditRecord, Error, ErrorKind, Finding, LockName, LockState, MemoryStore, Mode, OwnerId,
+    Result, Token,
 };
 
 /// The fault of a [`Mutant`].
@@ -53,6 +54,11 @@ pub(crate) enum Mutation {
     FindingWithoutRemedy,
     DoesNotReportLosses,
     CloseReleasesHolds,
+    DowngradeReleases,
+    DowngradeHasNoEffect,
+    DowngradesAnyClaim,
+    UndeclaredDowngrades,
+    ForgetsEvictions,
 }
 
 /// The memory store with one fault.
@@ -172,6 +178,7 @@ impl Store for Mutant {
                 (capabilities.shared, capabilities.permits) = (false, false);
             }
             Mutation::DeclaresCrossProcess => capabilities.cross_process = true,
+            Mutation::UndeclaredDowngrades => capabilities.downgrade = false,
             _ => {}
         }
         capabilities
@@ -239,6 +246,29 @@ impl Store for Mutant {
             return Ok(Renewal::Renewed);
         }
         self.store.renew(&self.mutate_claim(claim)).await
+    }
+
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        let grant = |outcome| match outcome {
+            ClaimOutcome::Granted(grant) => Downgraded::Shared(grant),
+            _ => Downgraded::Lost,
+        };
+        match self.mutation {
+            Mutation::DowngradeReleases => {
+                let mut reader = claim.clone();
+                reader.mode = Mode::Shared;
+                self.store.release(claim).await?;
+                self.store.claim(&reader, WaitPolicy::queue(FOREVER)).await.map(grant)
+            }
+            Mutation::DowngradeHasNoEffect => {
+                self.store.claim(claim, WaitPolicy::NoWait).await.map(grant)
+            }
+            Mutation::DowngradesAnyClaim => match self.store.downgrade(claim).await? {
+                Downgraded::Lost => Ok(grant(self.forged_grant())),
+                downgraded => Ok(downgraded),
+            },
+            _ => self.store.downgrade(claim).await,
+        }
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
@@ -330,6 +360,18 @@ impl Store for Mutant {
             Mutation::IgnoresEvictions => Ok(Released::Released),
             _ => self.store.evict(eviction).await,
         }
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        let mut records = self.store.audit(name).await?;
+        if self.is(Mutation::ForgetsEvictions) {
+            records.pop();
+        }
+        Ok(records)
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        self.store.add_audit_record(name, record).await
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tenure_proto::Backoff;
 
 use super::contract::{CellSpace, Expiry, SwapId};
-use super::slot::{Outcome, REMOVED_FOR, Seen, Slot};
+use super::slot::{Outcome, POLL, REMOVED_FOR, Seen, Slot};
 use super::value::CellValue;
 use crate::{Client, Error, ErrorKind, LockName, Result};
 
@@ -57,9 +57,6 @@ pub struct Updated<T> {
 
 /// How often an update is made anew, unless [`Cell::max_conflicts`] says otherwise.
 const MAX_CONFLICTS: u32 = 1_000;
-
-/// How often a wait looks at the cell although it heard of no change.
-const POLL: Duration = Duration::from_secs(1);
 
 impl<T: CellValue> Cell<T> {
     pub(crate) fn new(client: &Client, name: &str) -> Result<Self> {

@@ -58,6 +58,13 @@ pub trait Cells: fmt::Debug + Send + Sync {
     /// Nothing is lost: the next call compares with the version that it is given.
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()>;
 
+    /// Whether [`changed`](Cells::changed) waits for a message of the engine. If not, it looks at the cell
+    /// again and again, several times a second: then a caller that waits for long looks by itself, and
+    /// more rarely.
+    fn pushes(&self) -> bool {
+        false
+    }
+
     /// Adds to a counter in one call to the engine. `None`: the engine cannot, and the counter is
     /// changed by swaps.
     ///
@@ -141,11 +148,28 @@ pub enum CellSpace {
     Limit,
     /// The result of work that is done once.
     Once,
+    /// The leader that an election has, and its value.
+    Election,
+    /// How often a latch was counted down.
+    Latch,
+    /// The parties of a barrier.
+    Barrier,
+    /// A request to the holders of a lock to let go.
+    Revocation,
 }
 
 impl CellSpace {
     /// All spaces.
-    pub const ALL: &'static [Self] = &[Self::Cell, Self::Counter, Self::Limit, Self::Once];
+    pub const ALL: &'static [Self] = &[
+        Self::Cell,
+        Self::Counter,
+        Self::Limit,
+        Self::Once,
+        Self::Election,
+        Self::Latch,
+        Self::Barrier,
+        Self::Revocation,
+    ];
 
     /// The word for it in the names of keys, nodes and files: lower-case letters.
     pub const fn as_str(self) -> &'static str {
@@ -154,6 +178,10 @@ impl CellSpace {
             Self::Counter => "counter",
             Self::Limit => "limit",
             Self::Once => "once",
+            Self::Election => "election",
+            Self::Latch => "latch",
+            Self::Barrier => "barrier",
+            Self::Revocation => "revoke",
         }
     }
 
@@ -164,6 +192,10 @@ impl CellSpace {
             Self::Counter => "change the counter",
             Self::Limit => "ask the rate limiter",
             Self::Once => "keep the result of",
+            Self::Election => "proclaim the leader of",
+            Self::Latch => "count down the latch",
+            Self::Barrier => "wait at the barrier",
+            Self::Revocation => "ask to let go of",
         }
     }
 
@@ -174,6 +206,10 @@ impl CellSpace {
             Self::Counter => "read the counter",
             Self::Limit => "ask the rate limiter",
             Self::Once => "read the result of",
+            Self::Election => "read the leader of",
+            Self::Latch => "read the latch",
+            Self::Barrier => "read the barrier",
+            Self::Revocation => "listen for a revocation of",
         }
     }
 }

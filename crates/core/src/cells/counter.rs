@@ -33,7 +33,7 @@ use crate::{Client, Effect, Error, ErrorKind, LockName, Result, now};
 /// counts once.
 #[derive(Clone)]
 pub struct Counter {
-    slot: Slot,
+    pub(super) slot: Slot,
     ttl: Option<Duration>,
 }
 
@@ -46,7 +46,12 @@ impl Counter {
     pub const MAX: i64 = (1 << 53) - 1;
 
     pub(crate) fn new(client: &Client, name: &str) -> Result<Self> {
-        Ok(Self { slot: Slot::new(client, CellSpace::Counter, name)?, ttl: None })
+        Self::in_space(client, CellSpace::Counter, name)
+    }
+
+    /// A counter that counts for another primitive.
+    pub(super) fn in_space(client: &Client, space: CellSpace, name: &str) -> Result<Self> {
+        Ok(Self { slot: Slot::new(client, space, name)?, ttl: None })
     }
 
     /// The same counter; it expires this long after the change that created it, and is zero again. The
@@ -107,13 +112,7 @@ impl Counter {
     }
 
     async fn change(&self, delta: i64, floor: i64) -> Result<i64> {
-        let range = (floor, Self::MAX);
-        let add = Add { id: SwapId::random(), delta, range, ttl: self.ttl };
-        let added = match self.add_at_once(&add).await? {
-            Some(added) => added,
-            None => self.add_by_swaps(&add).await?,
-        };
-        match added {
+        match self.add_within(delta, (floor, Self::MAX)).await? {
             Added::Done(value) => Ok(value),
             Added::OutOfRange(value) => {
                 let why = format!("it is {value}, and {delta:+} would make it less than {floor}");
@@ -121,6 +120,15 @@ impl Counter {
                 let below = value.saturating_add(delta) < floor;
                 Err(self.error(ErrorKind::OutOfRange, if below { why } else { above }))
             }
+        }
+    }
+
+    /// Adds to the counter, unless the result would be out of `range`.
+    pub(super) async fn add_within(&self, delta: i64, range: (i64, i64)) -> Result<Added> {
+        let add = Add { id: SwapId::random(), delta, range, ttl: self.ttl };
+        match self.add_at_once(&add).await? {
+            Some(added) => Ok(added),
+            None => self.add_by_swaps(&add).await,
         }
     }
 
@@ -171,13 +179,13 @@ impl Counter {
         Err(self.error(ErrorKind::Busy, why))
     }
 
-    fn count(&self, seen: &Seen) -> Result<i64> {
+    pub(super) fn count(&self, seen: &Seen) -> Result<i64> {
         let Some(digits) = seen.value() else { return Ok(0) };
         let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
         number.ok_or_else(|| self.slot.damaged("the number that is stored there"))
     }
 
-    fn error(&self, kind: ErrorKind, why: String) -> Error {
+    pub(super) fn error(&self, kind: ErrorKind, why: String) -> Error {
         Error::new(kind, self.slot.key.space.write(), why).about(self.name())
     }
 }

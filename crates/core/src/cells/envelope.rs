@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_read_back_within_its_overhead() {
+    fn a_sealed_value_is_read_back_within_its_overhead() {
         for times in [1, 2, 16, 40] {
             let envelope = written(times);
             let sealed = envelope.seal();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tenure_did_not_write_is_not_read() {
+    fn data_that_tenure_did_not_write_is_not_read() {
         let sealed = written(3).seal();
         for bad in [&b""[..], b"T", b"hello, world", &sealed[..20], b"T\x02\0\0", b"T\x01\x02\0"] {
             assert_eq!(Envelope::open(bad), None, "{bad:?}");

@@ -30,7 +30,7 @@ struct Table {
     /// The last version that was given, to whichever cell.
     versions: u64,
     sweep_at: usize,
-    /// Those who wait for a change of a cell that may be absent.
+    /// Notifies the waiters for a change of each cell, also of cells that are absent.
     changes: HashMap<CellKey, Arc<watch::Sender<()>>>,
 }
 
@@ -61,8 +61,12 @@ impl Cells for MemoryCells {
     }
 
     fn clock(&self) -> CellClock {
-        // There is one process, so its clock is everybody's.
+        // All clients are in this process, and use its clock.
         CellClock::Shared
+    }
+
+    fn pushes(&self) -> bool {
+        true
     }
 
     async fn time(&self) -> Result<Duration> {

@@ -13,24 +13,30 @@
 //! | `counter` | [`Counter`] |
 //! | `rate`, `rate_limiter` | [`Rate`], the rules of rate limits; [`RateLimiter`] |
 //! | `once` | [`Once`] |
+//! | `election` | [`Election`], with the leader's value |
+//! | `latch`, `barrier` | [`Latch`], [`Barrier`] |
 //! | `memory` | the contract in one process |
-//! | `chaos` | the contract with faults |
 
+mod barrier;
 mod cell;
-mod chaos;
 pub(crate) mod contract;
 mod counter;
+mod election;
 mod envelope;
+mod latch;
 pub(crate) mod memory;
 mod once;
 mod rate;
 mod rate_limiter;
-mod slot;
+pub(crate) mod slot;
 mod value;
 
+pub use barrier::{Barrier, BarrierWaitResult};
 pub use cell::{Cell, Updated};
 pub use counter::Counter;
-pub use once::{Once, OnceOutcome};
+pub use election::{Election, Leader, Leadership, Observer};
+pub use latch::Latch;
+pub use once::{Once, OnceOutcome, OnceRun, OnceStart};
 pub use rate::{Decision, Rate};
 pub use rate_limiter::RateLimiter;
 pub use value::CellValue;
@@ -74,5 +80,33 @@ impl Client {
     /// As [`cell`](Self::cell).
     pub fn once<T: CellValue>(&self, key: &str) -> Result<Once<T>> {
         Once::new(self, key)
+    }
+
+    /// The election with this name, whose leader holds the mutex of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the store gives no fencing tokens;
+    /// otherwise as [`cell`](Self::cell). Where the store keeps no values, a [`mutex`](Self::mutex) elects
+    /// a leader without one.
+    pub fn election<T: CellValue>(&self, name: &str) -> Result<Election<T>> {
+        Election::new(self, name)
+    }
+
+    /// The latch with this name, which opens when it was counted down so many times.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a count of zero; otherwise as
+    /// [`cell`](Self::cell).
+    pub fn latch(&self, name: &str, count: u32) -> Result<Latch> {
+        Latch::new(self, name, count)
+    }
+
+    /// A party of the barrier with this name and number of parties.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no parties or more than
+    /// [`Barrier::MAX_PARTIES`]; otherwise as [`cell`](Self::cell).
+    pub fn barrier(&self, name: &str, parties: u32) -> Result<Barrier> {
+        Barrier::new(self, name, parties)
     }
 }

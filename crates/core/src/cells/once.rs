@@ -90,7 +90,7 @@ impl<T: CellValue> Once<T> {
     /// after the process that does the work has died.
     #[must_use]
     pub fn with(mut self, options: Options) -> Self {
-        self.mutex = self.mutex.with(options);
+        self.mutex = self.mutex.with(options.without_keeping("work that is done once"));
         self
     }
 
@@ -165,21 +165,34 @@ impl<T: CellValue> Once<T> {
             }
             guard => guard?,
         };
-        let seen = self.slot.read().await?;
-        if let Some(value) = self.result(&seen)? {
-            return Ok(OnceOutcome::Replayed(value));
-        }
-        let begun = self.begin(&seen, guard.token()).await?;
+        let run = match self.start(guard.token()).await? {
+            OnceStart::Replayed(value) => return Ok(OnceOutcome::Replayed(value)),
+            OnceStart::Started(run) => run,
+        };
         let value = guard.run(work(&guard)).await??;
-        let mut bytes = vec![DONE];
-        bytes.extend(value.to_bytes().map_err(|error| error.about(self.key()))?);
-        match self.slot.swap(&begun, Some(bytes), Expiry::After(self.ttl)).await? {
-            Outcome::Done(_) => {}
-            Outcome::Conflict(_) => return Err(self.refused().into()),
-        }
+        run.finish(&value).await?;
         // The result is kept: whether the lock was held until now matters no more.
         let _ = guard.release().await;
         Ok(OnceOutcome::Ran(value))
+    }
+
+    /// Starts the work under a lock that the caller holds by itself, with this fencing token. Use it where
+    /// the work is not a future that [`run`](Self::run) could drop, such as a child process. All that start
+    /// the work must hold the same lock.
+    ///
+    /// # Errors
+    /// [`Lost`](ErrorKind::Lost) if a later holder of the lock has started the work; otherwise as
+    /// [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Dropped halfway, the work may count as started, which the next caller is free to do again.
+    pub async fn start(&self, token: Option<Token>) -> Result<OnceStart<T>> {
+        let seen = self.slot.read().await?;
+        if let Some(value) = self.result(&seen)? {
+            return Ok(OnceStart::Replayed(value));
+        }
+        let begun = self.begin(&seen, token).await?;
+        Ok(OnceStart::Started(Box::new(OnceRun { once: self.clone(), begun })))
     }
 
     /// Writes down that a holder with this token begins. From then on the result of one that began before
@@ -212,6 +225,55 @@ impl<T: CellValue> Once<T> {
         let why =
             "the lock was lost, and another caller has begun the work meanwhile: its result counts";
         Error::new(ErrorKind::Lost, RUN, why).about(self.key())
+    }
+}
+
+/// What came of [starting](Once::start) work that is done once.
+#[derive(Debug)]
+pub enum OnceStart<T> {
+    /// The caller does the work now.
+    Started(Box<OnceRun<T>>),
+    /// The work was done before, with this result.
+    Replayed(T),
+}
+
+/// Work that was [started](Once::start) and is not finished. If it is dropped, the next caller does the
+/// work.
+#[must_use = "without a result, the next caller does the work again"]
+pub struct OnceRun<T> {
+    once: Once<T>,
+    begun: Seen,
+}
+
+impl<T: CellValue> OnceRun<T> {
+    /// The same; its result is kept for this time.
+    pub fn ttl(mut self: Box<Self>, ttl: Duration) -> Box<Self> {
+        self.once.ttl = ttl;
+        self
+    }
+
+    /// Keeps the result of the work.
+    ///
+    /// # Errors
+    /// [`Lost`](ErrorKind::Lost) if another caller has started the work meanwhile: its result counts.
+    /// [`Invalid`](ErrorKind::Invalid) for a result over the store's limit; faults of the store.
+    ///
+    /// # Cancel safety
+    /// Dropped halfway, the result may or may not be kept.
+    pub async fn finish(self: Box<Self>, value: &T) -> Result<()> {
+        let Self { once, begun } = *self;
+        let mut bytes = vec![DONE];
+        bytes.extend(value.to_bytes().map_err(|error| error.about(once.key()))?);
+        match once.slot.swap(&begun, Some(bytes), Expiry::After(once.ttl)).await? {
+            Outcome::Done(_) => Ok(()),
+            Outcome::Conflict(_) => Err(once.refused()),
+        }
+    }
+}
+
+impl<T> fmt::Debug for OnceRun<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnceRun").field("once", &self.once).finish_non_exhaustive()
     }
 }
 

@@ -8,10 +8,13 @@ use tenure_proto::Backoff;
 use super::contract::{CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version};
 use super::envelope::{Envelope, OVERHEAD};
 use crate::client::Inner;
-use crate::{Client, Effect, Error, ErrorKind, LockName, Moment, Result, now};
+use crate::{Client, Effect, Error, ErrorKind, LockName, LockState, Moment, Result, now};
 
 /// For how many call timeouts a read or a swap goes on while the store fails.
 const CALLS: u32 = 5;
+
+/// How often a wait looks at the cell although it heard of no change.
+pub(crate) const POLL: Duration = Duration::from_secs(1);
 
 /// How long a removed cell stays, so that the history of its swaps does: a swap whose reply was lost
 /// is sent again for a shorter time.
@@ -51,13 +54,23 @@ impl Slot {
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) if the store keeps no values, and bad names.
     pub(crate) fn new(client: &Client, space: CellSpace, name: &str) -> Result<Self> {
-        let name = LockName::new(name)?;
-        client.inner.store.cells().map_err(|error| error.about(&name))?;
-        Ok(Self { inner: Arc::clone(&client.inner), key: CellKey::new(space, name) })
+        Self::of(Arc::clone(&client.inner), space, LockName::new(name)?)
+    }
+
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) if the store keeps no values.
+    pub(crate) fn of(inner: Arc<Inner>, space: CellSpace, name: LockName) -> Result<Self> {
+        inner.store.cells().map_err(|error| error.about(&name))?;
+        Ok(Self { inner, key: CellKey::new(space, name) })
     }
 
     pub(crate) fn cells(&self) -> Result<&dyn Cells> {
         self.inner.store.cells()
+    }
+
+    /// Refuses a value that the store does not keep, before anything is sent.
+    pub(crate) fn check_size(&self, bytes: usize) -> Result<()> {
+        self.key.check_size(bytes, self.cells()?.max_value_bytes().saturating_sub(OVERHEAD))
     }
 
     /// Reads the cell, through an outage of a few call timeouts.
@@ -71,6 +84,32 @@ impl Slot {
                 Err(error) => {
                     let error = error.without_effect().about(&self.key.name);
                     outage.pause(error, sent).await?;
+                }
+            }
+        }
+    }
+
+    /// The state of a lock, through an outage of a few call timeouts.
+    pub(crate) async fn inspect(&self, lock: &LockName) -> Result<LockState> {
+        let mut outage = Outage::new(self.inner.call_timeout);
+        loop {
+            let sent = now();
+            match self.inner.call("inspect", self.inner.store.inspect(lock)).await {
+                Ok(state) => return Ok(state),
+                Err(error) => outage.pause(error.without_effect().about(lock), sent).await?,
+            }
+        }
+    }
+
+    /// The present time by the cells' clock, through an outage of a few call timeouts.
+    pub(crate) async fn time(&self) -> Result<Duration> {
+        let mut outage = Outage::new(self.inner.call_timeout);
+        loop {
+            let sent = now();
+            match self.inner.call(self.key.space.read(), self.cells()?.time()).await {
+                Ok(time) => return Ok(time),
+                Err(error) => {
+                    outage.pause(error.without_effect().about(&self.key.name), sent).await?;
                 }
             }
         }
@@ -101,8 +140,7 @@ impl Slot {
         expiry: Expiry,
     ) -> Result<Outcome> {
         let cells = self.cells()?;
-        let size = payload.as_ref().map_or(0, Vec::len);
-        self.key.check_size(size, cells.max_value_bytes().saturating_sub(OVERHEAD))?;
+        self.check_size(payload.as_ref().map_or(0, Vec::len))?;
         let envelope = Envelope::after(&seen.envelope, id, payload);
         let swap = Swap { id, expected: seen.version, value: envelope.seal(), expiry };
         let mut outage = Outage::new(self.inner.call_timeout);

@@ -127,10 +127,10 @@ fn of_version(version: &str, facts: &Facts) -> Vec<Finding> {
     }
     if lacks(number, LEASES_KEPT) && facts.members.is_none_or(|(_, voters)| voters > 1) {
         let what = format!(
-            "etcd {version}: a leader that was stuck, on a slow disk or CPU, may end leases that \
-             its successor keeps alive; a holder hears of it at its next renewal"
+            "etcd {version}: a leader that was stuck for longer than a lease, on a slow disk or CPU, \
+             ends leases that its successor keeps alive: two claims hold until the first hears of it"
         );
-        findings.push(Finding::advice(what, "upgrade to 3.4.31, 3.5.13 or later; send tokens"));
+        findings.push(Finding::danger(what, "upgrade to 3.4.31, 3.5.13 or later; send tokens"));
     }
     if lacks(number, RIGHTS_KEPT) && facts.guarded {
         let what = format!(
@@ -245,7 +245,6 @@ mod tests {
             (slow, "30s"),
             (hidden, "only root may"),
             (uncounted, "how many members"),
-            (facts("3.5.12", 3), "stuck"),
             (facts("3.5.29", 3), "holes"),
             (facts("nightly", 3), "not known"),
         ] {
@@ -256,13 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn what_loses_locks_is_unsafe() {
+    fn faults_that_lose_locks_are_unsafe() {
         let [mut full, mut corrupt] = [(); 2].map(|()| facts("3.6.11", 3));
         full.alarms = Some(vec![AlarmType::Nospace]);
         corrupt.alarms = Some(vec![AlarmType::Nospace, AlarmType::Corrupt]);
         for (facts, word) in [
             (full, "NOSPACE"),
             (corrupt, "corrupt"),
+            (facts("3.5.12", 3), "stuck"),
             (facts("3.5.2", 3), "lose data"),
             (facts("3.3.27", 3), "too old"),
         ] {

@@ -39,7 +39,7 @@ pub(crate) enum Answer {
 pub(crate) async fn collect(engine: &EtcdEngine) -> Facts {
     let mut known = Vec::new();
     for (name, link) in engine.endpoints.each_configured() {
-        known.push((name, status(link, engine.endpoints.timeout()).await));
+        known.push((name, status(link, engine.endpoints.step_limit()).await));
     }
     let list =
         |link| async move { ClusterClient::new(link).member_list(MemberListRequest {}).await };
@@ -60,7 +60,7 @@ pub(crate) async fn collect(engine: &EtcdEngine) -> Facts {
         known,
         members: members.ok(),
         alarms: alarms.map(|reply| reply.alarms.iter().map(|alarm| alarm.alarm()).collect()),
-        guarded: is_guarded(engine.endpoints.link(), engine.endpoints.timeout()).await,
+        guarded: is_guarded(engine.endpoints.link(), engine.endpoints.step_limit()).await,
         encrypted: engine.config.tls.is_some(),
         shortest_lease: shortest.map(Duration::from_secs),
     }

@@ -18,6 +18,6 @@ const SILENCE: &str = "see that no proxy holds watches back";
 pub(crate) async fn diagnose(store: &dyn Store, engine: &EtcdEngine) -> Result<Vec<Finding>> {
     let facts = facts::collect(engine).await;
     let mut findings = checks::of(&facts);
-    findings.push(self_test(store, engine.endpoints.timeout(), SILENCE).await);
+    findings.push(self_test(store, engine.endpoints.step_limit(), SILENCE).await);
     Ok(findings)
 }

@@ -91,6 +91,29 @@ async fn a_kill_while_several_waiters_are_admitted_leaves_the_rest_queued() {
     }
 }
 
+#[tokio::test]
+async fn a_kill_in_a_downgrade_leaves_a_writer_or_a_reader_and_the_rest_queued() {
+    let (mut kills, mut recovery_kills) = (0, 0);
+    for waiting in [&[][..], &[Mode::Exclusive], &[Mode::Shared, Mode::Shared, Mode::Exclusive]] {
+        let mut scene = Scene::new();
+        let own = claim(Mode::Exclusive);
+        scene.victim.claim(&own, QUEUE).await.unwrap();
+        for mode in waiting {
+            scene.bystander(*mode).await;
+        }
+        scene.kill_everywhere(async |store| store.downgrade(&own).await).await;
+        let state = scene.survivor.inspect(&own.name).await.unwrap();
+        assert!(state.holders.iter().all(|holder| holder.mode == Mode::Shared), "{state:?}");
+        // Asked for again, and given up.
+        scene.kill_everywhere(async |store| store.downgrade(&own).await).await;
+        scene.kill_everywhere(async |store| store.release(&own).await).await;
+        kills += scene.kills;
+        recovery_kills += scene.recovery_kills;
+    }
+    println!("killed {kills} times, and {recovery_kills} times in recovery");
+    assert!(kills >= 200 && recovery_kills >= 1_000, "{kills}, {recovery_kills}");
+}
+
 /// A claim on what the same owner held or waited for until its term ended, in all company that
 /// makes a difference. The record it gives back is the first that is free for the new claim.
 #[tokio::test]

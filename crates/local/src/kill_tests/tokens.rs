@@ -103,7 +103,7 @@ async fn a_kill_in_a_hand_off_without_a_token_leaves_a_sound_table() {
     scene.victim.claim(&own, QUEUE).await.unwrap();
     scene.bystander(Mode::Exclusive).await;
     leave_tokens(&scene.survivor, 0);
-    // Nobody reserves any as long as another does.
+    // While this reservation is locked, no process reserves tokens.
     let kept = Tokens::open(scene.dir.path(), &Access::default(), 0, 64).unwrap();
     let turn = kept.lock_reservation().unwrap();
     let before = scene.snapshot();

@@ -81,6 +81,19 @@ impl World {
         }
     }
 
+    /// The first holder becomes a reader, if it is a writer of one of the processes.
+    fn downgrade(&mut self) {
+        let Some((&order, (mode, Some(process)))) = self.queue.iter_mut().next() else { return };
+        let process = *process;
+        if *mode != Mode::Exclusive || !self.processes[process].holds.contains(&order) {
+            return;
+        }
+        *mode = Mode::Shared;
+        self.notify(order, false);
+        self.processes[process].view.handle_downgraded(order);
+        self.advance(process);
+    }
+
     fn notify(&mut self, order: Order, removed: bool) {
         for process in &mut self.processes {
             if removed && std::mem::take(&mut process.queue_watch) {
@@ -227,13 +240,16 @@ impl std::fmt::Debug for Process {
 const MODES: [Mode; 5] =
     [Mode::Exclusive, Mode::Shared, permits(1, 2), permits(2, 2), permits(1, 3)];
 
+/// How many kinds of steps there are.
+const KINDS: usize = 17;
+
 /// Plays one history: each number is one step. At most so many holders are watched one by one.
 fn play(modes: &[Mode], most_watched: usize, steps: impl IntoIterator<Item = usize>) {
     let mut world = World::new(2).watching_at_most(most_watched);
     for step in steps {
-        let mode = modes[step / 16 % modes.len()];
-        match step % 16 {
-            0 | 1 => world.enter(Some(step % 16), mode),
+        let mode = modes[step / KINDS % modes.len()];
+        match step % KINDS {
+            0 | 1 => world.enter(Some(step % KINDS), mode),
             // Other programs know no permits.
             2 if matches!(mode, Mode::Permits { .. }) => world.enter(None, Mode::Exclusive),
             2 => world.enter(None, mode),
@@ -264,6 +280,7 @@ fn play(modes: &[Mode], most_watched: usize, steps: impl IntoIterator<Item = usi
                 process.view.handle_queue_unwatched();
                 world.advance(0);
             }
+            16 => world.downgrade(),
             other => world.act(other % 2, other / 2 - 3),
         }
     }
@@ -273,7 +290,7 @@ fn play(modes: &[Mode], most_watched: usize, steps: impl IntoIterator<Item = usi
 #[test]
 fn every_short_history_admits_exactly_what_the_queue_admits() {
     // Six steps out of these, for each pair of modes: arrivals, departures and what arrives when.
-    const STEPS: [usize; 9] = [0, 1, 3, 4, 7, 8, 9, 16, 17];
+    const STEPS: [usize; 10] = [0, 1, 3, 4, 7, 8, 9, 16, KINDS, KINDS + 1];
     for pair in 0..MODES.len() * MODES.len() {
         let modes = [MODES[pair / MODES.len()], MODES[pair % MODES.len()]];
         for history in 0..STEPS.len().pow(5) {
@@ -290,7 +307,7 @@ proptest! {
 
     #[test]
     fn long_histories_admit_exactly_what_the_queue_admits(
-        steps in prop::collection::vec(0usize..16 * 5, 1..120),
+        steps in prop::collection::vec(0usize..KINDS * 5, 1..120),
         most_watched in 0usize..3,
     ) {
         play(&MODES, most_watched, steps);

@@ -1,12 +1,12 @@
-//! How all nodes come to vote the same counter.
+//! The floor that makes all nodes vote the same counter.
 
 use std::time::Duration;
 
 use crate::{Moment, Token};
 
-/// Foretells the largest counter that any node would vote with by itself.
+/// Predicts the largest counter that any node would vote with by itself.
 ///
-/// Counters follow the nodes' clocks, so that a node that lost its memory does not count from one
+/// Counters follow the nodes' clocks, so that a node that lost its data does not count from one
 /// again. No two clocks agree to the millisecond, so the nodes' own votes would differ, and every
 /// claim would need its second phase. Hence a claim carries a floor: `c = max(last + 1, clock,
 /// floor)`. With a floor that is just above all clocks every node votes the same, and the claim is

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quorum_is_refused_with_the_reason() {
+    fn nodes_that_are_no_quorum_are_refused_with_the_reason() {
         assert_eq!(check(""), Err(NotAQuorum::TooFew(0)));
         assert_eq!(check("a"), Err(NotAQuorum::TooFew(1)));
         assert_eq!(check("ab"), Err(NotAQuorum::TooFew(2)));

@@ -10,8 +10,8 @@
 //! - All requests of a claim to one node go down one connection, in the order they were given.
 //! - A request that is not answered in its time is reported ([`Vote::Unknown`] and the like). Its
 //!   reply, should it come after all, is reported too.
-//! - Nodes are asked not to queue: a claim that waited at some nodes while it held others would
-//!   block its rivals, and they it.
+//! - Nodes are asked not to queue: claims that waited at some nodes while they held others would
+//!   block each other.
 //!
 //! # What a node does
 //!
@@ -21,6 +21,8 @@
 //!   [`Repair`] is a claim whose floor is the holder's token.
 //! - *renew*: if the claim holds the node, start its term anew, and `c = max(c, token)`. An
 //!   [`Order::Raise`] is the same.
+//! - *downgrade*: if the claim holds the node as a writer, it holds it as a reader from then on. It goes
+//!   with a *renew*, and a majority decides as it does for that.
 //! - *release*: if the claim holds the node, free it.
 //!
 //! # Rounds
@@ -53,8 +55,9 @@
 //!
 //! Two claims that exclude each other and both won have an acknowledged node in common. There one
 //! held before the other: when the later one's claim advanced the counter, it was at the earlier
-//! one's token already, and the later one used that vote. So its token is larger. No clock and no
-//! time limit is part of the argument; only a counter that goes back can end it.
+//! one's token already, and the later one used that vote. So its token is larger. A reader that joins a
+//! downgraded writer used the vote of a node that the writer had held alone: its token is larger, too.
+//! No clock and no time limit is part of the argument; only a counter that goes back can end it.
 //!
 //! A claim that is sent again is a new round, which may use other votes and get another token. That
 //! is as safe, but a store that promises the same token must remember it.

@@ -6,7 +6,7 @@ use super::majority;
 use crate::{Moment, Token, deadline};
 
 /// The largest counter a node may vote with. A node counts in doubles, which are exact up to here;
-/// only a mad clock gets beyond, and one mad clock must not spread to the other nodes.
+/// only a wrong clock gets beyond, and its value must not spread to the other nodes.
 pub const LARGEST_COUNTER: Token = Token::new(1 << 53);
 
 /// A node's answer to a claim.

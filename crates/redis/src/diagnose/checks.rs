@@ -52,7 +52,7 @@ fn hidden(facts: &Facts) -> Option<Finding> {
     };
     Some(Finding::advice(
         format!("this user may not run {what} were not checked"),
-        "diagnose it as a user with +info +config|get, or ask who runs the server",
+        "diagnose it as a user with +info +config|get, or ask the server's operator",
     ))
 }
 
@@ -154,7 +154,7 @@ fn replication(facts: &Facts, topology: &Topology) -> Option<Finding> {
     if replicas == 0 {
         return matches!(topology, Topology::Sentinel { .. }).then(|| {
             Finding::advice(
-                "no replica follows the master: when it fails, nobody takes over",
+                "no replica follows the master: when it fails, no server takes over",
                 "start a replica",
             )
         });
@@ -206,8 +206,8 @@ fn clock(facts: &Facts) -> Option<Finding> {
     let (tenths, side) = (clock.ahead.unsigned_abs() / 100, direction(clock.ahead));
     Some(Finding::advice(
         format!(
-            "its clock is {}.{} s {side} this machine's: if it is the server's that is wrong and \
-             somebody sets it right at once, leases end early or late by as much",
+            "its clock is {}.{} s {side} this machine's: if the server's is wrong and is \
+             set right at once, leases end early or late by as much",
             tenths / 10,
             tenths % 10
         ),

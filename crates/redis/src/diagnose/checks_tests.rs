@@ -74,11 +74,11 @@ fn replicas_without_a_minimum_are_advice_and_with_one_fine() {
     assert_eq!(severity(replication(&info(&counted), &single())), Some(Fine));
     let alone = info("role:master\r\nconnected_slaves:0\r\n");
     assert_eq!(replication(&alone, &single()), None);
-    assert_eq!(severity(replication(&alone, &sentinel())), Some(Advice), "nobody can take over");
+    assert_eq!(severity(replication(&alone, &sentinel())), Some(Advice), "no server can take over");
 }
 
 #[test]
-fn a_replica_is_no_place_for_locks_unless_somebody_finds_its_master() {
+fn a_replica_is_unsafe_for_locks_unless_sentinels_find_its_master() {
     let up = info("role:slave\r\nmaster_link_status:up\r\n");
     assert_eq!(severity(replication(&up, &single())), Some(Unsafe));
     assert_eq!(replication(&up, &sentinel()), None);
@@ -87,7 +87,7 @@ fn a_replica_is_no_place_for_locks_unless_somebody_finds_its_master() {
 }
 
 #[test]
-fn what_may_not_be_asked_is_said() {
+fn a_command_that_the_user_may_not_run_is_named() {
     let both = Facts::new("a", "role:master\r\n", &[("save", "")]);
     assert_eq!(hidden(&both), None);
     let text = |facts: &Facts| hidden(facts).unwrap().what;
@@ -97,7 +97,7 @@ fn what_may_not_be_asked_is_said() {
 }
 
 #[test]
-fn clocks_are_told_of_when_they_surely_differ() {
+fn clocks_are_reported_if_they_differ_by_more_than_the_margin() {
     let with = |ahead, margin| Facts { clock: Some(Clock { ahead, margin }), ..info("") };
     assert_eq!(severity(clock(&with(500, 1))), Some(Fine));
     assert_eq!(severity(clock(&with(-502, 1))), Some(Advice));

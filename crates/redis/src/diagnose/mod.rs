@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_true_of_many_servers_is_told_once_and_names_them() {
+    fn a_finding_about_several_servers_is_reported_once_and_names_them() {
         let servers = ["a:1", "b:1", "c:1"].map(|name| Facts::new(name, "", &[]));
         let check = |facts: &Facts| match facts.name.as_str() {
             "b:1" => vec![Finding::advice("odd", "mend it")],

@@ -1,9 +1,9 @@
 //! Which rights the user lacks, found by using each of them once.
 //!
 //! Redis names only the first right that a script lacks, and `ACL DRYRUN` is for administrators.
-//! So every command is sent once, to one key that nobody uses. That key is a string that ends by
-//! itself, and the rights are looked at before the type: what would make a list or a hash is
-//! refused for the type, and leaves nothing behind.
+//! So every command is sent once, to a key that no lock uses. That key is a string with an expiry. Redis
+//! checks rights before types, so a command that would make a list or a hash is refused for the type, and
+//! leaves nothing behind.
 
 use tenure_core::{Finding, LockName, OwnerId, Result};
 
@@ -31,7 +31,7 @@ pub(super) async fn missing(
     let keys = keyring.keys(&LockName::new(&format!("tenure-doctor-{id}"))?);
     let channel = keyring.inbox(keys.slot, &id);
     let mut lacks = Vec::new();
-    // Whoever hears of nothing cannot wait; the connection is the doctor's own.
+    // A waiter needs the right to subscribe. This connection is used for nothing else.
     let subscribe = if cluster { "ssubscribe" } else { "subscribe" };
     match link.subscribe(&subscribe.to_uppercase(), &channel).await {
         Err(SubscribeError::Refused(refusal)) if refusal.code == "NOPERM" => {
@@ -90,6 +90,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
         on_key("setrange", &["0", "probe"]),
         on_key("pexpire", &["60000"]),
         on_key("pttl", &[]),
+        on_key("lrange", &["0", "0"]),
         on_key("lpush", &["probe"]),
         on_key("ltrim", &["0", "0"]),
         on_key("hdel", &["probe"]),
@@ -145,7 +146,7 @@ fn findings(lacks: &[(&str, Lack)], config: &RedisConfig) -> Vec<Finding> {
         let remedy = format!("ACL SETUSER {user} {right}");
         // Without these there is no list and no force, but the locks are safe.
         let finding = match *name {
-            "scan" | "ltrim" | "lpush" => Finding::advice(what, remedy),
+            "scan" | "ltrim" | "lpush" | "lrange" => Finding::advice(what, remedy),
             _ => Finding::danger(what, remedy),
         };
         if !findings.contains(&finding) {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_read_from_the_words_of_several_versions() {
+    fn the_missing_right_is_read_from_the_messages_of_several_versions() {
         for (said, expected) in [
             ("User joe has no permissions to run the 'get' command", Lack::Command),
             (

@@ -1,4 +1,4 @@
-//! What the servers of a quorum are together.
+//! Checks the servers of a quorum, each alone and all together.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::{SILENCE, checks, probes, summary, versions as version};
 use crate::config::RedisConfig;
 use crate::link::Link;
 
-/// Everything there is to say about the servers behind these links. `longest` is the longest TTL.
+/// All findings about the servers behind these links. `longest` is the longest TTL.
 pub(crate) async fn diagnose(
     store: &dyn Store,
     nodes: &[(&str, &Link, &RedisConfig)],
     longest: Duration,
 ) -> Result<Vec<Finding>> {
     let looks = nodes.iter().map(|(name, link, _)| async move {
-        // One that lets nobody in is not taken for one that hides a few things.
+        // A server that refuses the login must not pass for one that refuses only INFO and CONFIG.
         link.connection().await?;
         facts::collect(link, (*name).to_owned()).await
     });

@@ -77,13 +77,13 @@ pub(super) fn script_engine(facts: &Facts) -> Option<Finding> {
     };
     Some(Finding::advice(
         format!(
-            "{shown} has known flaws in its script engine ({}): whoever may run scripts may take \
+            "{shown} has known flaws in its script engine ({}): a user that may run scripts may take \
              over the server. A distribution may have mended them under the same number",
             names.join(", ")
         ),
         format!(
-            "upgrade to {} or later, or see your distribution's security notes; let nobody but \
-             those who lock run EVAL",
+            "upgrade to {} or later, or see your distribution's security notes; let only the \
+             users that lock run EVAL",
             show(good)
         ),
     ))

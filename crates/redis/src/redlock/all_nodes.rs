@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_core::store::{Moment, Released, now};
-use tenure_core::{LockName, LockState, Result};
+use tenure_core::{AuditRecord, LockName, LockState, Result};
 use tenure_proto::quorum::{Majority, Reply, Tally};
 
 use super::Quorum;
@@ -60,6 +60,45 @@ impl Quorum {
         limit: Duration,
     ) -> Result<Released> {
         self.ask_majority("evict", evict, u32::MAX, &mut MajorityCall::new(limit)).await
+    }
+
+    /// Adds a record on all nodes.
+    pub(super) async fn record_everywhere(&self, add: &Command, limit: Duration) -> Result<()> {
+        let mut call = MajorityCall::new(limit);
+        self.ask_majority("write a record of", add, u32::MAX, &mut call).await.map(drop)
+    }
+
+    /// The records that any node shows, if a majority answers: an eviction leaves the same one on each.
+    pub(super) async fn audit(&self, name: &LockName, limit: Duration) -> Result<Vec<AuditRecord>> {
+        const READ: &str = "read the records of";
+        let read = inspect::read_audit(self.keyring.keys(name).audit());
+        let view = self.nodes.view(now(), limit);
+        let (mut replies, mut faults) = (Replies::new(limit), Vec::new());
+        for node in 0..self.nodes.list.len() {
+            if let Some(reply) = view.post(node, &read) {
+                replies.push(node, (), reply);
+            }
+        }
+        let (mut records, mut answered) = (Vec::new(), 0);
+        while let ReplyEvent::Arrived(node, (), outcome) = replies.next().await {
+            match outcome {
+                Ok(refusal @ Value::Refusal(_)) => {
+                    faults.push((node, self.nodes.refused(READ, &view, node, &refusal)));
+                }
+                Ok(shown) => {
+                    answered += 1;
+                    let shown = inspect::audit_records(shown)?;
+                    let new = shown.into_iter().filter(|record| !records.contains(record));
+                    records.extend(new.collect::<Vec<_>>());
+                }
+                Err(lost) => faults.push((node, crate::fault::lost(READ, &lost))),
+            }
+        }
+        if answered < self.nodes.majority() {
+            return Err(self.nodes.too_few(READ, answered, &faults));
+        }
+        records.sort_by_key(|record| std::cmp::Reverse(record.at));
+        Ok(records)
     }
 
     /// Sends a command to the nodes with a bit in `to`; a node replies 1 if it carried it out. A majority

@@ -21,10 +21,18 @@
 //!   round might come to another token. A release first forgets the claim and is then sent; repairs are
 //!   sent only while the claim is remembered.
 //!
+//! # Downgrades
+//!
+//! A downgrade is a renewal that also turns each node's vote into a reader's. It is safe in any mixture: a
+//! vote for a writer keeps all others out, a vote for a reader keeps writers out, and the claim holds a
+//! majority of votes of either kind all the time. The client has stopped writing before the first message.
+//! It is done when a majority has confirmed it, so that readers can get a majority. Later renewals repeat
+//! it, for nodes that missed it or were repaired by a message from before.
+//!
 //! # Nodes
 //!
 //! - A server that is reached at two addresses has one vote, at the address where it was seen first
-//!   (`server_identity.rs`): an address may come to lead to another server.
+//!   (`ServerIdentities`): an address may come to lead to another server.
 //! - A node without a connection is dialled in the background. A node that has not answered for longer
 //!   than its timeout is left out as long as the others are enough, so an unreachable node costs neither
 //!   time nor memory. The timeout is waited for in four pieces, so that a pause of this process is not
@@ -50,14 +58,12 @@
 
 mod all_nodes;
 mod ballot;
-mod config;
 mod merged_view;
 mod node;
 mod nodes;
 mod renew;
 mod replies;
 mod scripts;
-mod server_identity;
 mod store;
 mod unconfirmed_releases;
 mod waiters;
@@ -68,9 +74,9 @@ use parking_lot::Mutex;
 use tenure_core::store::Background;
 use tenure_proto::quorum::Forecast;
 
-pub use config::RedlockConfig;
 pub use store::RedlockStore;
 
+use crate::config::RedlockConfig;
 use crate::held::HeldClaims;
 use crate::keys::Keyring;
 

@@ -9,8 +9,8 @@ use tenure_core::{Error, ErrorKind, OwnerId, Result};
 use tenure_proto::quorum::{Quarantine, Sighting};
 use tokio::runtime::Handle;
 
+use super::nodes::ServerIdentities;
 use super::scripts::Scripts;
-use super::server_identity::ServerIdentities;
 use super::unconfirmed_releases::{Release, UnconfirmedReleases};
 use crate::config::{RedisConfig, Topology};
 use crate::fault::{fault, lost};

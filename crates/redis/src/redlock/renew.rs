@@ -28,7 +28,7 @@ struct RenewalRound {
 }
 
 impl Quorum {
-    /// Renews a claim that holds with this token.
+    /// Renews a claim that holds with this token; one that was downgraded is downgraded wherever it is not yet.
     pub(super) async fn renew(&self, claim: &Claim, keys: &Keys, token: Token) -> Result<Renewal> {
         let sent = now();
         let limit = self.limit(claim.ttl);
@@ -44,8 +44,15 @@ impl Quorum {
             view,
         };
         let command = self.renewal(claim, keys, token);
+        // Repeated with every renewal: a node may have missed the downgrade.
+        let downgraded = self.held.get(claim.owner).is_some_and(|hold| hold.downgraded);
+        let downgrade = downgraded.then(|| self.downgrading(claim, keys));
         for node in 0..self.nodes.list.len() {
-            match round.view.post(node, &command) {
+            let mut reply = round.view.post(node, &command);
+            if let (Some(_), Some(downgrade)) = (&reply, &downgrade) {
+                reply = round.view.post(node, downgrade);
+            }
+            match reply {
                 Some(reply) => round.replies.push(node, (), reply),
                 None => round.renewal.handle_vote(node, RenewalVote::Silent),
             }
@@ -123,7 +130,8 @@ impl RenewalRound {
 
 fn read(outcome: Outcome) -> (RenewalVote, Option<Value>) {
     match outcome {
-        Ok(Value::Integer(1)) => (RenewalVote::Renewed, None),
+        // A downgrade returns the token.
+        Ok(Value::Integer(1) | Value::Text(_)) => (RenewalVote::Renewed, None),
         Ok(Value::Integer(0)) => (RenewalVote::NotMine, None),
         Ok(odd) => (RenewalVote::Silent, Some(odd)),
         Err(_) => (RenewalVote::Silent, None),

@@ -9,9 +9,11 @@ use crate::wire::{Arg, Command, cmd};
 pub(super) struct Scripts {
     pub(super) claim: Script,
     pub(super) renew: Script,
+    pub(super) downgrade: Script,
     pub(super) release: Script,
     pub(super) evict: Script,
     pub(super) inspect: Script,
+    pub(super) record: Script,
 }
 
 pub(super) struct Script {
@@ -25,14 +27,17 @@ impl Scripts {
         Self {
             claim: Script::new(include_str!("../../lua/quorum/claim.lua")),
             renew: Script::new(include_str!("../../lua/quorum/renew.lua")),
+            downgrade: Script::new(include_str!("../../lua/downgrade.lua")),
             release: Script::new(include_str!("../../lua/release.lua")),
             evict: Script::new(include_str!("../../lua/evict.lua")),
             inspect: Script::new(include_str!("../../lua/inspect.lua")),
+            record: Script::new(include_str!("../../lua/record.lua")),
         }
     }
 
-    pub(super) const fn all(&self) -> [&Script; 5] {
-        [&self.claim, &self.renew, &self.release, &self.evict, &self.inspect]
+    pub(super) const fn all(&self) -> [&Script; 7] {
+        let Self { claim, renew, downgrade, release, evict, inspect, record } = self;
+        [claim, renew, downgrade, release, evict, inspect, record]
     }
 }
 

@@ -8,18 +8,20 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tenure_core::store::{
-    Background, Capabilities, Cells, Claim, ClaimOutcome, Eviction, Fencing, Grant, QueueTicket,
-    Released, Renewal, Store, WaitPolicy, now,
+    Background, Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant,
+    QueueTicket, Released, Renewal, Store, WaitPolicy, now,
 };
-use tenure_core::{Effect, Error, ErrorKind, Finding, LockName, LockState, Result, Token};
+use tenure_core::{
+    AuditRecord, Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token,
+};
 use tenure_proto::quorum::{self, Forecast};
 
 use super::ballot::{Ballot, Decision};
-use super::config::RedlockConfig;
 use super::nodes::Nodes;
 use super::unconfirmed_releases::Release;
 use super::waiters::QuorumWaiters;
 use super::{Quorum, merged_view};
+use crate::config::RedlockConfig;
 use crate::diagnose::diagnose_quorum;
 use crate::held::{HeldClaims, Hold};
 use crate::inspect;
@@ -87,6 +89,12 @@ impl Quorum {
         )
     }
 
+    /// Turns a node's vote for a writer into one for a reader.
+    pub(super) fn downgrading(&self, claim: &Claim, keys: &Keys) -> Command {
+        let arguments = [claim.owner.into(), millis(claim.ttl).into()];
+        self.nodes.scripts.downgrade.call(&keys.all(), &arguments)
+    }
+
     pub(super) fn release(&self, claim: &Claim, keys: &Keys, stay: bool) -> Release {
         let (owner, stay) = (claim.owner, if stay { "stay" } else { "leave" });
         let command = self.nodes.scripts.release.call(&keys.all(), &[owner.into(), stay.into()]);
@@ -140,7 +148,8 @@ impl Quorum {
         let decision = Ballot::new(self, claim, keys, policy).decide().await?;
         if let Decision::Won { token, asked } = decision {
             self.waiters.forget(claim.owner);
-            self.held.put(claim.owner, Hold { token, asked, ends: sent + claim.ttl }, sent);
+            let hold = Hold { token, downgraded: false, asked, ends: sent + claim.ttl };
+            self.held.put(claim.owner, hold, sent);
         }
         Ok(decision)
     }
@@ -190,7 +199,14 @@ impl Store for RedlockStore {
                     than the longest TTL, or most of them lose their data at once while their \
                     clocks are behind",
         };
-        Capabilities::none().fencing(fencing).push().shared().cross_process().ages()
+        Capabilities::none()
+            .fencing(fencing)
+            .push()
+            .shared()
+            .downgrade()
+            .audits()
+            .cross_process()
+            .ages()
     }
 
     fn longest_ttl(&self) -> Option<Duration> {
@@ -227,6 +243,19 @@ impl Store for RedlockStore {
         self.0.renew(claim, &keys, token).await
     }
 
+    async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        let Some(hold) = self.0.held.get(claim.owner) else { return Ok(Downgraded::Lost) };
+        let keys = self.0.keyring.keys(&claim.name);
+        // Nodes that lost the claim are repaired with a reader's vote.
+        let mut reader = claim.clone();
+        reader.mode = Mode::Shared;
+        self.0.held.downgrade(claim.owner);
+        Ok(match self.0.renew(&reader, &keys, hold.token).await? {
+            Renewal::Renewed => Downgraded::Shared(Grant::new(Some(hold.token), None)),
+            Renewal::Lost => Downgraded::Lost,
+        })
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released> {
         let keys = self.0.keyring.keys(&claim.name);
         self.0.waiters.forget(claim.owner);
@@ -250,13 +279,25 @@ impl Store for RedlockStore {
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
         let keys = self.0.keyring.keys(&eviction.name);
-        let (owner, record) = (&eviction.owner, eviction.record());
+        let (owner, record) = (&eviction.owner, eviction.record().to_line());
         let keys = [&keys.all()[..], &[keys.audit()]].concat();
         let value = inspect::unspell(owner).unwrap_or_else(|| owner.clone().into_bytes());
         let arguments = [(&**owner).into(), (&*record).into(), (&value).into()];
         let evict = self.0.nodes.scripts.evict.call(&keys, &arguments);
         let released = self.0.evict_everywhere(&evict, self.0.background_timeout()).await;
         released.map_err(|error| error.about(&eviction.name))
+    }
+
+    async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        let records = self.0.audit(name, self.0.background_timeout()).await;
+        records.map_err(|error| error.about(name))
+    }
+
+    async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        let (keys, line) = (self.0.keyring.keys(name), record.to_line());
+        let add = self.0.nodes.scripts.record.call(&[keys.audit()], &[(&line).into()]);
+        let added = self.0.record_everywhere(&add, self.0.background_timeout()).await;
+        added.map_err(|error| error.about(name))
     }
 
     fn cells(&self) -> Result<&dyn Cells> {

@@ -64,6 +64,31 @@ fn a_release_that_admits_any_number_of_readers_is_bounded_and_all_are_let_in_onc
 }
 
 #[test]
+fn a_downgrade_that_admits_any_number_of_readers_is_bounded_and_keeps_the_next_writer_out() {
+    if lacks("redis-server", "readers behind a writer that becomes one") {
+        return;
+    }
+    let bench = Bench::single();
+    let mut ear = bench.listen("inbox");
+    for readers in CROWDS {
+        bench.clear();
+        let own = token(&bench.take(1));
+        bench.claim(2, "s 1 0", "inbox");
+        bench.queue(3..readers + 2, LATER, "s 1 0", "inbox");
+        bench.claim(readers + 2, "x 0 0", "inbox");
+        for _ in 0..2 {
+            assert_eq!(bench.downgrade(1), own.to_string());
+            assert!(bench.work() <= BOUND, "{}", bench.work());
+        }
+        ear.on_message(&format!("{} more", id(readers + 2)));
+        until_done(&bench, || go_on(&bench));
+        assert_eq!(bench.command(&["ZRANGE", "q", "0", "-1"]), id(readers + 2));
+        assert_eq!(bench.command(&["GET", "k"]), format!("pool s {}", readers + 1));
+        assert_eq!(bench.downgrade(readers + 2), "0", "it waits");
+    }
+}
+
+#[test]
 fn a_release_behind_which_any_number_of_waiters_are_dead_is_bounded() {
     if lacks("redis-server", "dead waiters") {
         return;

@@ -27,7 +27,7 @@ macro_rules! sources {
 }
 
 const SOURCES: &[(&str, &str)] = sources!(
-    "take" "claim" "refresh" "release" "renew" "single_key" "evict" "inspect" "mint" "engine" "line"
+    "take" "claim" "refresh" "release" "renew" "downgrade" "single_key" "evict" "inspect" "mint" "engine" "line"
     "quorum/claim" "quorum/renew" "quorum/line"
 );
 
@@ -126,6 +126,10 @@ impl Bench {
 
     fn renew(&self, owner: usize) -> String {
         self.eval("renew", &["k", "p", "e"], &[&id(owner), LONGER])
+    }
+
+    fn downgrade(&self, owner: usize) -> String {
+        self.eval("downgrade", &KEYS[..6], &[&id(owner), LONGER])
     }
 
     fn evict(&self, owner: &str) -> String {

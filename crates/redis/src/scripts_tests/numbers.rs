@@ -11,14 +11,17 @@ fn no_script_passes_a_lua_number_to_a_command() {
         return;
     }
     let bench = Bench::single();
-    for scene in [writers, readers, lines_that_are_lost, pools_that_are_lost, more, by_force] {
+    let held = [writers, readers, writers_that_become_readers];
+    let lost = [lines_that_are_lost, pools_that_are_lost, more, by_force];
+    for scene in held.into_iter().chain(lost) {
         scene(&bench);
         bench.clear();
     }
     odd_counters(&bench);
     assert_eq!(bench.missed(), Vec::<String>::new(), "never reached");
     let node = Bench::node();
-    for scene in [votes, votes_of_readers, lines_that_are_dead, by_force] {
+    for scene in [votes, votes_of_readers, votes_that_become_readers, lines_that_are_dead, by_force]
+    {
         scene(&node);
         node.clear();
     }
@@ -96,6 +99,56 @@ fn readers(bench: &Bench) {
         assert_eq!(bench.release(reader), "1");
     }
     assert_eq!(bench.count("EXISTS", "k"), 0);
+}
+
+fn writers_that_become_readers(bench: &Bench) {
+    let mut ear = bench.listen("inbox");
+    assert_eq!(bench.downgrade(1), "0");
+    let own = token(&bench.take(1));
+    for reader in [2, 3] {
+        assert!(bench.claim(reader, "s 1 0", "inbox").starts_with("queued"));
+    }
+    assert!(bench.claim(4, "x 0 0", "inbox").starts_with("queued"));
+    assert_eq!(bench.downgrade(2), "0", "it waits");
+    // Remains of an earlier pool.
+    bench.pool(7..8, LATER, "s 1 0");
+    for _ in 0..2 {
+        assert_eq!(bench.downgrade(1), own.to_string());
+        assert_eq!(bench.command(&["GET", "k"]), "pool s 3");
+        assert_eq!((bench.count("HLEN", "p"), bench.count("ZCARD", "e")), (3, 3));
+    }
+    ear.on_message(&id(3));
+    let since = (own / 1024).to_string();
+    let record = format!("{own} {since} s 1 0 7200000 1 host label");
+    assert_eq!(bench.command(&["HGET", "p", &id(1)]), record);
+    assert!(bench.count("PTTL", "k") > 3_600_000, "its term starts anew");
+    assert_eq!(bench.renew(1), "1");
+    for holder in [2, 1, 3] {
+        assert!(!bench.is_held_by(4));
+        assert_eq!(bench.release(holder), "1");
+    }
+    // One that was handed the lock over has the time in its value.
+    assert!(bench.is_held_by(4));
+    assert_ne!(bench.downgrade(4), "0");
+    assert_eq!(bench.release(4), "1");
+    assert_eq!(bench.count("EXISTS", "k"), 0);
+    token(&bench.attempt(5, "p 1 3"));
+    assert_eq!(bench.downgrade(5), "0", "permits are not read holds");
+    // Without fencing, a value has neither a token nor a time.
+    bench.command(&["SET", "k", &format!("{} - - 1 host label", id(6)), "PX", TTL]);
+    assert_eq!(bench.downgrade(6), "-");
+    assert_eq!(bench.release(6), "1");
+}
+
+fn votes_that_become_readers(node: &Bench) {
+    let own = token(&node.vote(1, "x 0 0", &[]));
+    let mut ear = node.listen("inbox");
+    assert!(node.vote(2, "s 1 0", &[LEASE, "inbox"]).starts_with("held"));
+    assert_eq!(node.downgrade(1), own.to_string());
+    ear.on_message(&id(2));
+    token(&node.vote(2, "s 1 0", &[LEASE, "inbox"]));
+    assert!(node.vote(3, "x 0 0", &[]).starts_with("held"));
+    assert_eq!(node.command(&["GET", "k"]), "pool s 2");
 }
 
 fn lines_that_are_lost(bench: &Bench) {

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_handed_out_before_nonsense_is_not_handed_out_again() {
+    async fn replies_before_an_invalid_one_are_delivered_once() {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let server = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
         let stream = Stream::open(&server, Duration::from_secs(9), None).await.unwrap();

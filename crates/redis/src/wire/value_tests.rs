@@ -9,7 +9,7 @@ fn frame(input: &[u8]) -> Result<(Frame, usize), Stop> {
 }
 
 #[test]
-fn what_a_command_said_to_a_script_is_found_whatever_the_servers_version() {
+fn the_code_of_a_failed_command_in_a_script_is_found_in_every_version() {
     let begin = "-ERR Error running script (call to f_0123): @user_script:";
     for (line, code) in [
         (format!("{begin}9: @user_script: 9: -READONLY You can't write\r\n"), "READONLY"),
@@ -89,7 +89,7 @@ fn nonsense_is_refused_and_makes_no_room() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_it_arrives() {
+fn a_value_that_is_too_large_is_refused_before_it_arrives() {
     for input in ["*500000000\r\n", "%600000\r\n", "$67108865\r\n", "*2\r\n$67108860\r\n"] {
         assert_eq!(frame(input.as_bytes()), Err(Stop::Nonsense), "{input:?}");
     }

@@ -50,8 +50,8 @@ pub(crate) async fn connect(address: &str) -> Client {
     client(&single(addresses(address)[0].1)).await
 }
 
-/// One server of which what is acknowledged survives a restart: without that, a restart forgets who
-/// holds.
+/// One server that keeps all acknowledged writes through a restart. Without that, a restart would lose the
+/// holders.
 pub(crate) fn durable() -> Ensemble<RedisServer> {
     let server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     Ensemble::of(vec![server.unwrap()]).unwrap()

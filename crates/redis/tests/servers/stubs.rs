@@ -1,5 +1,7 @@
 //! What stubs of Redis servers say.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use tenure_testkit::RedisStub;
 
 /// The answer to `HELLO 3`.

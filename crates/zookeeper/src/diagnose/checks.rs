@@ -6,7 +6,7 @@ use tenure_core::{Finding, Options};
 
 use super::facts::Facts;
 use crate::four_letter_words::Answer;
-use crate::limits::Limits;
+use crate::names::Limits;
 use crate::session::GRACE;
 
 pub(crate) fn of(facts: &Facts) -> Vec<Finding> {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_loses_locks_is_unsafe() {
+    fn faults_that_lose_locks_are_unsafe() {
         let mut used_up = facts("3.9.3", 3);
         used_up.numbers = Some(("b".into(), i64::from(i32::MAX)));
         let mut uneven = facts("3.9.3", 3);

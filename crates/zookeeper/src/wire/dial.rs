@@ -1,4 +1,5 @@
-//! From a target to a connection with a session: the handshake, and which server to try next.
+//! From a target to a connection with a session: the handshake, which server to try next, and why none could
+//! be used.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -8,16 +9,46 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tenure_core::Error;
+use tenure_core::{Error, ErrorKind, Result};
 use tenure_proto::Backoff;
-use tenure_tls::{Stream, distrust};
+use tenure_tls::{Password, Stream, Tls, TlsConnector, distrust};
 use tokio::io::ReadBuf;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{frame, unframe};
 use super::jute::Reader;
 use super::messages::{Auth, Code, Connect, Connected, ReplyHeader, XID_AUTH};
-use super::target::{Target, address};
+
+/// Where the servers are, and how to log in to them.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// Hosts and ports, one or more.
+    pub(crate) servers: Vec<(String, u16)>,
+    pub(crate) tls: Option<Tls>,
+    /// A user's name and password.
+    pub(crate) login: Option<(String, Password)>,
+    /// How long to wait for the reply to a request, and for a new connection.
+    pub(crate) timeout: Duration,
+}
+
+impl Target {
+    /// What sets up TLS on a new connection. The files are read each time, so that certificates can
+    /// be replaced while the program runs.
+    pub(super) fn connector(&self) -> Result<Option<TlsConnector>> {
+        self.tls.as_ref().map(Tls::connector).transpose()
+    }
+
+    /// The user's name and password for a new connection.
+    pub(super) fn login(&self) -> Result<Option<(String, String)>> {
+        let Some((user, password)) = &self.login else { return Ok(None) };
+        Ok(Some((user.clone(), password.read()?)))
+    }
+}
+
+/// `host:port`, with the brackets that an address of version 6 needs.
+pub(crate) fn address((host, port): &(String, u16)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
 
 /// What a session tells each server that it connects to.
 #[derive(Clone, Default)]
@@ -299,4 +330,90 @@ fn shuffled(count: usize) -> Vec<usize> {
 pub(super) fn random() -> u64 {
     // Without randomness the servers are still tried, in some order.
     getrandom::u64().unwrap_or_default()
+}
+
+pub(super) const CONNECT: &str = "connect to ZooKeeper";
+
+/// Why no session could be opened. `failures` are what kept each of the target's servers from it.
+pub(super) fn explain(target: &Target, failures: &[Failure]) -> Error {
+    if let Some(Failure::Setup(error)) = failures.first() {
+        return error.clone();
+    }
+    let told = target.servers.iter().zip(failures);
+    let told = told.map(|(server, failure)| format!("{} ({failure})", address(server)));
+    let told = told.collect::<Vec<_>>().join(", ");
+    let any = |wanted: fn(&Failure) -> bool| failures.iter().any(wanted);
+    let (kind, why, remedy) = if any(|failure| matches!(failure, Failure::Login(_))) {
+        (ErrorKind::Denied, "the login was refused", "check the user and the password")
+    } else if any(|failure| matches!(failure, Failure::Closed)) {
+        let remedy = "check that most of them run, or wait until they have elected a leader; if the \
+                      port speaks TLS, use zks://";
+        (ErrorKind::QuorumLost, "no server opens a session", remedy)
+    } else if any(|failure| matches!(failure, Failure::Untrusted(_) | Failure::NoTls)) {
+        (ErrorKind::Denied, "TLS failed", "check ca, cert and key, and that the port speaks TLS")
+    } else if any(|failure| matches!(failure, Failure::Mute)) {
+        let remedy = "check that they run, that most can reach each other, and that it is the right \
+                      port (TLS: zks://)";
+        (ErrorKind::QuorumLost, "no server opens a session", remedy)
+    } else {
+        (ErrorKind::Unreachable, "no server can be reached", "check that they run")
+    };
+    let error = Error::new(kind, CONNECT, format!("{why}: {told}; {remedy}"));
+    match failures.last() {
+        Some(failure) => error.caused_by(failure.to_string()),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let target = Target {
+            servers: vec![("h".into(), 1)],
+            tls: None,
+            login: Some(("app".into(), "secret".into())),
+            timeout: Duration::from_secs(1),
+        };
+        let shown = format!("{target:?}");
+        assert!(shown.contains("app") && !shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn the_error_names_each_server_and_what_it_did() {
+        let refused = || Failure::Broken("connection refused".into());
+        let untrusted = || Failure::Untrusted("expired".into());
+        let login = || Failure::Login(Code::AuthFailed);
+        let setup = || Failure::Setup(Error::new(ErrorKind::Invalid, "set up TLS", "no such file"));
+        let cases = [
+            (
+                [refused(), Failure::Silent],
+                ErrorKind::Unreachable,
+                "h:1 (connection refused), h:2 (no",
+            ),
+            ([refused(), Failure::Closed], ErrorKind::QuorumLost, "h:2 (it closes the connection"),
+            ([untrusted(), Failure::Closed], ErrorKind::QuorumLost, "has no quorum"),
+            (
+                [refused(), Failure::Mute],
+                ErrorKind::QuorumLost,
+                "h:2 (it takes the connection, but",
+            ),
+            ([untrusted(), Failure::Mute], ErrorKind::Denied, "h:1 (expired)"),
+            ([refused(), Failure::NoTls], ErrorKind::Denied, "speaks TLS"),
+            ([Failure::Closed, login()], ErrorKind::Denied, "the login was refused"),
+            ([setup(), setup()], ErrorKind::Invalid, "no such file"),
+        ];
+        let target = Target {
+            servers: vec![("h".into(), 1), ("h".into(), 2)],
+            tls: None,
+            login: None,
+            timeout: Duration::from_secs(1),
+        };
+        for (failures, kind, words) in cases {
+            let error = explain(&target, &failures);
+            assert!(error.kind() == kind && error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -10,21 +10,19 @@
 
 mod connection;
 mod dial;
-mod explain;
 mod fault;
 mod jute;
 mod messages;
 mod session;
-mod target;
 #[cfg(test)]
 mod tests;
 mod watches;
 
+pub(crate) use dial::{Target, address};
 pub(crate) use fault::Fault;
 pub(crate) use messages::{
     Acl, Check, Code, Create, CreateMode, Delete, Event, Exists, FailedOp, GetAcl, GetChildren,
     GetData, Multi, Op, OpReply, Request, SetData, Stat, Sync,
 };
 pub(crate) use session::{Call, Session};
-pub(crate) use target::{Target, address};
 pub(crate) use watches::Watch;

@@ -21,8 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::connection::{Answer, Connection, Outcome, Pace};
-use super::dial::{Dialled, Failure, Hello, dial_any, random};
-use super::explain::{CONNECT, explain};
+use super::dial::{CONNECT, Dialled, Failure, Hello, dial_any, explain, random};
 use super::jute::Reader;
 use super::messages::{CloseSession, Request, Watchable};
 use super::watches::{Watch, Watches};

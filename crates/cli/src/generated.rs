@@ -1,14 +1,22 @@
-//! `tenure man`: the manual page, generated from the same texts as `--help`.
+//! `tenure man` and `tenure completions`: the manual page and completion scripts for shells, generated from the
+//! same definitions as `--help`.
 
 use std::io::{self, Write};
 
 use clap::Command;
 use clap_mangen::Man;
 
+use crate::args::Completions;
 use crate::exit::{self, Failure, Outcome};
 use crate::{args, output, stores};
 
-pub(crate) fn execute() -> Outcome {
+pub(crate) fn completions(arguments: &Completions) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut args::command(), "tenure", &mut script);
+    output::write(&script).map_or_else(|closed| closed.outcome(), |()| Ok(exit::OK))
+}
+
+pub(crate) fn manual() -> Outcome {
     let page = page().map_err(|error| Failure::system("write the manual page", &error))?;
     output::write(&page).map_or_else(|closed| closed.outcome(), |()| Ok(exit::OK))
 }

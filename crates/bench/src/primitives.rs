@@ -1,0 +1,115 @@
+//! Other primitives, compared with the mutex of the same engine: entering a hold again, readers of a free
+//! lock, and several locks at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_core::{Client, Error};
+use tenure_local::LocalStore;
+use tenure_testkit::RedisServer;
+use tokio::runtime::Runtime;
+
+use crate::Outcome;
+use crate::machine::{pin_to_core, runtime, unpin};
+use crate::redis_wire::connect;
+use crate::table::{Row, median};
+
+const ROUNDS: usize = 15;
+
+/// local: a holder enters its hold again.
+pub(crate) fn local_reentry() -> Outcome<Vec<Row>> {
+    const PAIRS: u32 = 20_000;
+    unpin()?;
+    let (runtime, directory) = (runtime(1)?, tempfile::tempdir()?);
+    let client = Client::new(Arc::new(LocalStore::open(directory.path())?))?;
+    let (account, mutex) = (client.reentrant_mutex("held")?, client.mutex("free")?);
+    runtime.block_on(async {
+        let hold = account.acquire().await?;
+        let (mut again, mut free) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let enter = async || account.acquire().await?.release().await;
+            again.push(timed(PAIRS, enter).await?);
+            free.push(timed(PAIRS, async || mutex.acquire().await?.release().await).await?);
+        }
+        hold.release().await?;
+        Ok(vec![Row::of_times(
+            "local: acquire + release, re-entry",
+            median(again),
+            "acquire + release, free",
+            median(free),
+            Some(0.2),
+        )])
+    })
+}
+
+/// local: a reader of a free lock.
+pub(crate) fn local_reader() -> Outcome<Vec<Row>> {
+    unpin()?;
+    let (runtime, directory) = (runtime(1)?, tempfile::tempdir()?);
+    let client = Client::new(Arc::new(LocalStore::open(directory.path())?))?;
+    Ok(vec![reader("local", &runtime, &client, 10_000)?])
+}
+
+/// Redis: a reader of a free lock.
+pub(crate) fn redis_reader() -> Outcome<Vec<Row>> {
+    let (_server, runtime, client) = redis()?;
+    Ok(vec![reader("redis", &runtime, &client, 1_000)?])
+}
+
+/// Redis: four locks at once.
+pub(crate) fn redis_multi() -> Outcome<Vec<Row>> {
+    const PAIRS: u32 = 1_000;
+    let (_server, runtime, client) = redis()?;
+    let (four, one) = (client.multi_lock(["a", "b", "c", "d"])?, client.mutex("one")?);
+    runtime.block_on(async {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            ours.push(timed(PAIRS, async || four.acquire().await?.release().await).await?);
+            theirs.push(timed(PAIRS, async || one.acquire().await?.release().await).await?);
+        }
+        Ok(vec![Row::of_times(
+            "redis: acquire + release, four free locks",
+            median(ours),
+            "acquire + release of one lock",
+            median(theirs),
+            Some(1.5),
+        )])
+    })
+}
+
+fn reader(engine: &str, runtime: &Runtime, client: &Client, pairs: u32) -> Outcome<Row> {
+    let (catalogue, mutex) = (client.rw_lock("catalogue")?, client.mutex("mutex")?);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let read = async || catalogue.read().await?.release().await;
+        ours.push(runtime.block_on(timed(pairs, read))?);
+        let hold = async || mutex.acquire().await?.release().await;
+        theirs.push(runtime.block_on(timed(pairs, hold))?);
+    }
+    Ok(Row::of_times(
+        format!("{engine}: read + release, free"),
+        median(ours),
+        "acquire + release of a mutex",
+        median(theirs),
+        Some(1.2),
+    ))
+}
+
+/// A server and a client on a core each.
+fn redis() -> Outcome<(RedisServer, Runtime, Client)> {
+    pin_to_core(0)?;
+    let server = RedisServer::start(&[])?;
+    pin_to_core(1)?;
+    let runtime = runtime(1)?;
+    let client = connect(&runtime, server.port(), true)?;
+    Ok((server, runtime, client))
+}
+
+/// The time of one of so many calls.
+async fn timed(count: u32, call: impl AsyncFn() -> Result<(), Error>) -> Outcome<Duration> {
+    let start = Instant::now();
+    for _ in 0..count {
+        call().await?;
+    }
+    Ok(start.elapsed() / count)
+}

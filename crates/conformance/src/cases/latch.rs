@@ -1,0 +1,88 @@
+//! Latches: counted down by many, waited for by many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure_core::{Client, ErrorKind, Latch, LockName};
+use tenure_testkit::GENEROUS;
+
+use crate::Fixture;
+use crate::cases::cells::raw_cells;
+use crate::fixture::{client, name};
+
+/// A latch on a connection of its own. `None`: the store keeps no values, and says why.
+async fn latch(fixture: &dyn Fixture, name: &LockName, count: u32) -> Option<(Client, Latch)> {
+    let client = client(fixture).await;
+    let latch = client.latch(name.as_str(), count);
+    if raw_cells(fixture).await.is_none() {
+        assert_eq!(latch.unwrap_err().kind(), ErrorKind::Unsupported);
+        return None;
+    }
+    Some((client, latch.unwrap()))
+}
+
+/// Nobody passes before the last party has counted down; then all do, also those that come later.
+pub async fn a_latch_opens_when_the_last_party_has_counted_down(fixture: &dyn Fixture) {
+    const PARTIES: u32 = 5;
+    let (name, counted) = (name("latch"), Arc::new(AtomicU32::new(0)));
+    let Some((_client, ours)) = latch(fixture, &name, PARTIES).await else { return };
+    let mut waiters = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (client, latch) = latch(fixture, &name, PARTIES).await.unwrap();
+        let counted = Arc::clone(&counted);
+        waiters.spawn(async move {
+            latch.wait().await.unwrap();
+            client.close().await;
+            counted.load(Ordering::SeqCst)
+        });
+    }
+    assert_eq!(ours.count().await.unwrap(), PARTIES);
+    let mut parties = tokio::task::JoinSet::new();
+    for _ in 0..PARTIES {
+        let (client, latch) = latch(fixture, &name, PARTIES).await.unwrap();
+        let counted = Arc::clone(&counted);
+        parties.spawn(async move {
+            // Before the call: a waiter may see the count before this task sees the answer.
+            counted.fetch_add(1, Ordering::SeqCst);
+            let left = latch.count_down().await.unwrap();
+            client.close().await;
+            left
+        });
+    }
+    let mut left = parties.join_all().await;
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2, 3, 4], "each party counted once");
+    let seen = tokio::time::timeout(GENEROUS, waiters.join_all()).await.expect("all pass");
+    assert_eq!(seen, [PARTIES; 3], "a waiter passed before all had counted");
+    ours.wait().await.unwrap();
+    assert_eq!(ours.count().await.unwrap(), 0);
+}
+
+/// To count below zero, and a count of zero, are refused as invalid.
+pub async fn counting_below_zero_is_refused_and_nothing_is_lost(fixture: &dyn Fixture) {
+    let name = name("latch-zero");
+    let Some((client, latch)) = latch(fixture, &name, 1).await else { return };
+    let refused = client.latch(name.as_str(), 0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    assert_eq!(latch.count().await.unwrap(), 1);
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    for _ in 0..3 {
+        let refused = latch.count_down().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        assert_eq!(latch.count().await.unwrap(), 0);
+    }
+    latch.wait().await.unwrap();
+    // The counter and the latch of one name are two things.
+    assert_eq!(client.counter(name.as_str()).unwrap().get().await.unwrap(), 0);
+}
+
+/// A latch whose parties never come expires: those that wait for it get an error.
+pub async fn a_latch_that_expires_ends_the_wait(fixture: &dyn Fixture) {
+    let name = name("latch-expires");
+    let Some((_client, latch)) = latch(fixture, &name, 2).await else { return };
+    let latch = latch.ttl(Duration::from_secs(1));
+    let ended = tokio::time::timeout(GENEROUS, latch.wait()).await.expect("the wait ends");
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(latch.count().await.unwrap(), 2);
+}

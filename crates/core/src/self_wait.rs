@@ -1,0 +1,66 @@
+//! Notices an attempt that waits for a lock which its own task holds.
+//!
+//! A guard can be moved to another task, so that two acquires of one task are no proof. It is proven where
+//! the second one is part of the work that [`Guard::run`](crate::Guard::run) drives: the guard is borrowed
+//! until that work ends. Otherwise the attempt is suspected only after it has waited for a while, and only
+//! if no other task has used the guard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::lease::Lease;
+use crate::task::{Place, TaskKey, runs_under};
+
+/// How long a task waits for a lock that it acquired itself before it is warned.
+const SUSPICIOUS: Duration = Duration::from_secs(1);
+
+/// An attempt that may wait for its own task.
+pub(crate) struct SelfWait {
+    holds: Arc<Lease>,
+    waits_at: Place,
+    due: Instant,
+    warned: bool,
+}
+
+impl SelfWait {
+    /// Looks for a hold of this task among the holds of the client that are in the attempt's way. Warns at
+    /// once of one that the attempt certainly waits for.
+    pub(crate) fn look(in_the_way: &[Arc<Lease>], waits_at: Place) -> Option<Self> {
+        if let Some(lease) = in_the_way.iter().find(|lease| runs_under(lease.claim.owner)) {
+            let (lock, held_at) = (&lease.claim.name, lease.acquired_by.at);
+            tracing::warn!(
+                %lock, %held_at, %waits_at,
+                "waits for itself: the work that acquires this lock runs under it. Acquire it once, \
+                 or use a `ReentrantMutex`"
+            );
+            return None;
+        }
+        let task = Some(TaskKey::current());
+        let is_own = |lease: &&Arc<Lease>| !lease.is_kept && lease.acquired_by.home() == task;
+        let own = in_the_way.iter().find(is_own)?;
+        let due = Instant::now() + SUSPICIOUS;
+        Some(Self { holds: Arc::clone(own), waits_at, due, warned: false })
+    }
+
+    /// Warns when the attempt has waited for long, unless the hold has ended or its guard was moved. Never
+    /// resolves.
+    pub(crate) async fn warn(&mut self) -> std::convert::Infallible {
+        if !self.warned {
+            tokio::time::sleep_until(self.due).await;
+            self.warned = true;
+            let Self { holds, waits_at, .. } = self;
+            if holds.is_valid() && holds.acquired_by.home().is_some() {
+                let (lock, held_at) = (&holds.claim.name, holds.acquired_by.at);
+                tracing::warn!(
+                    %lock, %held_at, %waits_at,
+                    "may wait for itself: this task acquired the lock and has not released it. If its \
+                     guard was moved to another task, all is well; otherwise acquire it once, or use a \
+                     `ReentrantMutex`"
+                );
+            }
+        }
+        std::future::pending().await
+    }
+}

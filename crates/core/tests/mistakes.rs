@@ -1,0 +1,262 @@
+//! A program that waits for itself, or takes locks in conflicting orders, is told so.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{Client, ErrorKind, Guard, MemoryStore};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// The warnings of this thread, as long as the guard lives.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut Text(&mut text));
+        self.0.lock().push(text);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+impl Warnings {
+    fn listen() -> (Self, DefaultGuard) {
+        let warnings = Self::default();
+        let listens = tracing::subscriber::set_default(warnings.clone());
+        (warnings, listens)
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+fn client() -> Client {
+    Client::new(Arc::new(MemoryStore::new())).unwrap()
+}
+
+/// A place in this file.
+fn at(line: u32) -> String {
+    format!("{}:{line}:", file!())
+}
+
+const LONG: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_the_clients_own_hold_keeps_out_says_so() {
+    let store = Arc::new(MemoryStore::new());
+    let [client, other] = [(); 2].map(|()| Client::new(store.clone()).unwrap());
+    let mutex = client.mutex("a").unwrap();
+    let (guard, line) = (mutex.acquire().await.unwrap(), line!());
+    for attempt in [mutex.try_acquire().await, mutex.acquire_within(LONG).await] {
+        let error = attempt.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("this client holds it itself") && text.contains(&at(line)), "{text}");
+    }
+    let read = client.rw_lock("a").unwrap().try_read().await.unwrap_err().to_string();
+    assert!(read.contains("this client holds it itself"), "{read}");
+    let foreign = other.mutex("a").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(foreign.kind(), ErrorKind::Busy);
+    assert!(foreign.to_string().contains("another holds it"), "{foreign}");
+    guard.release().await.unwrap();
+    // After the release, another client's hold is another's.
+    let guard = other.mutex("a").unwrap().acquire().await.unwrap();
+    let text = mutex.try_acquire().await.unwrap_err().to_string();
+    assert!(text.contains("another holds it"), "{text}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_own_hold_that_is_not_in_the_way_is_not_named() {
+    let store = Arc::new(MemoryStore::new());
+    let [client, other] = [(); 2].map(|()| Client::new(store.clone()).unwrap());
+    let permits = client.semaphore("p", 2).unwrap();
+    let _own = permits.acquire().await.unwrap();
+    let _foreign = other.semaphore("p", 2).unwrap().acquire().await.unwrap();
+    let text = permits.try_acquire().await.unwrap_err().to_string();
+    assert!(text.contains("another holds it"), "{text}");
+    let lock = client.rw_lock("r").unwrap();
+    let _reads = lock.read().await.unwrap();
+    let waits = other.rw_lock("r").unwrap();
+    let writer = tokio::spawn(async move { waits.write().await });
+    while client.inspect("r").await.unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let text = lock.try_read().await.unwrap_err().to_string();
+    assert!(text.contains("another holds it"), "{text}");
+    let text = lock.try_write().await.unwrap_err().to_string();
+    assert!(text.contains("this client holds it itself"), "{text}");
+    writer.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_acquires_the_lock_it_runs_under_is_warned_at_once_with_both_places() {
+    let (warnings, _listens) = Warnings::listen();
+    let (client, limit) = (client(), Duration::from_millis(10));
+    let mutex = client.mutex("a").unwrap();
+    let first = line!() + 1;
+    let nested = mutex.run(async |_| mutex.acquire_within(limit).await.map(drop)).await.unwrap();
+    assert_eq!(nested.unwrap_err().kind(), ErrorKind::TimedOut);
+    let [warning] = &warnings.take()[..] else { panic!("one warning") };
+    assert!(warning.contains("waits for itself") && warning.contains("lock=a"), "{warning}");
+    assert!(warning.contains(&format!("held_at={}", at(first))), "{warning}");
+    assert!(warning.contains(&format!("waits_at={}", at(first))), "{warning}");
+    // Another lock, and a task of its own, are no fault.
+    let other = client.mutex("b").unwrap();
+    mutex.run(async |_| other.acquire().await.unwrap().release().await).await.unwrap().unwrap();
+    let waits = mutex.clone();
+    let task = mutex.run(async |_| tokio::spawn(async move { waits.acquire().await })).await;
+    task.unwrap().await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(warnings.take(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_acquires_a_mutex_twice_is_warned_with_both_places() {
+    let (warnings, _listens) = Warnings::listen();
+    let mutex = client().mutex("a").unwrap();
+    let (guard, held) = (mutex.acquire().await.unwrap(), line!());
+    let (again, waits) = (mutex.acquire_within(LONG).await, line!());
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::TimedOut);
+    let [warning] = &warnings.take()[..] else { panic!("one warning") };
+    assert!(warning.contains("may wait for itself"), "{warning}");
+    assert!(warning.contains(&format!("held_at={}", at(held))), "{warning}");
+    assert!(warning.contains(&format!("waits_at={}", at(waits))), "{warning}");
+    guard.release().await.unwrap();
+    // One that is released in time by this task is waited for by no task.
+    mutex.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(warnings.take(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_was_moved_to_another_task_raises_no_alarm() {
+    let (warnings, _listens) = Warnings::listen();
+    let mutex = client().mutex("a").unwrap();
+    let works: [fn(Guard) -> tokio::task::JoinHandle<()>; 3] = [
+        |guard| {
+            tokio::spawn(async move {
+                let _ = guard.run(tokio::time::sleep(LONG)).await;
+            })
+        },
+        |guard| {
+            tokio::spawn(async move {
+                assert!(guard.is_valid());
+                tokio::time::sleep(LONG).await;
+            })
+        },
+        // It is not used there at all, and held for less than a second.
+        |guard| {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(900)).await;
+                drop(guard);
+            })
+        },
+    ];
+    for work in works {
+        let task = work(mutex.acquire().await.unwrap());
+        mutex.acquire().await.unwrap().release().await.unwrap();
+        task.await.unwrap();
+    }
+    // Two tasks that contend are no fault either.
+    let guard = mutex.acquire().await.unwrap();
+    let waits = mutex.clone();
+    let waiter = tokio::spawn(async move { waits.acquire().await.unwrap().release().await });
+    tokio::time::sleep(LONG).await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap();
+    assert_eq!(warnings.take(), Vec::<String>::new());
+}
+
+/// Takes both locks, one after the other, in a task of its own. Returns the lines.
+async fn take_both(client: &Client, first: &str, then: &str) -> (u32, u32) {
+    let (first, then) = (client.mutex(first).unwrap(), client.mutex(then).unwrap());
+    let take = async move {
+        let (one, first) = (first.acquire().await.unwrap(), line!());
+        let (two, then) = (then.acquire().await.unwrap(), line!());
+        two.release().await.unwrap();
+        one.release().await.unwrap();
+        (first, then)
+    };
+    tokio::spawn(take).await.unwrap()
+}
+
+#[tokio::test]
+async fn locks_that_are_taken_in_both_orders_are_reported_once_with_all_places() {
+    let (warnings, _listens) = Warnings::listen();
+    let unchecked = client();
+    for (first, then) in [("a", "b"), ("b", "a")] {
+        take_both(&unchecked, first, then).await;
+    }
+    assert_eq!(warnings.take(), Vec::<String>::new(), "only by option");
+    let client = unchecked.with_order_check().unwrap().with_call_timeout(LONG).unwrap();
+    take_both(&client, "a", "b").await;
+    take_both(&client, "a", "b").await;
+    take_both(&client, "b", "c").await;
+    assert_eq!(warnings.take(), Vec::<String>::new(), "one order is no fault");
+    let (first, then) = take_both(&client, "b", "a").await;
+    let [warning] = &warnings.take()[..] else { panic!("one warning") };
+    assert!(warning.contains("two locks are taken in both orders"), "{warning}");
+    for place in [
+        format!("first=b then=a first_at={}", at(first)),
+        format!("then_at={}", at(then)),
+        format!("opposite_first_at={}", at(first)),
+        format!("opposite_then_at={}", at(then)),
+    ] {
+        assert!(warning.contains(&place), "{place}: {warning}");
+    }
+    for (first, then) in [("a", "b"), ("b", "a"), ("a", "b")] {
+        take_both(&client, first, then).await;
+    }
+    assert_eq!(warnings.take(), Vec::<String>::new(), "once per pair");
+    take_both(&client, "c", "b").await;
+    assert_eq!(warnings.take().len(), 1, "another pair");
+}
+
+#[tokio::test]
+async fn what_cannot_deadlock_is_not_reported() {
+    let (warnings, _listens) = Warnings::listen();
+    let client = client().with_order_check().unwrap();
+    let [a, b] = ["a", "b"].map(|name| client.mutex(name).unwrap());
+    take_both(&client, "a", "b").await;
+    // An attempt that does not wait.
+    let held = b.acquire().await.unwrap();
+    a.try_acquire().await.unwrap().release().await.unwrap();
+    // A guard that was moved to another task.
+    let task = tokio::spawn(async move {
+        assert!(held.is_valid());
+        held
+    });
+    let held = task.await.unwrap();
+    a.acquire().await.unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+    // One that was released before.
+    b.acquire().await.unwrap().release().await.unwrap();
+    a.acquire().await.unwrap().release().await.unwrap();
+    // Several as one.
+    client.multi_lock(["b", "a"]).unwrap().acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(warnings.take(), Vec::<String>::new());
+}

@@ -1,0 +1,136 @@
+//! Swaps by `WATCH`, `MULTI` and `EXEC`, instead of a script.
+//!
+//! What a connection watches is its own, so a transaction needs a connection for itself from `WATCH` to
+//! `EXEC`. A store keeps a few of them. A call that finds all of them busy waits for one, at the most for as
+//! long as a call may take.
+
+use std::borrow::Cow;
+
+use parking_lot::Mutex;
+use tenure_core::store::{Stored, Swap, Swapped};
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::sync::Semaphore;
+
+use crate::cells::{WRITE, digits, expiry_argument, nonsense, stored, version};
+use crate::fault::{accepted, fault, kind_of, lost};
+use crate::servers::Servers;
+use crate::wire::{Command, Connection, Lost, Value, cmd};
+
+/// How many connections a store has for transactions.
+pub(crate) const MAX_CONNECTIONS: usize = 4;
+
+/// The connections for transactions of a store.
+pub(crate) struct Transactions {
+    servers: Servers,
+    turns: Semaphore,
+    /// Connections between two transactions. One whose transaction was dropped halfway is closed.
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Transactions {
+    pub(crate) fn new(servers: Servers) -> Self {
+        Self { servers, turns: Semaphore::new(MAX_CONNECTIONS), idle: Mutex::default() }
+    }
+
+    /// Replaces the value of a key if it has the expected version: two round trips, or a third one after
+    /// a conflict between them. Returns the reply to `wait`, too, which is sent behind `EXEC`.
+    pub(crate) async fn swap(
+        &self,
+        key: &str,
+        swap: &Swap,
+        wait: Option<&Command>,
+    ) -> Result<(Swapped, Option<Value>)> {
+        let closed = || Error::new(ErrorKind::Internal, WRITE, "the store is closed: report it");
+        let _turn = self.turns.acquire().await.map_err(|_| closed())?;
+        let connection = self.connection().await?;
+        let swapped = swap_on(&connection, key, swap, wait).await?;
+        self.idle.lock().push(connection);
+        Ok(swapped)
+    }
+
+    async fn connection(&self) -> Result<Connection> {
+        let idle = || self.idle.lock().pop();
+        while let Some(connection) = idle() {
+            if connection.is_open() {
+                return Ok(connection);
+            }
+        }
+        let own = self.servers.with_own_connections()?;
+        match own {
+            Servers::One(link) => link.connection().await,
+            // `RedisConfig::check` refuses it.
+            Servers::Cluster(_) => {
+                let why = "a Cluster has no connection for transactions: use cells=script";
+                Err(Error::new(ErrorKind::Unsupported, WRITE, why))
+            }
+        }
+    }
+}
+
+/// All on one connection: `EXEC` on another one would not know what was watched.
+async fn swap_on(
+    connection: &Connection,
+    key: &str,
+    swap: &Swap,
+    wait: Option<&Command>,
+) -> Result<(Swapped, Option<Value>)> {
+    let read = cmd("GET").arg(key);
+    // An earlier transaction that found another version still watches its key.
+    let begin = [&cmd("UNWATCH"), &cmd("WATCH").arg(key), &read];
+    let [unwatched, watched, reply] =
+        sent(connection.call_all(begin).await)?.map_err(|loss| not_read(&loss))?;
+    accepted(WRITE, unwatched)?;
+    accepted(WRITE, watched)?;
+    let current = stored(WRITE, accepted(WRITE, reply)?)?;
+    if current.as_ref().map(|stored| stored.version) != swap.expected {
+        return Ok((Swapped::Conflict(current), None));
+    }
+    let value = [digits(swap.id.get()).as_bytes(), &swap.value].concat();
+    let set = cmd("SET").arg(key).arg(value);
+    let set = match expiry_argument(swap.expiry)? {
+        Cow::Borrowed("never") => set,
+        Cow::Borrowed(_) => set.arg("KEEPTTL"),
+        Cow::Owned(millis) => set.arg("PX").arg(millis),
+    };
+    let (multi, exec) = (cmd("MULTI"), cmd("EXEC"));
+    let (queued, executed, acknowledged) = match wait {
+        None => {
+            let replies = sent(connection.call_all([&multi, &set, &exec]).await)?;
+            let [_, queued, executed] = replies.map_err(|loss| lost(WRITE, &loss))?;
+            (queued, executed, None)
+        }
+        Some(wait) => {
+            let replies = sent(connection.call_all([&multi, &set, &exec, wait]).await)?;
+            let [_, queued, executed, acknowledged] = replies.map_err(|loss| lost(WRITE, &loss))?;
+            (queued, executed, Some(acknowledged))
+        }
+    };
+    // Says why `EXEC` did nothing.
+    accepted(WRITE, queued)?;
+    match executed {
+        Value::Null => Ok((Swapped::Conflict(read_again(connection, &read).await?), None)),
+        Value::Refusal(refusal) => Err(fault(WRITE, &refusal)),
+        executed => match executed.array().as_deref() {
+            Some([Value::Refusal(refusal)]) => Err(fault(WRITE, refusal)),
+            Some([_]) => Ok((Swapped::Done(version(swap.id)), acknowledged)),
+            _ => Err(nonsense(WRITE)),
+        },
+    }
+}
+
+/// The key was changed between `WATCH` and `EXEC`.
+async fn read_again(connection: &Connection, read: &Command) -> Result<Option<Stored>> {
+    let [reply] = sent(connection.call_all([read]).await)?.map_err(|loss| not_read(&loss))?;
+    stored(WRITE, accepted(WRITE, reply)?)
+}
+
+/// No reply came to commands that change nothing.
+fn not_read(loss: &Lost) -> Error {
+    Error::new(kind_of(loss), WRITE, loss.to_string())
+}
+
+/// What came of commands, if the connection took them.
+fn sent<T>(replies: Option<Result<T, Lost>>) -> Result<Result<T, Lost>> {
+    let why = "the connection for transactions has just ended: try again";
+    replies.ok_or_else(|| Error::new(ErrorKind::Unreachable, WRITE, why))
+}
