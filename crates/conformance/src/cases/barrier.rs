@@ -148,22 +148,24 @@ pub async fn a_party_that_lost_its_lease_is_told_and_may_come_again(fixture: &dy
         raw.evict_owner(&lock(&name), holder.owner.parse().unwrap()).await;
     }
     for party in [&mut one, &mut two] {
-        let told = wait(party).await.unwrap_err();
-        assert!(matches!(told.kind(), ErrorKind::Lost | ErrorKind::Broken), "{told}");
+        learn_of_the_loss(party).await;
     }
-    let (ours, theirs) = tokio::join!(come_again(&mut one), come_again(&mut two));
-    assert_eq!(ours.generation(), theirs.generation());
+    let (ours, theirs) = tokio::join!(wait(&mut one), wait(&mut two));
+    assert_eq!(ours.unwrap().generation(), theirs.unwrap().generation());
 }
 
-/// Waits again after errors. A party that was told that the barrier is broken may yet be told that its own
-/// lease is lost.
-async fn come_again(party: &mut Barrier) -> BarrierWaitResult {
+/// Waits until this party is told that its lease is lost. It may first be told that the barrier is broken: the
+/// other one is gone, too.
+async fn learn_of_the_loss(party: &mut Barrier) {
     for _ in 0..5 {
-        if let Ok(passed) = wait(party).await {
-            return passed;
+        let told = wait(party).await.unwrap_err();
+        match told.kind() {
+            ErrorKind::Lost => return,
+            ErrorKind::Broken => {}
+            _ => panic!("{told}"),
         }
     }
-    panic!("the barrier never mended");
+    panic!("it was never told");
 }
 
 /// No parties, too many, and numbers that differ are refused as invalid.
