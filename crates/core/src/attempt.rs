@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_proto::{Watchdog, deadline};
 use tracing::Instrument;
 
-use crate::client::Inner;
+use crate::client::{Inner, unanswered};
 use crate::fault_budget::FaultBudget;
 use crate::guard::Guard;
 use crate::lease::Lease;
@@ -73,6 +73,8 @@ struct Attempt<'a> {
     poll: Duration,
     undo: Undo<'a>,
     last_answer: LastAnswer,
+    /// Whether the client's clock ended the last call.
+    was_unanswered: bool,
     /// Whether the attempt may wait for its own task: looked for when it is queued.
     self_wait: Option<Option<SelfWait>>,
 }
@@ -119,6 +121,7 @@ impl<'a> Attempt<'a> {
             poll,
             undo,
             last_answer: LastAnswer::None,
+            was_unanswered: false,
             self_wait: None,
         }
     }
@@ -201,6 +204,11 @@ impl<'a> Attempt<'a> {
                 }
                 Err(error) => {
                     self.last_answer = LastAnswer::Error(error.clone());
+                    if self.was_unanswered {
+                        let answered = self.inner.last_answer();
+                        faults.answered(answered);
+                        sent = sent.max(answered);
+                    }
                     let failed = self.inner.clock.now();
                     faults.pause(error, sent, failed, &self.undo.claim).await?;
                 }
@@ -219,8 +227,14 @@ impl<'a> Attempt<'a> {
             }
         };
         let clean = !std::mem::replace(&mut self.undo.armed, true);
-        let call = self.inner.store.claim(&self.undo.claim, policy);
-        let answer = self.inner.call("acquire", call).await;
+        let (limit, call) =
+            (self.inner.call_timeout, self.inner.store.claim(&self.undo.claim, policy));
+        let answer = tokio::time::timeout(limit, call).await;
+        self.was_unanswered = answer.is_err();
+        let answer = answer.unwrap_or_else(|_| Err(unanswered(limit, "acquire")));
+        if answer.is_ok() {
+            self.inner.answered();
+        }
         if let Err(error) = &answer
             && clean
             && error.effect() == Effect::None

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::janitor::Janitor;
@@ -11,7 +12,7 @@ use crate::primitives::Lock;
 use crate::store::CALL_TIMEOUT;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
-    MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
+    Moment, MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
     Semaphore, Store, Watch, require_runtime,
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     pub(crate) janitor: Janitor,
     /// The clock that the store's terms run on.
     pub(crate) clock: Clock,
+    /// When the store answered a claim last, in nanoseconds of `clock`.
+    pub(crate) last_answer: AtomicU64,
     /// Which locks are taken while others are held, if that is checked.
     pub(crate) order: Option<OrderCheck>,
     origin: Arc<Origin>,
@@ -325,9 +328,19 @@ impl Client {
         let janitor = Janitor::start(Arc::clone(&store), call_timeout, &background);
         let origin = Origin::here();
         let clock = store.capabilities().clock;
+        let last_answer = AtomicU64::default();
         let order = checks_order.then(OrderCheck::default);
-        let inner =
-            Inner { store, call_timeout, keeper, janitor, clock, order, origin, background };
+        let inner = Inner {
+            store,
+            call_timeout,
+            keeper,
+            janitor,
+            clock,
+            last_answer,
+            order,
+            origin,
+            background,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
@@ -353,6 +366,16 @@ impl Inner {
         }
     }
 
+    /// Notes that the store has just answered a claim.
+    pub(crate) fn answered(&self) {
+        self.last_answer.fetch_max(self.clock.now().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// When the store answered a claim of this client last.
+    pub(crate) fn last_answer(&self) -> Moment {
+        Moment::from_nanos(self.last_answer.load(Ordering::Relaxed))
+    }
+
     /// One call to the store, with a deadline of ours.
     pub(crate) async fn call<T>(
         &self,
@@ -369,10 +392,12 @@ pub(crate) async fn within<T>(
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     require_runtime(operation)?;
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let why = format!(
-            "the store did not answer within {limit:?}: check that it runs and can be reached"
-        );
-        Err(Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect())
-    })
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(unanswered(limit, operation)))
+}
+
+/// The error of a call that the client's clock has ended.
+pub(crate) fn unanswered(limit: Duration, operation: &'static str) -> Error {
+    let why =
+        format!("the store did not answer within {limit:?}: check that it runs and can be reached");
+    Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }

@@ -10,6 +10,10 @@ use crate::{Claim, Error, Moment, Result, now};
 ///
 /// Until the store has queued the claim, the attempt goes on for a fixed time. A claim that has been
 /// queued goes on through an outage of any length: only the caller's time limit ends it.
+///
+/// A crowd of claims may keep the store busy for longer than that. So a claim that the client's clock ended
+/// is not held against a store that has answered another claim of the client meanwhile. An engine that found
+/// its server silent has said so before ([`step_limit`](crate::store::step_limit)).
 pub(crate) struct FaultBudget {
     /// When the first of the calls was sent that have failed in a row.
     began: Option<Moment>,
@@ -30,6 +34,11 @@ impl FaultBudget {
     pub(crate) const fn new(limit: Duration) -> Self {
         let backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         Self { began: None, backoff, limit: Some(limit), warn_at: Self::FIRST_WARNING }
+    }
+
+    /// The store has answered another claim at this moment: it is busy, and there is no outage.
+    pub(crate) fn answered(&mut self, at: Moment) {
+        self.began = self.began.map(|began| began.max(at));
     }
 
     /// The store has queued the claim. An outage is over, and the next one may last.
@@ -126,6 +135,19 @@ mod tests {
             budget.queued();
             assert_eq!(outage(&mut budget, 180), warnings);
         }
+    }
+
+    #[test]
+    fn an_outage_begins_after_the_last_answer_to_another_claim() {
+        let mut budget = FaultBudget::new(seconds(10));
+        let start = Moment::default() + seconds(1_000);
+        let fault =
+            |budget: &mut FaultBudget, second| budget.after_fault(start, start + seconds(second));
+        assert_eq!(fault(&mut budget, 9), Next::Retry);
+        budget.answered(start + seconds(8));
+        budget.answered(start + seconds(5));
+        assert_eq!(fault(&mut budget, 17), Next::Retry);
+        assert_eq!(fault(&mut budget, 18), Next::GiveUp);
     }
 
     #[tokio::test(start_paused = true)]

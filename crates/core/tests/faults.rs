@@ -151,6 +151,38 @@ async fn an_acquire_that_begins_in_an_outage_goes_on_for_five_call_timeouts() {
     acquiring.await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// Serves one claim at a time. A claim that is given up loses its turn.
+#[derive(Debug)]
+struct OneAtATime(tokio::sync::Semaphore);
+
+#[async_trait]
+impl Layer for OneAtATime {
+    async fn claim(
+        &self,
+        memory: &MemoryStore,
+        claim: &Claim,
+        policy: WaitPolicy,
+    ) -> Result<ClaimOutcome> {
+        let _turn = self.0.acquire().await.unwrap();
+        tokio::time::sleep(CALL_TIMEOUT / 5).await;
+        memory.claim(claim, policy).await
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_that_keeps_the_store_busy_for_more_than_five_call_timeouts_is_served() {
+    let store = Layered::new(&MemoryStore::new(), OneAtATime(tokio::sync::Semaphore::new(1)));
+    let client = Client::new(store).unwrap().with_call_timeout(CALL_TIMEOUT).unwrap();
+    let crowd = (0..60).map(|number| {
+        let mutex = client.mutex(&format!("a{number}")).unwrap();
+        tokio::spawn(async move { mutex.acquire().await })
+    });
+    for acquiring in crowd.collect::<Vec<_>>() {
+        drop(acquiring.await.unwrap().unwrap());
+    }
+    client.close().await;
+}
+
 #[tokio::test]
 async fn a_release_that_gets_no_answer_is_finished_in_the_background() {
     let store = MemoryStore::new();

@@ -42,13 +42,16 @@ async fn hold(store: &RedisStore) -> Claim {
     held
 }
 
-/// Renews until the renewal has a connection of its own.
+/// Renews until the renewal has a connection of its own. Copies of it on the connection of all other calls
+/// have been carried out by then.
 async fn renewed(store: &RedisStore, held: &Claim, by_command: impl Fn() -> bool) {
     let over_its_own = || async {
         assert_eq!(store.renew(held).await.unwrap(), Renewal::Renewed);
         by_command()
     };
     assert!(eventually(GENEROUS, over_its_own).await, "no renewal by a command");
+    // A reply on that connection follows all that was sent before.
+    assert_eq!(store.release(&claim("a", TTL)).await.unwrap(), Released::NotHeld);
 }
 
 fn unfenced(mut config: RedisConfig) -> RedisConfig {

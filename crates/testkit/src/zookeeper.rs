@@ -18,6 +18,9 @@ const JAR: &str = "/usr/share/java/zookeeper.jar";
 const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
     /usr/share/java/netty-resolver.jar";
 
+/// The environment variable that names a folder with the jars of another version.
+const CHOICE: &str = "TENURE_TEST_ZOOKEEPER";
+
 /// Options for a small Java virtual machine that starts quickly.
 const MACHINE: &[&str] = &[
     "-Xms16m",
@@ -61,10 +64,11 @@ impl ZooKeeperServer {
 
     /// Whether ZooKeeper is not installed. If so, reports the test as skipped.
     pub fn is_missing(test: &str) -> bool {
-        lacks("java", test) || lacks(JAR, test)
+        lacks("java", test) || (std::env::var_os(CHOICE).is_none() && lacks(JAR, test))
     }
 
-    /// Starts a standalone server, and waits until it serves. Settings are lines of its configuration
+    /// Starts a standalone server, and waits until it serves. It is Debian's, or the one whose jars are in the
+    /// folder that `TENURE_TEST_ZOOKEEPER` names. Settings are lines of its configuration
     /// (`tickTime=500`), or begin with `-` and are options of its virtual machine.
     ///
     /// # Errors
@@ -238,7 +242,9 @@ fn tls(folder: &Path, certificates: &Certificates) -> io::Result<Vec<String>> {
 
 fn run(folder: &Path, options: &[String]) -> io::Result<ChildProcess> {
     let mut command = Command::new("java");
-    command.args(MACHINE).args(options).args(["-cp", JARS]);
+    let jars =
+        std::env::var(CHOICE).map_or_else(|_| JARS.to_owned(), |folder| format!("{folder}/*"));
+    command.args(MACHINE).args(options).args(["-cp", &jars]);
     command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(folder.join("zoo.cfg"));
     command.current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -42,14 +42,15 @@ pub async fn storm(
         running.storm().count(format!("fault: {fault}"));
     }
     ensemble.until_all_serve().unwrap();
-    match running.end().await {
+    let members = &*ensemble.members();
+    let account = || {
+        let each =
+            members.iter().map(|it| format!("== the server at {}\n{}", it.port(), it.account()));
+        each.collect::<Vec<_>>().join("\n")
+    };
+    match running.end(account).await {
         Ok(summary) => println!("{summary}"),
-        Err(wrongs) => {
-            for member in ensemble.members() {
-                println!("== the server at {}\n{}", member.port(), member.account());
-            }
-            panic!("{wrongs}");
-        }
+        Err(wrongs) => panic!("{wrongs}"),
     }
 }
 

@@ -272,14 +272,19 @@ impl Running {
     }
 
     /// Ends the storm after the servers have recovered: every client gets every lock once more, closes, and
-    /// leaves nothing behind. Returns a summary; the error lists the violations.
-    pub(crate) async fn end(self) -> Result<String, String> {
+    /// leaves nothing behind. Returns a summary; the error lists the violations, after what the servers know,
+    /// by `account`, while the clients' sessions are still open.
+    pub(crate) async fn end(self, account: impl Fn() -> String) -> Result<String, String> {
         self.storm.over.store(true, Ordering::SeqCst);
         for task in self.tasks {
             let ended = tokio::time::timeout(4 * ELECTION, task).await;
             if !ended.is_ok_and(|ended| ended.is_ok()) {
                 self.storm.wrong("a task hangs, or panicked".into());
             }
+        }
+        let mut known = String::new();
+        if !self.storm.wrongs.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            known = account();
         }
         for client in &self.storm.clients {
             client.close().await;
@@ -299,7 +304,7 @@ impl Running {
         let wrongs = self.storm.wrongs.lock().unwrap_or_else(PoisonError::into_inner);
         match wrongs.is_empty() {
             true => Ok(summary),
-            false => Err(format!("{wrongs:#?}\n{summary}")),
+            false => Err(format!("{known}\n{wrongs:#?}\n{summary}")),
         }
     }
 }
