@@ -5,8 +5,9 @@
 //! the entries before it ([`admitted`]). So what was listed once stays a superset of what is there,
 //! up to the order that the listing covers; and an entry that is admitted by a superset of what is
 //! before it is admitted. An entry that was exclusive may come to be shared, never the other way
-//! round, so an old view keeps others out, and lets none in. A process with many waiters needs one listing for all of them, and watches
-//! on behalf of the first of them only: no later one can be admitted before it.
+//! round, so an old view keeps others out, and lets none in. A process with many waiters needs one
+//! listing for all of them, and watches on behalf of the first of them only: no later one can be admitted
+//! before it.
 
 use std::collections::BTreeMap;
 
