@@ -23,7 +23,7 @@ pub const ACL_CLUSTER: &str = "+cluster|shards +cluster|slots +asking +ssubscrib
 pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
 
 /// Besides [`ACL`], for `cells=watch`.
-pub const ACL_WATCH: &str = "+watch +unwatch +multi +exec";
+pub const ACL_WATCH: &str = "+watch +multi +exec";
 
 /// Besides [`ACL`], on servers that know the command (Valkey 9): a free lock is released without a
 /// script. Others refuse an `ACL SETUSER` with it.

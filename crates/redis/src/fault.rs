@@ -11,6 +11,8 @@ use crate::wire::{Lost, Refusal, Value};
 
 pub(crate) const CONNECT: &str = "connect to Redis";
 
+const LACKS_RIGHTS: &str = "the user lacks rights (docs/engines/redis.md has the ACL)";
+
 /// No reply came: the call may have been carried out. `operation` completes "could not …".
 pub(crate) fn lost(operation: &'static str, lost: &Lost) -> Error {
     Error::new(kind_of(lost), operation, lost.to_string()).with_unknown_effect()
@@ -55,9 +57,8 @@ pub(crate) fn fault(operation: &'static str, refusal: &Refusal) -> Error {
         "NOAUTH" | "WRONGPASS" => {
             (ErrorKind::Denied, "the user name or password is wrong, or missing")
         }
-        "NOPERM" => {
-            (ErrorKind::Denied, "the user lacks rights (docs/engines/redis.md has the ACL)")
-        }
+        "NOPERM" => (ErrorKind::Denied, LACKS_RIGHTS),
+        "EXECABORT" if said.contains("NOPERM") => (ErrorKind::Denied, LACKS_RIGHTS),
         "DENIED" => (ErrorKind::Denied, "the server takes only local clients, or wants a password"),
         "WRONGTYPE" => (
             ErrorKind::Damaged,

@@ -127,7 +127,7 @@
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +cluster|slots +asking
 //! +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub` (before 7.0 `cluster|slots`, `asking` and
 //! `unsubscribe` instead); on a quorum also `+info +client|id +client|kill`; for a database
-//! other than 0 `+select`; for `replicas=` `+wait`; for `cells=watch` `+watch +unwatch +multi +exec`.
+//! other than 0 `+select`; for `replicas=` `+wait`; for `cells=watch` `+watch +multi +exec`.
 //! Servers that have a compare-and-delete command
 //! are used with less work if the user may call it: `+delifeq` on Valkey 9, `+delex` on Redis 8.4.
 //! Older servers do not know these names and refuse them. The constants [`ACL`], [`ACL_SENTINEL`],

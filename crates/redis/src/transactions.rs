@@ -9,10 +9,11 @@ use std::borrow::Cow;
 use parking_lot::Mutex;
 use tenure_core::store::{Stored, Swap, Swapped};
 use tenure_core::{Error, ErrorKind, Result};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cells::{WRITE, digits, expiry_argument, nonsense, stored, version};
 use crate::fault::{accepted, fault, kind_of, lost};
+use crate::link::Link;
 use crate::servers::Servers;
 use crate::wire::{Command, Connection, Lost, Value, cmd};
 
@@ -23,8 +24,23 @@ pub(crate) const MAX_CONNECTIONS: usize = 4;
 pub(crate) struct Transactions {
     servers: Servers,
     turns: Semaphore,
-    /// Connections between two transactions. One whose transaction was dropped halfway is closed.
-    idle: Mutex<Vec<Connection>>,
+    /// Links that no transaction uses. They are kept: each dials once at a time, also if the calls that need
+    /// it are dropped, and follows the master.
+    idle: Mutex<Vec<Link>>,
+}
+
+/// A link that one transaction uses.
+struct Turn<'a> {
+    transactions: &'a Transactions,
+    link: Link,
+    // Returned last.
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.transactions.idle.lock().push(self.link.clone());
+    }
 }
 
 impl Transactions {
@@ -40,30 +56,30 @@ impl Transactions {
         swap: &Swap,
         wait: Option<&Command>,
     ) -> Result<(Swapped, Option<Value>)> {
-        let closed = || Error::new(ErrorKind::Internal, WRITE, "the store is closed: report it");
-        let _turn = self.turns.acquire().await.map_err(|_| closed())?;
-        let connection = self.connection().await?;
-        let swapped = swap_on(&connection, key, swap, wait).await?;
-        self.idle.lock().push(connection);
-        Ok(swapped)
+        let turn = self.turn().await?;
+        let connection = turn.link.connection().await?;
+        let swapped = swap_on(&connection, key, swap, wait).await;
+        if swapped.is_err() {
+            // It may still queue commands: its user may lack the right to `EXEC`.
+            connection.close();
+        }
+        swapped
     }
 
-    async fn connection(&self) -> Result<Connection> {
-        let idle = || self.idle.lock().pop();
-        while let Some(connection) = idle() {
-            if connection.is_open() {
-                return Ok(connection);
-            }
-        }
-        let own = self.servers.with_own_connections()?;
-        match own {
-            Servers::One(link) => link.connection().await,
+    async fn turn(&self) -> Result<Turn<'_>> {
+        let closed = || Error::new(ErrorKind::Internal, WRITE, "the store is closed: report it");
+        let permit = self.turns.acquire().await.map_err(|_| closed())?;
+        let idle = self.idle.lock().pop();
+        let link = match (idle, &self.servers) {
+            (Some(link), _) => link,
+            (None, Servers::One(link)) => link.with_own_connections()?,
             // `RedisConfig::check` refuses it.
-            Servers::Cluster(_) => {
+            (None, Servers::Cluster(_)) => {
                 let why = "a Cluster has no connection for transactions: use cells=script";
-                Err(Error::new(ErrorKind::Unsupported, WRITE, why))
+                return Err(Error::new(ErrorKind::Unsupported, WRITE, why));
             }
-        }
+        };
+        Ok(Turn { transactions: self, link, _permit: permit })
     }
 }
 
@@ -74,12 +90,15 @@ async fn swap_on(
     swap: &Swap,
     wait: Option<&Command>,
 ) -> Result<(Swapped, Option<Value>)> {
+    let (multi, exec) = (cmd("MULTI"), cmd("EXEC"));
     let read = cmd("GET").arg(key);
-    // An earlier transaction that found another version still watches its key.
-    let begin = [&cmd("UNWATCH"), &cmd("WATCH").arg(key), &read];
-    let [unwatched, watched, reply] =
+    // An earlier transaction that found another version still watches its key: an empty one ends that. It also
+    // shows that this user may call `MULTI`; otherwise the write below would be carried out at once.
+    let begin = [&multi, &exec, &cmd("WATCH").arg(key), &read];
+    let [begun, ended, watched, reply] =
         sent(connection.call_all(begin).await)?.map_err(|loss| not_read(&loss))?;
-    accepted(WRITE, unwatched)?;
+    accepted(WRITE, begun)?;
+    accepted(WRITE, ended)?;
     accepted(WRITE, watched)?;
     let current = stored(WRITE, accepted(WRITE, reply)?)?;
     if current.as_ref().map(|stored| stored.version) != swap.expected {
@@ -92,7 +111,6 @@ async fn swap_on(
         Cow::Borrowed(_) => set.arg("KEEPTTL"),
         Cow::Owned(millis) => set.arg("PX").arg(millis),
     };
-    let (multi, exec) = (cmd("MULTI"), cmd("EXEC"));
     let (queued, executed, acknowledged) = match wait {
         None => {
             let replies = sent(connection.call_all([&multi, &set, &exec]).await)?;

@@ -6,6 +6,7 @@ mod servers;
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use servers::{client, single};
 use tenure_core::{Client, ErrorKind};
@@ -111,6 +112,52 @@ on_servers! {
         server.command(&["SET", "tenure:{tenure:b}:cell", "not ours"]).unwrap();
         let damaged = client.cell::<u64>("b").unwrap().set(&1).await.unwrap_err();
         assert_eq!(damaged.kind(), ErrorKind::Damaged);
+    }
+}
+
+on_servers! {
+    /// Without `MULTI`, the commands behind it would be carried out one by one, whatever the version is.
+    async fn a_user_who_may_not_begin_a_transaction_changes_nothing() {
+        let server = RedisServer::start(&[]).unwrap();
+        let sum = client(&single(server.port())).await.cell::<u64>("sum").unwrap();
+        sum.set(&1).await.unwrap();
+        for (user, right) in [("a", "-multi"), ("b", "-exec"), ("c", "-watch")] {
+            let rules = ["ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all", right];
+            assert_eq!(server.command(&rules).unwrap(), "OK");
+            let mut config = RedisConfig { cells: CellUpdates::Watch, ..single(server.port()) };
+            (config.username, config.password) = (Some(user.into()), Some("pw".into()));
+            let refused = client(&config).await.cell::<u64>("sum").unwrap();
+            for _ in 0..2 {
+                let refused = refused.update(|sum| sum.unwrap_or(0) + 100).await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Denied, "{right}: {refused}");
+                assert_eq!(sum.get().await.unwrap(), Some(1), "{right}");
+            }
+        }
+    }
+}
+
+on_servers! {
+    async fn updates_that_are_dropped_while_no_connection_can_be_made_delay_no_later_one() {
+        let server = RedisServer::start(&[]).unwrap();
+        let password = |word: &str| {
+            let rules = ["ACL", "SETUSER", "a", "on", "resetpass", word, "~*", "&*", "+@all"];
+            assert_eq!(server.command(&rules).unwrap(), "OK");
+        };
+        password(">pw");
+        let mut config = RedisConfig { cells: CellUpdates::Watch, ..single(server.port()) };
+        (config.username, config.password) = (Some("a".into()), Some("pw".into()));
+        let sum = client(&config).await.cell::<u64>("sum").unwrap();
+        // From here on only the connection that is there can be used.
+        password(">other");
+        for _ in 0..1000 {
+            let update = sum.update(|sum| sum.unwrap_or(0) + 1);
+            let _dropped = tokio::time::timeout(Duration::from_millis(2), update).await;
+        }
+        password(">pw");
+        let found = eventually(GENEROUS, || async {
+            sum.update(|sum| sum.unwrap_or(0) + 1).await.is_ok()
+        });
+        assert!(found.await, "dials for updates that were dropped are made one by one");
     }
 }
 
