@@ -428,7 +428,13 @@ impl Shared {
     }
 
     fn reply(&self, value: Value) -> Option<()> {
-        let pending = self.state.lock().pending.pop_front()?;
+        let mut state = self.state.lock();
+        let pending = state.pending.pop_front()?;
+        // An unsubscription that was refused.
+        if let Some(channel) = &pending.channel {
+            state.leaving.remove(channel);
+        }
+        drop(state);
         if let Some(reply) = pending.reply {
             let _given_up = reply.send(Ok(value));
         }
@@ -495,12 +501,34 @@ mod tests {
         assert!(!is_batch(768, 255) && is_batch(768, 256));
     }
 
-    #[tokio::test]
-    async fn replies_before_an_invalid_one_are_delivered_once() {
+    /// A connection, and the server's end of it.
+    async fn connect() -> (Connection, tokio::net::TcpListener) {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let server = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
         let stream = Stream::open(&server, Duration::from_secs(9), None).await.unwrap();
-        let connection = Connection::start(stream, Duration::from_secs(9), None);
+        (Connection::start(stream, Duration::from_secs(9), None), listener)
+    }
+
+    #[tokio::test]
+    async fn an_unsubscription_that_is_refused_is_forgotten() {
+        let (connection, _server) = connect().await;
+        let (shared, mut reader) = (&connection.0.shared, Reader::default());
+        connection.post_unsubscribe("SUNSUBSCRIBE", "c");
+        assert!(shared.state.lock().leaving.contains("c"));
+        let mut input = b"-MOVED 1 127.0.0.1:1\r\n".to_vec();
+        assert!(shared.dispatch(&mut input, &mut reader).is_ok());
+        assert!(shared.state.lock().leaving.is_empty());
+        // Another subscription is not taken for its end when the slot moves again.
+        connection.post_subscribe("c");
+        let mut input =
+            b">3\r\n+sunsubscribe\r\n+c\r\n:0\r\n>3\r\n+ssubscribe\r\n+c\r\n:1\r\n".to_vec();
+        assert!(shared.dispatch(&mut input, &mut reader).is_ok());
+        assert!(connection.listens_to("c"));
+    }
+
+    #[tokio::test]
+    async fn replies_before_an_invalid_one_are_delivered_once() {
+        let (connection, _server) = connect().await;
         let (shared, mut reader) = (&connection.0.shared, Reader::default());
         // Two replies to one command: the second makes no sense.
         let first = connection.post(&cmd("ONE")).unwrap();
