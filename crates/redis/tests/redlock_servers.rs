@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorum::{Load, client, config, hold, of, ports, start, store};
-use tenure_core::store::{ClaimOutcome, Store, WaitPolicy};
+use quorum::{Load, client, config, has, hold, of, ports, start, store, unblock};
+use tenure_core::store::{ClaimOutcome, Renewal, Store, WaitPolicy};
 use tenure_core::{ErrorKind, Finding, Severity};
 use tenure_redis::{ACL, ACL_QUORUM, RedlockConfig, RedlockStore, Tls};
 use tenure_testkit::{Certificates, GENEROUS, Proxy, REDIS_6_2, RedisServer, eventually};
@@ -110,6 +110,31 @@ on_servers! {
         let error = store.claim(&lost, WaitPolicy::NoWait).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::QuorumLost, "{error}");
         assert!(error.to_string().contains("the same server as another"), "{error}");
+    }
+}
+
+on_servers! {
+    /// A holder has one server left of three, under two addresses. Another claim holds the others.
+    async fn a_server_that_is_reached_under_two_addresses_renews_once() {
+        let servers = start(3);
+        let proxy = Proxy::start(servers[0].port()).unwrap();
+        let mut behind = ports(&servers);
+        behind[0] = proxy.port();
+        let store = [store(&config(behind)).await, store(&of(&servers)).await];
+        let [first, second] = ["a", "a"].map(|name| claim(name, Duration::from_secs(60)));
+        hold(&store[0], &first).await;
+        assert!(eventually(GENEROUS, || async { servers.iter().all(|it| has(it, "a")) }).await);
+        proxy.lead_to(servers[1].port());
+        // Their terms ended, or their data was lost.
+        unblock(&servers[0], "a");
+        unblock(&servers[2], "a");
+        hold(&store[1], &second).await;
+        let end = std::time::Instant::now() + Duration::from_secs(3);
+        while std::time::Instant::now() < end {
+            let renewed = store[0].renew(&first).await;
+            assert!(!matches!(renewed, Ok(Renewal::Renewed)), "two hold at once");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 }
 

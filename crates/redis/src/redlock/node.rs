@@ -85,19 +85,21 @@ impl Node {
         }))
     }
 
-    /// The connection, if there is one, and whether the server's votes count: a server that restarted may
-    /// have forgotten its locks. If there is none, it is dialled in the background: no call waits for a
+    /// The connection, if there is one to a server that has no other address, and whether the server's votes
+    /// count: a server that restarted may have forgotten its locks. If there is none, it is dialled in the background: no call waits for a
     /// server that may be dead.
     pub(super) fn connection(self: &Arc<Self>, at: Moment) -> Option<(Connection, bool)> {
         let mut state = self.state.lock();
         if let Some(connection) = &state.greeted
             && connection.is_open()
         {
+            // What the server has to do arrives at its other address: here it would count, and vote, twice,
+            // and two connections keep no order.
+            if self.is_duplicate() {
+                return None;
+            }
             let judged = matches!(&state.trust, Trust::Decided(q) if q.is_over(at));
-            return Some((
-                connection.clone(),
-                judged && !self.identities.is_duplicate(self.number),
-            ));
+            return Some((connection.clone(), judged));
         }
         state.greeted = None;
         if !state.greeting && self.pacer.is_due() {
@@ -106,6 +108,11 @@ impl Node {
             self.home.spawn(async move { node.greet().await });
         }
         None
+    }
+
+    /// Whether the server was reached at another address before.
+    fn is_duplicate(&self) -> bool {
+        self.identities.is_duplicate(self.number)
     }
 
     /// Whether messages on this channel arrive, from a server that can be asked.
@@ -127,7 +134,7 @@ impl Node {
     /// Why the server does not answer or count, for an error message.
     pub(super) fn problem(&self, now: Moment) -> Option<String> {
         let state = self.state.lock();
-        if self.identities.is_duplicate(self.number) {
+        if self.is_duplicate() {
             return Some("the same server as another, which has only one vote".into());
         }
         if state.greeted.as_ref().is_none_or(|connection| !connection.is_open()) {
@@ -169,7 +176,9 @@ impl Node {
         state.greeting = false;
         match greeted {
             Ok(connection) => {
-                self.unconfirmed.resend(&connection, now());
+                if !self.is_duplicate() {
+                    self.unconfirmed.resend(&connection, now());
+                }
                 state.greeted = Some(connection);
                 state.problem = None;
                 None
@@ -204,7 +213,7 @@ impl Node {
         self.close_previous(&connection, id, &run).await?;
         let sighting = Sighting { run: Arc::clone(&run), uptime: Duration::from_secs(uptime), at };
         self.identities.handle_server(self.number, &run);
-        if self.identities.is_duplicate(self.number) {
+        if self.is_duplicate() {
             tracing::error!(server = self.name, "the same server as another: it is not counted");
         }
         let mut state = self.state.lock();
@@ -243,13 +252,8 @@ impl Node {
         until: Moment,
     ) {
         let mut state = self.state.lock();
-        let open = state.greeted.as_ref().filter(|connection| connection.is_open());
-        let reply = match (reply, open) {
-            // There is a new connection, over which the owner has not claimed yet.
-            (None, Some(connection)) => connection.post(&release.command),
-            (reply, _) => reply,
-        };
-        self.unconfirmed.add(release, reply, until);
+        let open = state.greeted.as_ref().filter(|it| it.is_open() && !self.is_duplicate());
+        self.unconfirmed.add(release, reply, until, open);
         if !std::mem::replace(&mut state.reconnecting, true) {
             self.home.spawn(reconnect_while_unconfirmed(Arc::downgrade(self)));
         }

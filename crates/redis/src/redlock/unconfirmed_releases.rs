@@ -45,7 +45,15 @@ impl From<Option<Reply>> for Stage {
 const MOST: usize = 4096;
 
 impl UnconfirmedReleases {
-    pub(super) fn add(&self, release: &Release, reply: Option<Reply>, until: Moment) {
+    /// Keeps a release until it is confirmed. If it was not sent, or its connection broke while other nodes were
+    /// waited for, it is sent over `open`, over which the owner has not claimed yet.
+    pub(super) fn add(
+        &self,
+        release: &Release,
+        reply: Option<Reply>,
+        until: Moment,
+        open: Option<&Connection>,
+    ) {
         let mut unconfirmed = self.0.lock();
         // A node answers in order: confirmed releases are in front.
         while unconfirmed.front_mut().is_some_and(UnconfirmedRelease::is_confirmed)
@@ -54,13 +62,12 @@ impl UnconfirmedReleases {
             unconfirmed.pop_front();
         }
         let Release { owner, command } = release;
-        let stage = reply.into();
-        unconfirmed.push_back(UnconfirmedRelease {
-            owner: *owner,
-            release: command.clone(),
-            stage,
-            until,
-        });
+        let (owner, release, stage) = (*owner, command.clone(), reply.into());
+        let mut release = UnconfirmedRelease { owner, release, stage, until };
+        if !release.is_confirmed() {
+            release.send_if_unsent(open);
+            unconfirmed.push_back(release);
+        }
     }
 
     /// Forgets the releases of an owner that claims again, over the connection that they were sent over:
@@ -85,6 +92,12 @@ impl UnconfirmedReleases {
 }
 
 impl UnconfirmedRelease {
+    fn send_if_unsent(&mut self, open: Option<&Connection>) {
+        if let (Stage::Unsent, Some(connection)) = (&self.stage, open) {
+            self.stage = connection.post(&self.release).into();
+        }
+    }
+
     fn is_confirmed(&mut self) -> bool {
         if let Stage::Sent(reply) = &mut self.stage {
             match reply.try_recv() {
@@ -94,5 +107,49 @@ impl UnconfirmedRelease {
             }
         }
         matches!(self.stage, Stage::Confirmed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Lost, Stream, cmd};
+    use std::time::Duration;
+    use tokio::sync::oneshot;
+
+    /// A release is sent over the connection that is open by now, unless it is confirmed or on its way.
+    #[tokio::test]
+    async fn a_release_whose_connection_was_replaced_before_it_was_kept_is_sent_again() {
+        let limit = Duration::from_secs(9);
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = ("127.0.0.1".to_owned(), listener.local_addr().unwrap().port());
+        let stream = Stream::open(&server, limit, None).await.unwrap();
+        let connection = Connection::start(stream, limit, None);
+        let releases = UnconfirmedReleases::default();
+        let until = tenure_core::store::now() + limit;
+        let add = |name: &str, reply| {
+            let release = Release { owner: OwnerId::random(), command: cmd(name) };
+            releases.add(&release, Some(reply), until, Some(&connection));
+        };
+        let answered = |outcome| {
+            let (sender, reply) = oneshot::channel();
+            sender.send(outcome).unwrap();
+            reply
+        };
+        add("CONFIRMED", answered(Ok(crate::wire::Value::Integer(1))));
+        let (_on_the_way, reply) = oneshot::channel();
+        add("AWAITED", reply);
+        add("BROKEN", answered(Err(Lost::Broken("it was closed".into()))));
+        let (server, mut arrived) = (listener.accept().await.unwrap().0, Vec::new());
+        while !arrived.ends_with(b"BROKEN\r\n") {
+            server.readable().await.unwrap();
+            let mut chunk = [0; 64];
+            if let Ok(length) = server.try_read(&mut chunk) {
+                assert_ne!(length, 0, "it was closed");
+                arrived.extend_from_slice(&chunk[..length]);
+            }
+        }
+        assert_eq!(arrived, b"*1\r\n$6\r\nBROKEN\r\n");
+        assert!(releases.any_left(tenure_core::store::now()));
     }
 }
