@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select_ok;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
@@ -41,6 +43,9 @@ const REDIRECTIONS: usize = 5;
 
 /// How many more nodes are asked after one that does not know the masters of all slots.
 const EXTRA_NODES: usize = 2;
+
+/// The part of the time for a look-up after which the next node is asked, too.
+const HEAD_START: u32 = 12;
 
 const REACH: &str = "reach the Cluster";
 
@@ -299,19 +304,27 @@ impl Cluster {
         addresses.rotate_left(turn);
         let mut last = no_answer(&self.config);
         let (mut fullest, mut more) = (Map::new(), 0);
-        for address in &addresses {
-            match self.shards(address).await {
-                Ok(map) if served(&map) > served(&fullest) => fullest = map,
+        let (mut rest, mut asked) = (addresses.iter(), FuturesUnordered::new());
+        asked.extend(rest.next().map(|address| self.shards(address)));
+        while !asked.is_empty() {
+            // Nodes that are silent must not use up the time of the others.
+            let patience =
+                if rest.len() > 0 { self.config.step_limit() / HEAD_START } else { Duration::MAX };
+            let answer = tokio::time::timeout(patience, asked.next()).await;
+            match answer {
+                Ok(Some(Ok(map))) if served(&map) > served(&fullest) => fullest = map,
                 // A refusal says more than that another node is down.
-                Err(error) if last.is_transient() => last = error,
-                Ok(_) | Err(_) => {}
+                Ok(Some(Err(error))) if last.is_transient() => last = error,
+                _ => {}
             }
             if unserved(&fullest).is_none() || more == EXTRA_NODES {
                 break;
             }
             more += usize::from(!fullest.is_empty());
             self.turn.fetch_add(1, Ordering::Relaxed);
+            asked.extend(rest.next().map(|address| self.shards(address)));
         }
+        drop(asked);
         if fullest.is_empty() {
             return Err(last);
         }
@@ -325,7 +338,6 @@ impl Cluster {
     }
 
     async fn shards(&self, address: &Address) -> Result<Map> {
-        // A dead node must not use up the time of the others.
         let limit = self.config.step_limit() / 3;
         let link = self.link_to(address)?;
         let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;

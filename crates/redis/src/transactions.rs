@@ -58,12 +58,7 @@ impl Transactions {
     ) -> Result<(Swapped, Option<Value>)> {
         let turn = self.turn().await?;
         let connection = turn.link.connection().await?;
-        let swapped = swap_on(&connection, key, swap, wait).await;
-        if swapped.is_err() {
-            // It may still queue commands: its user may lack the right to `EXEC`.
-            connection.close();
-        }
-        swapped
+        swap_on(&connection, key, swap, wait).await
     }
 
     async fn turn(&self) -> Result<Turn<'_>> {
@@ -97,9 +92,13 @@ async fn swap_on(
     let begin = [&multi, &exec, &cmd("WATCH").arg(key), &read];
     let [begun, ended, watched, reply] =
         sent(connection.call_all(begin).await)?.map_err(|loss| not_read(&loss))?;
-    accepted(WRITE, begun)?;
-    accepted(WRITE, ended)?;
-    accepted(WRITE, watched)?;
+    for reply in [begun, ended, watched] {
+        if let Err(error) = accepted(WRITE, reply) {
+            // It may go on queueing commands: its user may lack the right to `EXEC`.
+            connection.close();
+            return Err(error);
+        }
+    }
     let current = stored(WRITE, accepted(WRITE, reply)?)?;
     if current.as_ref().map(|stored| stored.version) != swap.expected {
         return Ok((Swapped::Conflict(current), None));

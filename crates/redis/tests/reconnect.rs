@@ -18,7 +18,8 @@ use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topolog
 use tenure_testkit::{GENEROUS, RedisServer, RedisStub, eventually};
 use tenure_trials::claim;
 
-/// Calls from many tasks at once, each as soon as the one before has failed. Says how long it took.
+/// Calls from many tasks at once, each as soon as the one before has failed, for three seconds at most. Says
+/// how long it took.
 async fn hammer(client: &Client, calls: usize) -> Duration {
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -26,6 +27,9 @@ async fn hammer(client: &Client, calls: usize) -> Duration {
         let client = client.clone();
         tasks.spawn(async move {
             for _ in 0..calls {
+                if start.elapsed() > Duration::from_secs(3) {
+                    return;
+                }
                 let _refused = client.mutex(&format!("lock-{task}")).unwrap().try_acquire().await;
             }
         });
@@ -53,7 +57,8 @@ on_servers! {
         let held = client.mutex("held").unwrap().with(ttl).acquire().await.unwrap();
         server.kill9().unwrap();
         let stub = dropping(server.port());
-        let took = hammer(&client, 20).await;
+        // One dial serves all calls that wait for it.
+        let took = hammer(&client, 2000).await;
         let dials = stub.connections();
         assert!(dials > 0 && dials <= most_dials(took), "{dials} connections in {took:?}");
         drop(stub);
@@ -271,6 +276,17 @@ async fn a_master_that_never_answers_does_not_keep_a_client_from_the_others() {
     let hole_port = hole.local_addr().unwrap().port();
     masters.set(vec![(0, 8_000, hole_port), (8_001, 16_383, node.port())]).unwrap();
     RedisStore::connect(cluster(node.port())).await.unwrap();
+}
+
+/// More of them are silent than there is time to wait for one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seeds_that_never_answer_do_not_keep_a_client_from_the_others() {
+    let node = node(|port| vec![(0, 16_383, port)]);
+    let holes: Vec<_> = (0..4).map(|_| black_hole(u16::MAX)).collect();
+    let mut nodes: Vec<_> = holes.iter().map(|it| it.local_addr().unwrap().port()).collect();
+    nodes.push(node.port());
+    let nodes = nodes.into_iter().map(|port| ("127.0.0.1".to_owned(), port)).collect();
+    RedisStore::connect(RedisConfig::new(Topology::Cluster { nodes })).await.unwrap();
 }
 
 /// A call dials on the runtime that it is made on. That may stand still before the dial is done.
