@@ -218,10 +218,14 @@ impl Engine for ZooKeeperEngine {
 
     async fn remove(&self, name: &LockName, entry: &Entry<Key>) -> Result<bool> {
         let (lock, paths) = (self.layout.lock(name), self.paths(name, entry));
+        // If a downgrade had no effect, the nodes that it would have replaced are there.
+        let replaced = entry.key[1..].iter().filter_map(|node| replaced_by(node, &entry.key[0]));
+        let replaced: Vec<String> = replaced.map(|node| format!("{lock}/{node}")).collect();
         let remove = |session: Arc<ZooKeeperSession>| {
             let (lock, paths) = (lock.as_str(), paths.as_slice());
+            let replaced = replaced.as_slice();
             async move {
-                let removed = delete(&session, paths).await;
+                let removed = delete(&session, paths, replaced).await;
                 self.renew_numbers(&session, lock, entry);
                 removed
             }
@@ -516,6 +520,9 @@ impl ZooKeeperEngine {
 
     /// Deletes the nodes of an entry, and writes to the audit record and the session's loss channel, all or
     /// nothing.
+    ///
+    /// The entry may be downgraded after it was listed, which adds nodes to it and writes to the first one.
+    /// So the first one's version is read, then those nodes are looked for, and the version is compared.
     async fn try_evict(
         &self,
         session: &ZooKeeperSession,
@@ -526,12 +533,24 @@ impl ZooKeeperEngine {
         let name = &eviction.name;
         let seen = session.wire.send(Exists::new(self.path(name, entry))).await?;
         let stat = seen.ok_or(Fault::Refused(Code::NoNode))?;
+        if entry.mode == Mode::Exclusive && entry.owner.is_some() {
+            let lock = self.layout.lock(name);
+            let added = reader_nodes(&entry.key).into_iter().filter(|it| !entry.key.contains(it));
+            let added = added.map(|node| session.wire.send(Exists::new(format!("{lock}/{node}"))));
+            for added in added.collect::<Vec<_>>() {
+                if added.await?.is_some() {
+                    return Err(Fault::Refused(Code::BadVersion));
+                }
+            }
+        }
         let channel = self.layout.loss_channel(stat.ephemeral_owner);
         let audit = self.layout.audit(name);
         let told = session.wire.send(GetData::new(channel.as_str()));
         let recorded = held.then(|| session.wire.send(GetData::new(audit.as_str())));
-        let delete = |path| Op::Delete(Delete { path, version: None });
-        let mut ops: Vec<Op> = self.paths(name, entry).into_iter().map(delete).collect();
+        let paths = self.paths(name, entry).into_iter();
+        let version = |place: usize| (place == 0).then_some(stat.version);
+        let delete = |(place, path)| Op::Delete(Delete { path, version: version(place) });
+        let mut ops: Vec<Op> = paths.enumerate().map(delete).collect();
         // A session of another client has no loss channel.
         if let Some((content, known)) = if_there(told.await)? {
             let data = with_loss(&content, &eviction.owner, token(&stat));
@@ -712,8 +731,13 @@ pub(crate) fn changed(
     })
 }
 
-/// Deletes the nodes of one entry, together. False: they were gone.
-pub(crate) async fn delete(session: &ZooKeeperSession, paths: &[String]) -> Result<bool, Fault> {
+/// Deletes the nodes of one entry, together; and if not all of them are there, `others` too. False: they
+/// were gone.
+pub(crate) async fn delete(
+    session: &ZooKeeperSession,
+    paths: &[String],
+    others: &[String],
+) -> Result<bool, Fault> {
     let delete = |path: &String| Delete { path: path.clone(), version: None };
     if let [path] = paths {
         return if_there(session.wire.send(delete(path)).await).map(|deleted| deleted.is_some());
@@ -725,7 +749,8 @@ pub(crate) async fn delete(session: &ZooKeeperSession, paths: &[String]) -> Resu
         Err(FailedOp { code, .. }) => return Err(Fault::Refused(code)),
     }
     // One of them is gone: the others must go all the same.
-    let calls: Vec<_> = paths.iter().map(|path| session.wire.send(delete(path))).collect();
+    let left = paths.iter().chain(others);
+    let calls: Vec<_> = left.map(|path| session.wire.send(delete(path))).collect();
     let mut any = false;
     for call in calls {
         any |= if_there(call.await)?.is_some();

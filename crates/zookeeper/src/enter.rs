@@ -134,7 +134,7 @@ impl ZooKeeperEngine {
         refusal: Error,
     ) -> Result<T> {
         let paths: Vec<String> = nodes.iter().map(|node| format!("{lock}/{node}")).collect();
-        match delete(session, &paths).await {
+        match delete(session, &paths, &[]).await {
             Ok(_) => Err(refusal),
             Err(_) => Err(refusal.with_unknown_effect()),
         }

@@ -5,7 +5,9 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::store::{Background, Claim, ClaimOutcome, Released, Store, WaitPolicy, now};
+use tenure_core::store::{
+    Background, Claim, ClaimOutcome, Eviction, Released, Store, WaitPolicy, now,
+};
 use tenure_core::{Effect, ErrorKind, LockName, Mode};
 use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
 use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
@@ -399,5 +401,49 @@ on_a_server! {
         assert_eq!(engine.session(TTL).await.unwrap_err().kind(), ErrorKind::Unreachable);
         let waited = now().since(began);
         assert!(waited < timeout * 3 / 2, "{waited:?}");
+    }
+}
+
+/// Each combination of other clients that a claim may have nodes for.
+const COMPATS: [Compat; 4] = [
+    Compat { curator_rw: false, kazoo: false },
+    Compat { curator_rw: true, kazoo: false },
+    Compat { curator_rw: false, kazoo: true },
+    Compat { curator_rw: true, kazoo: true },
+];
+
+on_a_server! {
+    async fn a_writer_whose_downgrade_never_arrived_is_removed_with_all_its_nodes(server) {
+        let bare = Bare::connect(server.port()).await.unwrap();
+        for compat in COMPATS {
+            let (engine, _background, session) =
+                engine(ZooKeeperConfig { compat, ..config(&server) }).await;
+            let writer = claim();
+            let entry = enter(&engine, &session, &writer).await.entry;
+            let reader = engine.as_reader(&entry);
+            assert!(engine.remove(&writer.name, &reader).await.unwrap());
+            assert_eq!(bare.children(LOCK).await.unwrap(), Vec::<String>::new(), "{compat:?}");
+        }
+    }
+}
+
+on_a_server! {
+    async fn an_eviction_that_a_downgrade_overtakes_leaves_no_node(server) {
+        let bare = Bare::connect(server.port()).await.unwrap();
+        for compat in COMPATS {
+            let (engine, _background, session) =
+                engine(ZooKeeperConfig { compat, ..config(&server) }).await;
+            let writer = claim();
+            let seen = enter(&engine, &session, &writer).await.entry;
+            let reader = engine.as_reader(&seen);
+            let downgraded = engine.downgrade(&session, &writer.name, &reader, Vec::new()).await;
+            assert!(downgraded.unwrap());
+            let eviction = Eviction::new(writer.name.clone(), writer.owner, "a test");
+            assert!(!engine.evict(&eviction, &seen, true).await.unwrap(), "it must look again");
+            let seen = engine.list(&writer.name).await.unwrap().entries;
+            assert_eq!(seen, from_ref(&reader), "{compat:?}");
+            assert!(engine.evict(&eviction, &seen[0], true).await.unwrap());
+            assert_eq!(bare.children(LOCK).await.unwrap(), Vec::<String>::new(), "{compat:?}");
+        }
     }
 }
