@@ -450,7 +450,9 @@ impl Endpoints {
             ids.extend(self.identity(server).await.map(|(_, member)| member));
         }
         let mut found = Vec::new();
-        for member in listed.members.iter().filter(|member| !ids.contains(&member.id)) {
+        // A learner serves no locks until it is promoted.
+        let is_new = |member: &&Member| !member.is_learner && !ids.contains(&member.id);
+        for member in listed.members.iter().filter(is_new) {
             for address in self.addresses(member) {
                 let dialer = Dialer::new(&address, self.tls.as_ref(), self.step_limit);
                 let Ok(dialer) = dialer else { continue };
@@ -659,6 +661,28 @@ mod tests {
         tokio::time::sleep(URGENT_DISCOVERY + config.timeout).await;
         drop(endpoints);
         assert!(dropped.upgrade().is_none());
+    }
+
+    /// A learner answers no calls about locks, but says who it is.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_learner_is_not_found_before_it_is_promoted() {
+        let name = "a_learner_is_not_found_before_it_is_promoted";
+        if ["etcd", "etcdctl"].iter().any(|program| tenure_testkit::lacks(program, name)) {
+            return;
+        }
+        let server = tenure_testkit::EtcdServer::start(&[]).unwrap();
+        let learner = server.add_learner().unwrap();
+        let background = Background::start("test").unwrap();
+        let config = EtcdConfig::new(vec![("127.0.0.1".into(), server.port())]);
+        let endpoints = Endpoints::connect(&config, vec![0], &background).await.unwrap();
+        let found = async || {
+            endpoints.look_for_members().await;
+            endpoints.servers().len() - 1
+        };
+        assert_eq!(found().await, 0);
+        server.promote(&learner).unwrap();
+        let is_found = async || found().await == 1;
+        assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, is_found).await);
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use tonic::{Code, ConnectError, Status};
 /// What a failed call says about the server that was asked, and about the call's effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The server was not reached: nothing was sent.
+    /// The server was not reached, or serves no such calls: nothing was done, and another one is asked.
     Unsent,
     /// The connection broke, or the server does not know: the call may have been carried out.
     Doubtful,
@@ -22,6 +22,10 @@ pub(crate) enum Verdict {
 pub(crate) fn verdict(status: &Status) -> Verdict {
     let said = status.message();
     if chain(status).any(|cause| cause.is::<ConnectError>()) {
+        return Verdict::Unsent;
+    }
+    // A member that has no vote refuses before it does anything.
+    if said.contains("not supported for learner") {
         return Verdict::Unsent;
     }
     // A status that a server sent has no source. A broken connection may have any code: which one
@@ -144,5 +148,16 @@ mod tests {
     fn a_login_follows_when_authentication_was_enabled_meanwhile() {
         let said = "etcdserver: user name is empty";
         assert_eq!(verdict(&Status::new(Code::InvalidArgument, said)), Verdict::LoggedOut);
+    }
+
+    #[test]
+    fn a_learner_has_done_nothing_and_another_server_is_asked() {
+        let said = "etcdserver: rpc not supported for learner";
+        // Releases differ in the code.
+        for code in [Code::Unavailable, Code::FailedPrecondition] {
+            let refused = Status::new(code, said);
+            assert_eq!(verdict(&refused), Verdict::Unsent);
+            assert_eq!(fault("acquire", refused).effect(), Effect::None);
+        }
     }
 }

@@ -73,6 +73,45 @@ impl EtcdServer {
         Ok(Self { child, port, arguments: all, folder })
     }
 
+    /// Starts another member of the cluster as a learner, and waits until it knows that it is one.
+    ///
+    /// # Errors
+    /// If it cannot be added or started, or does not answer in time.
+    pub fn add_learner(&self) -> io::Result<Self> {
+        let (port, peer) = (free_port()?, free_port()?);
+        let peers = format!("--peer-urls=http://127.0.0.1:{peer}");
+        self.control(&["member", "add", "learner", "--learner", &peers])?;
+        let known = self.arguments.iter().find_map(|it| it.strip_prefix("--initial-cluster="));
+        let cluster = format!("{},learner=http://127.0.0.1:{peer}", known.unwrap_or_default());
+        let state = "--initial-cluster-state=existing";
+        let learner = Self::spawn("learner", port, peer, &cluster, &[state])?;
+        let start = Instant::now();
+        while start.elapsed() < GENEROUS {
+            if learner.control(&["endpoint", "status"]).is_ok_and(|said| said.contains("true")) {
+                return Ok(learner);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Makes a learner of this member's cluster a voting member, once it has caught up.
+    ///
+    /// # Errors
+    /// If it cannot be promoted in time.
+    pub fn promote(&self, learner: &Self) -> io::Result<()> {
+        let said = learner.control(&["endpoint", "status"])?;
+        let id = said.split(", ").nth(1).unwrap_or_default().to_owned();
+        let start = Instant::now();
+        loop {
+            match self.control(&["member", "promote", &id]) {
+                Ok(_) => return Ok(()),
+                Err(error) if start.elapsed() > GENEROUS => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
     fn once_it_serves(mut self) -> io::Result<Self> {
         self.until_it_serves()?;
         Ok(self)
