@@ -179,11 +179,17 @@ impl OrderedQueue {
     ) -> Vec<Order> {
         let later = self.entries.split_off(&covers.saturating_add(1));
         let before = std::mem::replace(&mut self.entries, later);
+        let mut overtaken = false;
         for (order, mode) in listed {
+            let known = before.get(&order);
+            // An entry that was gone before: the listing was overtaken by what showed that.
+            overtaken |= known.is_none() && self.is_covered(order);
             let (watched, change_watched) =
-                before.get(&order).map_or((false, false), |it| (it.watched, it.change_watched));
+                known.map_or((false, false), |it| (it.watched, it.change_watched));
             self.entries.insert(order, Known { mode, watched, change_watched });
         }
+        // A watch on the entry itself would find it missing.
+        self.stale |= overtaken && self.queue_watched;
         self.covers = Some(self.covers.map_or(covers, |known| known.max(covers)));
         self.missing = 0;
         self.listed = true;

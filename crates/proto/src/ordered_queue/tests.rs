@@ -392,3 +392,31 @@ fn a_waiter_that_was_watched_before_it_is_known_is_admitted() {
     view.handle_entered(1, Mode::Exclusive);
     assert_eq!(view.step().admitted, [1]);
 }
+
+/// The process's last waiter was admitted, and the watch on the queue is still in place. A claim that
+/// arrives listed the queue before a holder left, and the listing that showed this overtook the claim's own.
+#[test]
+fn a_listing_that_is_overtaken_by_a_later_one_keeps_no_waiter_out() {
+    let mut view = OrderedQueue::watching_at_most(1);
+    let entries =
+        |orders: &[Order]| orders.iter().map(|it| (*it, permits(1, 4))).collect::<Vec<_>>();
+    view.handle_entered(4, permits(2, 4));
+    view.handle_listing_begun();
+    view.handle_listing_ended(false);
+    view.handle_queue_watched();
+    view.handle_listed([entries(&[1, 2, 3]), vec![(4, permits(2, 4))]].concat(), 4);
+    assert!(view.step().watch_queue, "too many are in its way to watch each");
+    // The first holder has left.
+    view.handle_queue_unwatched();
+    assert!(view.step().list);
+    view.handle_listing_begun();
+    view.handle_listing_ended(false);
+    view.handle_queue_watched();
+    view.handle_listed([entries(&[2, 3]), vec![(4, permits(2, 4))]].concat(), 4);
+    assert_eq!(view.step().admitted, [4]);
+    view.handle_removed(4);
+    view.handle_entered(5, permits(2, 4));
+    view.handle_listed([entries(&[1, 2, 3]), vec![(5, permits(2, 4))]].concat(), 5);
+    let step = view.step();
+    assert!(step.list || step.admitted == [5], "the first holder left before: {step:?}");
+}
