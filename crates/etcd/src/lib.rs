@@ -74,9 +74,9 @@
 //! # Servers
 //!
 //! Calls go to one server until it is silent or gone, then to the next. One login serves all calls that
-//! need it. Members that the cluster has besides the named ones are found. SRV records are read again
-//! when all servers have failed. A reply from another cluster than the first one's is an error: an
-//! address may come to lead elsewhere.
+//! need it. Voting members that the cluster has besides the named ones are found; a learner that is named
+//! is passed over. SRV records are read again when all servers have failed. A reply from another cluster
+//! than the first one's is an error: an address may come to lead elsewhere.
 //!
 //! # What is promised
 //!

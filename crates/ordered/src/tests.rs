@@ -285,7 +285,7 @@ async fn a_waiter_for_one_of_many_permits_sets_a_few_watches() {
 /// The connection that all watches come over is lost: a server must not get them all back at once.
 #[tokio::test]
 async fn the_watches_of_many_queues_that_end_together_begin_again_spread_over_time() {
-    const QUEUES: usize = 1_000;
+    const QUEUES: usize = 200;
     let world: Arc<World> = Arc::default();
     let (one, other) = (store(&world).await, store(&world).await);
     for number in 0..QUEUES {
@@ -301,7 +301,7 @@ async fn the_watches_of_many_queues_that_end_together_begin_again_spread_over_ti
     until(|| world.watched.lock().len() == 2 * QUEUES).await;
     let watched = world.watched.lock();
     let spread = watched.last().unwrap().since(watched[0]);
-    assert!(spread > Duration::from_millis(500), "within {spread:?}");
+    assert!(spread > Duration::from_secs(2), "within {spread:?}");
 }
 
 /// A listing of a long queue is expensive, and so is made seldom. Here it is never answered.

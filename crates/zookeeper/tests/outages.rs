@@ -67,7 +67,8 @@ on_servers! {
             let mut acquiring = JoinSet::new();
             for lock in 0..LOCKS {
                 let mutex = hasty.mutex(&lock.to_string()).unwrap().with(options.clone());
-                acquiring.spawn(async move { mutex.try_acquire().await });
+                // Not `try_acquire`, which would look first, and create nothing.
+                acquiring.spawn(async move { mutex.acquire_within(CALL_TIMEOUT).await });
             }
             let failed = acquiring.join_all().await.iter().filter(|one| one.is_err()).count();
             assert_eq!(failed, LOCKS, "it stands still");

@@ -98,12 +98,6 @@ impl Peer {
         let _ = self.0.write_all(bytes);
     }
 
-    fn write(&mut self, content: impl FnOnce(&mut Writer<'_>)) {
-        let mut out = Vec::new();
-        frame(&mut out, content).unwrap();
-        self.write_raw(&out);
-    }
-
     pub(super) fn hello(&mut self) -> Option<Hello> {
         let content = self.read()?;
         let mut reader = Reader::new(&content);
@@ -117,13 +111,15 @@ impl Peer {
     }
 
     pub(super) fn grant(&mut self, timeout_ms: i32) {
-        self.write(|out| {
-            out.int(0);
-            out.int(timeout_ms);
-            out.long(if timeout_ms == 0 { 0 } else { SESSION });
-            out.buffer(PASSWORD);
-            out.bool(false);
-        });
+        self.write_raw(&granted(timeout_ms));
+    }
+
+    /// Writes each of these bytes by itself.
+    pub(super) fn write_slowly(&mut self, bytes: &[u8]) {
+        let _ = self.0.set_nodelay(true);
+        for byte in bytes {
+            self.write_raw(&[*byte]);
+        }
     }
 
     /// Opens a session, or goes on with it, with this timeout.
@@ -182,4 +178,18 @@ impl Peer {
     pub(super) fn say_nothing(&mut self) {
         while self.read().is_some() {}
     }
+}
+
+/// The frame that opens a session, or goes on with it, with this timeout.
+pub(super) fn granted(timeout_ms: i32) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame(&mut out, |out| {
+        out.int(0);
+        out.int(timeout_ms);
+        out.long(if timeout_ms == 0 { 0 } else { SESSION });
+        out.buffer(PASSWORD);
+        out.bool(false);
+    })
+    .unwrap();
+    out
 }
