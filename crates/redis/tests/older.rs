@@ -3,15 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
 
 mod servers;
+#[path = "servers/stubs.rs"]
+mod stubs;
 
 use std::time::Duration;
 
-use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, said, single};
-use tenure_core::store::Store;
+use servers::{FAILOVER, Load, addresses, client, hand_over_by_push, refusal, said, single};
+use stubs::{DIGEST, bulk};
+use tenure_core::store::{ClaimOutcome, Store, WaitPolicy};
 use tenure_core::{Client, ErrorKind, Options, Severity};
 use tenure_redis::{ACL, RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, REDIS_6_2, RedisCluster, RedisServer, eventually};
-use tenure_trials::until_waiting;
+use tenure_testkit::{GENEROUS, REDIS_6_2, RedisCluster, RedisServer, RedisStub, eventually};
+use tenure_trials::{claim, until_waiting};
 
 /// A server that does not know `HELLO`, as some proxies do not.
 fn without_hello() -> RedisServer {
@@ -193,4 +196,39 @@ async fn a_cluster_before_7_0_hands_over_by_push_and_survives_a_master() {
     load.go_on(2).await;
     load.stop().await;
     hand_over_by_push(&two, &one, &names()[0]).await;
+}
+
+/// A stub with this reply to `HELLO 3`, where another client holds every lock.
+fn held_behind(hello: &'static str) -> RedisStub {
+    RedisStub::start(move |words| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Some(match words[..] {
+            ["HELLO", ..] => hello.into(),
+            ["SCRIPT", "LOAD", ..] => DIGEST.into(),
+            // The three keys of `take.lua`.
+            ["EVALSHA", _, "3", ..] => bulk("held"),
+            ["EVALSHA", ..] => bulk("queued -1 1000000"),
+            ["SUBSCRIBE", channel] => format!("*3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(channel)),
+            _ => "+OK\r\n".into(),
+        })
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn the_protocol_is_what_the_reply_to_hello_says() {
+    let server = held_behind("*2\r\n$5\r\nproto\r\n:2\r\n");
+    let store = RedisStore::connect(single(server.port())).await.unwrap();
+    let waiting = WaitPolicy::Queue { lease: GENEROUS, poll: GENEROUS };
+    let answer = store.claim(&claim("a", GENEROUS), waiting).await.unwrap();
+    assert!(matches!(answer, ClaimOutcome::Queued(_)), "{answer:?}");
+    assert_eq!(server.received(&["SUBSCRIBE"]), 1);
+    assert_eq!(server.connections(), 2, "in RESP2, messages need a connection of their own");
+
+    for hello in ["+OK\r\n", "*0\r\n", "%1\r\n+server\r\n+redis\r\n", "%1\r\n+proto\r\n:4\r\n"] {
+        let server = held_behind(hello);
+        let refused = refusal(&single(server.port())).await;
+        assert_eq!(refused.kind(), ErrorKind::Unreachable, "{hello:?}: {refused}");
+        assert!(refused.to_string().contains("reply to the login"), "{hello:?}: {refused}");
+    }
 }
