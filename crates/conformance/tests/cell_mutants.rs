@@ -228,6 +228,7 @@ mutants! {
     ];
     NeverExpires fails [
         cells::a_cell_expires_and_not_before_its_time,
+        cells::a_cell_is_kept_for_no_time_or_for_centuries,
         cells::versions_never_repeat,
         counters::a_counter_expires_after_its_first_change,
         latch::a_latch_that_expires_ends_the_wait,

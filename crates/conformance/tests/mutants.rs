@@ -86,6 +86,8 @@ mutants! {
     ], IgnoresEvictions fails [
         eviction::an_evicted_guard_is_lost_at_its_next_renewal,
         eviction::an_evicted_waiter_leaves_the_queue,
+        reentrant::an_evicted_hold_is_lost_to_all_its_guards,
+        multi::losing_one_of_several_locks_loses_the_hold,
     ], AgeIsAlwaysZero fails [
         inspection::renewing_a_hold_does_not_reset_its_age,
     ], ShowsReleasedHolds fails [
@@ -95,6 +97,9 @@ mutants! {
     ], IgnoresReleases fails [
         release::a_dropped_guard_is_released_in_the_background,
         loss::max_hold_ends_a_renewed_lease,
+        reentrant::a_holder_enters_again_and_the_last_guard_releases,
+        multi::several_locks_are_held_together_or_not_at_all,
+        multi::dropping_a_wait_for_several_locks_leaves_all_free,
     ];
     a_store_that_always_grants_is_caught: AlwaysGrants fails [
         exclusion::at_most_one_task_holds_a_mutex_under_load,
@@ -102,6 +107,9 @@ mutants! {
         lease::a_guard_is_renewed_beyond_several_ttls,
         shared::readers_and_writers_exclude_each_other_under_load,
         permits::no_more_permits_are_held_than_exist_under_load,
+        reentrant::a_holder_enters_again_and_the_last_guard_releases,
+        multi::several_locks_are_held_together_or_not_at_all,
+        multi::locks_named_in_any_order_do_not_deadlock_under_load,
     ];
     a_store_that_repeats_tokens_is_caught: RepeatsTokens fails [
         capabilities::tokens_increase_however_the_lock_changes_hands,
@@ -146,6 +154,7 @@ mutants! {
         lease::a_guard_is_renewed_beyond_several_ttls,
         lease::a_hold_without_renewal_expires_after_its_ttl,
         release::a_lock_stays_taken_for_at_least_its_time,
+        reentrant::a_hold_is_renewed_as_long_as_a_guard_of_it_exists,
         eviction::an_eviction_removes_only_the_named_owner,
     ];
     a_store_that_issues_undeclared_tokens_is_caught: UndeclaredTokens fails [

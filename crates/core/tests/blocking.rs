@@ -327,3 +327,114 @@ fn locks_are_looked_at_watched_and_taken_away() {
     assert!(!client.release("a", guard.owner()).unwrap());
     assert!(!client.diagnose().unwrap().is_empty());
 }
+
+#[test]
+fn candidates_lead_one_after_the_other_and_are_observed() {
+    in_time(|| {
+        let client = client();
+        let election = client.election::<String>("scheduler").unwrap();
+        let mut leaders = election.observe();
+        assert_eq!(leaders.next().unwrap().unwrap(), None);
+        let first = election.campaign(&"one".into()).unwrap();
+        let second = election.campaign_with(&"two".into(), tenure_core::Wait::NoWait);
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(leaders.next().unwrap().unwrap().unwrap().value, "one");
+        first.proclaim(&"one, elsewhere".into()).unwrap();
+        assert_eq!(election.leader().unwrap().unwrap().value, "one, elsewhere");
+        assert_eq!(first.run(|leader| leader.token()).unwrap(), first.token());
+
+        let candidate = election.clone();
+        let next = thread::spawn(move || candidate.campaign(&"two".into()).unwrap());
+        let (token, validity) = (first.token(), first.validity());
+        assert!(validity.is_valid() && !first.remaining().is_zero());
+        first.resign().unwrap();
+        assert!(!validity.is_valid());
+        let second = next.join().unwrap();
+        assert!(second.token() > token);
+
+        // An eviction is heard by the leader's thread, and ends its work.
+        let owner = second.owner().to_string();
+        let evicted = second.run(|_| client.evict("scheduler", &owner, "a test").unwrap());
+        assert_eq!(evicted.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(second.lost(), LossReason::NotHeld);
+        assert_eq!(second.resign().unwrap_err().kind(), ErrorKind::Lost);
+    });
+}
+
+#[test]
+fn threads_wait_for_latches_and_at_barriers() {
+    in_time(|| {
+        let client = client();
+        let latch = client.latch("imported", 2).unwrap();
+        let waiting = latch.clone();
+        let waiter = thread::spawn(move || waiting.wait());
+        assert_eq!((latch.count_down().unwrap(), latch.count_down().unwrap()), (1, 0));
+        waiter.join().unwrap().unwrap();
+        assert_eq!(latch.count_down().unwrap_err().kind(), ErrorKind::Invalid);
+
+        let mut ours = client.barrier("phase", 2).unwrap();
+        assert_eq!(ours.wait_within(Duration::from_millis(10)).unwrap(), None);
+        let mut theirs = client.barrier("phase", 2).unwrap();
+        let other = thread::spawn(move || {
+            let passed = theirs.wait().unwrap();
+            // Dropped here: the party leaves.
+            passed
+        });
+        let passed = ours.wait().unwrap();
+        assert_eq!(passed.generation(), other.join().unwrap().generation());
+        assert_eq!(ours.wait().unwrap_err().kind(), ErrorKind::Broken);
+    });
+}
+
+#[test]
+fn a_writer_becomes_a_reader_and_a_reader_no_writer() {
+    in_time(|| {
+        let rates = client().rw_lock("rates").unwrap();
+        let reader = rates.write().unwrap().downgrade().unwrap();
+        let other = rates.try_read().unwrap();
+        let (reader, refusal) = reader.upgrade().unwrap_err();
+        assert_eq!(refusal.kind(), ErrorKind::Unsupported);
+        assert!(reader.is_valid());
+        other.release().unwrap();
+        reader.release().unwrap();
+        rates.try_write().unwrap().release().unwrap();
+    });
+}
+
+#[test]
+fn a_holder_that_is_asked_lets_go_and_the_request_is_recorded() {
+    in_time(|| {
+        let client = client();
+        let guard = client.mutex("index").unwrap().acquire().unwrap();
+        let holder = thread::spawn(move || {
+            let request = guard.revoked().unwrap();
+            guard.release().unwrap();
+            request.reason
+        });
+        let asked = client.revoke("index", "deploy").grace(GENEROUS).send().unwrap();
+        assert!(asked[0].heard && asked[0].released && !asked[0].evicted);
+        assert_eq!(holder.join().unwrap(), "deploy");
+        assert_eq!(client.audit("index").unwrap()[0].reason, "deploy");
+
+        // One that does not listen is evicted after the grace.
+        let guard = client.mutex("index").unwrap().acquire().unwrap();
+        let unheard = client.revoke("index", "again").within(Duration::ZERO).send().unwrap();
+        assert!(!unheard[0].released && guard.is_valid());
+        let forced = client.revoke("index", "now").grace(Duration::ZERO).send().unwrap();
+        assert!(forced[0].evicted);
+        assert_eq!(guard.lost(), LossReason::NotHeld);
+    });
+}
+
+#[test]
+fn a_busy_lock_names_the_place_in_the_program_where_it_was_acquired() {
+    let client = client();
+    let mutex = client.mutex("a").unwrap();
+    let (_guard, line) = (mutex.acquire().unwrap(), line!());
+    let busy = mutex.try_acquire().unwrap_err().to_string();
+    assert!(busy.contains(&format!("{}:{line}", file!())), "{busy}");
+    let account = client.reentrant_mutex("b").unwrap().by_thread();
+    let (_guard, line) = (account.acquire().unwrap(), line!());
+    let busy = client.mutex("b").unwrap().try_acquire().unwrap_err().to_string();
+    assert!(busy.contains(&format!("{}:{line}", file!())), "{busy}");
+}

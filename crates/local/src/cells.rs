@@ -156,7 +156,7 @@ struct Ends {
 
 impl Ends {
     fn after(ttl: Duration, boot: u64) -> Self {
-        let wall_millis = (wall_clock() + ttl).as_millis();
+        let wall_millis = wall_clock().saturating_add(ttl).as_millis();
         let wall_millis = u64::try_from(wall_millis).unwrap_or(u64::MAX);
         Self { boot, boot_nanos: (now() + ttl).as_nanos(), wall_millis }
     }

@@ -203,7 +203,7 @@ pub(crate) fn digits(number: u64) -> String {
 fn expiry_millis(ttl: Duration) -> u64 {
     // Redis adds it to the present time, and both must fit 63 bits.
     const LONGEST: u64 = 1 << 53;
-    millis(ttl + Duration::from_nanos(999_999)).clamp(1, LONGEST)
+    millis(ttl.saturating_add(Duration::from_nanos(999_999))).clamp(1, LONGEST)
 }
 
 /// The cell that a reply shows.

@@ -199,6 +199,17 @@ pub async fn a_cell_expires_and_not_before_its_time(fixture: &dyn Fixture) {
     assert_eq!(raw.value(&expiring).await.unwrap(), b"anew");
 }
 
+/// Times without sense are taken as the shortest and the longest that the store has.
+pub async fn a_cell_is_kept_for_no_time_or_for_centuries(fixture: &dyn Fixture) {
+    let Some(raw) = raw_cells(fixture).await else { return };
+    let (short, long) = (key("cell-no-time"), key("cell-centuries"));
+    raw.put(&long, None, b"stays", Expiry::After(Duration::MAX)).await;
+    raw.put(&short, None, b"goes", Expiry::After(Duration::ZERO)).await;
+    let gone = || async { raw.read(&short).await.is_none() };
+    assert!(eventually(GENEROUS, gone).await, "the cell never expired");
+    assert_eq!(raw.value(&long).await.unwrap(), b"stays");
+}
+
 /// A swap that keeps the expiry does not prolong it, one with an expiry begins it anew, and one without
 /// lifts it.
 pub async fn a_swap_keeps_renews_or_lifts_the_expiry(fixture: &dyn Fixture) {

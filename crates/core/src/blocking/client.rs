@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use super::reentrant::ThreadHolds;
 use super::{
-    Cell, Counter, MultiLock, Mutex, Once, RateLimiter, ReentrantMutex, RwLock, Semaphore, block_on,
+    Barrier, Cell, Counter, Election, Latch, MultiLock, Mutex, Once, RateLimiter, ReentrantMutex,
+    Revoke, RwLock, Semaphore, block_on,
 };
 use crate::store::{CALL_TIMEOUT, Store};
-use crate::{Background, CellValue, Finding, LockName, LockState, OwnerId, Rate, Result};
+use crate::{
+    AuditRecord, Background, CellValue, Finding, LockName, LockState, OwnerId, Rate, Result,
+};
 
 /// A [`Client`](crate::Client) whose calls block. Cheap to clone; clones share everything.
 ///
@@ -45,6 +48,14 @@ impl Client {
     /// As [`crate::Client::with_call_timeout`].
     pub fn with_call_timeout(self, limit: Duration) -> Result<Self> {
         self.client.with_call_timeout(limit).map(Self::from)
+    }
+
+    /// As [`crate::Client::with_order_check`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::with_order_check`].
+    pub fn with_order_check(self) -> Result<Self> {
+        self.client.with_order_check().map(Self::from)
     }
 
     /// How long one call to the store may take.
@@ -129,6 +140,44 @@ impl Client {
     /// As [`crate::Client::once`].
     pub fn once<T: CellValue>(&self, key: &str) -> Result<Once<T>> {
         Ok(Once::new(self.client.once(key)?, self.background()))
+    }
+
+    /// The election with this name, whose leader holds the mutex of that name.
+    ///
+    /// # Errors
+    /// As [`crate::Client::election`].
+    pub fn election<T: CellValue>(&self, name: &str) -> Result<Election<T>> {
+        Ok(Election::new(self.client.election(name)?, self.background()))
+    }
+
+    /// The latch with this name, which opens when it was counted down so many times.
+    ///
+    /// # Errors
+    /// As [`crate::Client::latch`].
+    pub fn latch(&self, name: &str, count: u32) -> Result<Latch> {
+        Ok(Latch::new(self.client.latch(name, count)?, self.background()))
+    }
+
+    /// A party of the barrier with this name and number of parties.
+    ///
+    /// # Errors
+    /// As [`crate::Client::barrier`].
+    pub fn barrier(&self, name: &str, parties: u32) -> Result<Barrier> {
+        Ok(Barrier::new(self.client.barrier(name, parties)?, self.background()))
+    }
+
+    /// A request to the present holders of a lock to let go, as [`crate::Client::revoke`]. Nothing is sent
+    /// before [`Revoke::send`].
+    pub fn revoke(&self, name: &str, reason: &str) -> Revoke {
+        Revoke::new(self.client.revoke(name, reason), self.background())
+    }
+
+    /// As [`crate::Client::audit`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::audit`].
+    pub fn audit(&self, name: &str) -> Result<Vec<AuditRecord>> {
+        self.block_on(self.client.audit(name))
     }
 
     /// As [`crate::Client::inspect`].

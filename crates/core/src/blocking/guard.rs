@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::block_on;
-use crate::{Background, Fence, LockName, LossReason, Mode, OwnerId, Result, Token};
+use crate::{
+    Background, Error, Fence, LockName, LossReason, Mode, OwnerId, Result, Revocation, Token,
+};
 
 /// A lock that is held, until it is released, dropped or lost.
 ///
@@ -75,6 +77,15 @@ impl Guard {
     /// Waits until the lock is lost, and says why.
     pub fn lost(&self) -> LossReason {
         block_on(self.0.background(), self.0.lost())
+    }
+
+    /// Waits until another process asks for the lock ([`Client::revoke`](super::Client::revoke)), as
+    /// [`crate::Guard::revoked`].
+    ///
+    /// # Errors
+    /// As [`crate::Guard::revoked`].
+    pub fn revoked(&self) -> Result<Revocation> {
+        block_on(self.0.background(), self.0.revoked())
     }
 
     /// Does `work` under the lock. `Ok` means that the lock was held until `work` had ended.
@@ -267,6 +278,32 @@ macro_rules! guard_in_a_mode {
 guard_in_a_mode!(ReadGuard);
 guard_in_a_mode!(WriteGuard);
 
+impl ReadGuard {
+    /// Refused: a read hold cannot become a write hold. The guard is given back, as by
+    /// [`crate::ReadGuard::upgrade`].
+    ///
+    /// # Errors
+    /// Always, as [`crate::ReadGuard::upgrade`].
+    pub fn upgrade(self) -> Result<WriteGuard, (Self, Error)> {
+        match crate::ReadGuard::new(self.0.into_inner()).upgrade() {
+            Ok(writer) => Ok(writer.into()),
+            Err((reader, refusal)) => Err((reader.into(), refusal)),
+        }
+    }
+}
+
+impl WriteGuard {
+    /// Turns the write hold into a read hold, as [`crate::WriteGuard::downgrade`].
+    ///
+    /// # Errors
+    /// As [`crate::WriteGuard::downgrade`]. After every error the lock is given back in the background.
+    pub fn downgrade(self) -> Result<ReadGuard> {
+        let background = self.0.0.background().clone();
+        let writer = crate::WriteGuard::new(self.0.into_inner());
+        block_on(&background, writer.downgrade()).map(ReadGuard::from)
+    }
+}
+
 /// The hold of a [`MultiLock`](super::MultiLock). Dropping it releases all locks in the background.
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
@@ -297,6 +334,15 @@ impl MultiGuard {
     /// Waits until one of the locks is lost, and says which and why.
     pub fn lost(&self) -> (LockName, LossReason) {
         block_on(&self.background, self.guards.lost())
+    }
+
+    /// Waits until another process asks for one of the locks, and says for which, as
+    /// [`crate::MultiGuard::revoked`].
+    ///
+    /// # Errors
+    /// As [`crate::MultiGuard::revoked`].
+    pub fn revoked(&self) -> Result<(LockName, Revocation)> {
+        block_on(&self.background, self.guards.revoked())
     }
 
     /// Does `work` under all locks, as [`Guard::run`] does under one.

@@ -59,6 +59,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`crate::Mutex::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<Guard> {
         self.acquire_with(Wait::Forever)
     }
@@ -67,6 +68,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`crate::Mutex::try_acquire`].
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<Guard> {
         self.acquire_with(Wait::NoWait)
     }
@@ -75,6 +77,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`crate::Mutex::acquire_within`].
+    #[track_caller]
     pub fn acquire_within(&self, limit: Duration) -> Result<Guard> {
         self.acquire_with(Wait::AtMost(limit))
     }
@@ -83,6 +86,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`crate::Mutex::acquire_with`].
+    #[track_caller]
     pub fn acquire_with(&self, wait: Wait) -> Result<Guard> {
         block_on(&self.background, self.lock.acquire_with(wait)).map(Guard::new)
     }
@@ -92,6 +96,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`crate::Mutex::run`]. Unlike there, work that has begun runs to its end: see [`Guard::run`].
+    #[track_caller]
     pub fn run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = guard.run(|| work(&guard))?;
@@ -122,6 +127,7 @@ impl FencedMutex {
     ///
     /// # Errors
     /// As [`crate::FencedMutex::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<FencedGuard> {
         self.acquire_with(Wait::Forever)
     }
@@ -130,6 +136,7 @@ impl FencedMutex {
     ///
     /// # Errors
     /// As [`crate::FencedMutex::try_acquire`].
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<FencedGuard> {
         self.acquire_with(Wait::NoWait)
     }
@@ -138,6 +145,7 @@ impl FencedMutex {
     ///
     /// # Errors
     /// As [`crate::FencedMutex::acquire_within`].
+    #[track_caller]
     pub fn acquire_within(&self, limit: Duration) -> Result<FencedGuard> {
         self.acquire_with(Wait::AtMost(limit))
     }
@@ -146,6 +154,7 @@ impl FencedMutex {
     ///
     /// # Errors
     /// As [`crate::FencedMutex::acquire_with`].
+    #[track_caller]
     pub fn acquire_with(&self, wait: Wait) -> Result<FencedGuard> {
         block_on(&self.background, self.lock.acquire_with(wait)).map(FencedGuard::from)
     }
@@ -154,6 +163,7 @@ impl FencedMutex {
     ///
     /// # Errors
     /// As [`Mutex::run`].
+    #[track_caller]
     pub fn run<T>(&self, work: impl FnOnce(&FencedGuard) -> T) -> Result<T> {
         let guard = self.acquire()?;
         let output = guard.run(|| work(&guard))?;
@@ -188,6 +198,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::read`].
+    #[track_caller]
     pub fn read(&self) -> Result<ReadGuard> {
         self.read_with(Wait::Forever)
     }
@@ -196,6 +207,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::try_read`].
+    #[track_caller]
     pub fn try_read(&self) -> Result<ReadGuard> {
         self.read_with(Wait::NoWait)
     }
@@ -204,6 +216,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::read_within`].
+    #[track_caller]
     pub fn read_within(&self, limit: Duration) -> Result<ReadGuard> {
         self.read_with(Wait::AtMost(limit))
     }
@@ -212,6 +225,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::read_with`].
+    #[track_caller]
     pub fn read_with(&self, wait: Wait) -> Result<ReadGuard> {
         block_on(&self.background, self.lock.read_with(wait)).map(ReadGuard::from)
     }
@@ -220,6 +234,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::write`].
+    #[track_caller]
     pub fn write(&self) -> Result<WriteGuard> {
         self.write_with(Wait::Forever)
     }
@@ -228,6 +243,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::try_write`].
+    #[track_caller]
     pub fn try_write(&self) -> Result<WriteGuard> {
         self.write_with(Wait::NoWait)
     }
@@ -236,6 +252,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::write_within`].
+    #[track_caller]
     pub fn write_within(&self, limit: Duration) -> Result<WriteGuard> {
         self.write_with(Wait::AtMost(limit))
     }
@@ -244,6 +261,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`crate::RwLock::write_with`].
+    #[track_caller]
     pub fn write_with(&self, wait: Wait) -> Result<WriteGuard> {
         block_on(&self.background, self.lock.write_with(wait)).map(WriteGuard::from)
     }
@@ -281,6 +299,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Semaphore::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<Guard> {
         self.acquire_many_with(1, Wait::Forever)
     }
@@ -289,6 +308,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Semaphore::try_acquire`].
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<Guard> {
         self.acquire_many_with(1, Wait::NoWait)
     }
@@ -297,6 +317,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Semaphore::acquire_within`].
+    #[track_caller]
     pub fn acquire_within(&self, limit: Duration) -> Result<Guard> {
         self.acquire_many_with(1, Wait::AtMost(limit))
     }
@@ -305,6 +326,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Semaphore::acquire_many`].
+    #[track_caller]
     pub fn acquire_many(&self, permits: u32) -> Result<Guard> {
         self.acquire_many_with(permits, Wait::Forever)
     }
@@ -313,6 +335,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Semaphore::try_acquire_many`].
+    #[track_caller]
     pub fn try_acquire_many(&self, permits: u32) -> Result<Guard> {
         self.acquire_many_with(permits, Wait::NoWait)
     }
@@ -321,6 +344,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Semaphore::acquire_many_with`].
+    #[track_caller]
     pub fn acquire_many_with(&self, permits: u32, wait: Wait) -> Result<Guard> {
         let acquired = self.lock.acquire_many_with(permits, wait);
         block_on(&self.background, acquired).map(Guard::new)
@@ -368,6 +392,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// As [`crate::MultiLock::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<MultiGuard> {
         self.acquire_with(Wait::Forever)
     }
@@ -376,6 +401,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// As [`crate::MultiLock::try_acquire`].
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<MultiGuard> {
         self.acquire_with(Wait::NoWait)
     }
@@ -384,6 +410,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// As [`crate::MultiLock::acquire_within`].
+    #[track_caller]
     pub fn acquire_within(&self, limit: Duration) -> Result<MultiGuard> {
         self.acquire_with(Wait::AtMost(limit))
     }
@@ -392,6 +419,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// As [`crate::MultiLock::acquire_with`].
+    #[track_caller]
     pub fn acquire_with(&self, wait: Wait) -> Result<MultiGuard> {
         let guards = block_on(&self.background, self.locks.acquire_with(wait))?;
         Ok(MultiGuard::new(guards, self.background.clone()))

@@ -36,12 +36,14 @@
 //! repeated.
 
 mod client;
+mod coordination;
 mod guard;
 mod locks;
 mod reentrant;
 mod values;
 
 pub use client::{Client, Watch};
+pub use coordination::{Barrier, Election, Latch, Leaders, Leadership, Revoke};
 pub use guard::{FencedGuard, Guard, MultiGuard, ReadGuard, Validity, WriteGuard};
 pub use locks::{FencedMutex, MultiLock, Mutex, RwLock, Semaphore};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, ThreadGuard, ThreadMutex};

@@ -55,6 +55,7 @@ impl ReentrantMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<ReentrantGuard> {
         self.acquire_with(Wait::Forever)
     }
@@ -63,6 +64,7 @@ impl ReentrantMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::try_acquire`].
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<ReentrantGuard> {
         self.acquire_with(Wait::NoWait)
     }
@@ -71,6 +73,7 @@ impl ReentrantMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::acquire_within`].
+    #[track_caller]
     pub fn acquire_within(&self, limit: Duration) -> Result<ReentrantGuard> {
         self.acquire_with(Wait::AtMost(limit))
     }
@@ -79,6 +82,7 @@ impl ReentrantMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::acquire_with`].
+    #[track_caller]
     pub fn acquire_with(&self, wait: Wait) -> Result<ReentrantGuard> {
         block_on(&self.background, self.mutex.acquire_with(wait)).map(ReentrantGuard)
     }
@@ -228,6 +232,7 @@ impl ThreadMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::acquire`].
+    #[track_caller]
     pub fn acquire(&self) -> Result<ThreadGuard> {
         self.acquire_with(Wait::Forever)
     }
@@ -236,6 +241,7 @@ impl ThreadMutex {
     ///
     /// # Errors
     /// As [`crate::Mutex::try_acquire`] and [`crate::ReentrantMutex::acquire`].
+    #[track_caller]
     pub fn try_acquire(&self) -> Result<ThreadGuard> {
         self.acquire_with(Wait::NoWait)
     }
@@ -244,6 +250,7 @@ impl ThreadMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::acquire_within`].
+    #[track_caller]
     pub fn acquire_within(&self, limit: Duration) -> Result<ThreadGuard> {
         self.acquire_with(Wait::AtMost(limit))
     }
@@ -252,6 +259,7 @@ impl ThreadMutex {
     ///
     /// # Errors
     /// As [`crate::ReentrantMutex::acquire_with`].
+    #[track_caller]
     pub fn acquire_with(&self, wait: Wait) -> Result<ThreadGuard> {
         let ReentrantMutex { mutex, background, holds } = &self.0;
         // No other thread looks up, adds or removes this key.

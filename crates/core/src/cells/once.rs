@@ -70,6 +70,9 @@ const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a run may take, at the least, before its result is refused because nothing is known of it.
 const RUN_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
+/// How often the beginning is written anew after an earlier holder has written.
+const MAX_CONFLICTS: u32 = 100;
+
 const RUN: &str = "run once";
 
 impl<T: CellValue> Once<T> {
@@ -187,28 +190,38 @@ impl<T: CellValue> Once<T> {
     /// # Cancel safety
     /// Dropped halfway, the work may count as started, which the next caller is free to do again.
     pub async fn start(&self, token: Option<Token>) -> Result<OnceStart<T>> {
-        let seen = self.slot.read().await?;
-        if let Some(value) = self.result(&seen)? {
-            return Ok(OnceStart::Replayed(value));
+        let mut seen = self.slot.read().await?;
+        for _ in 0..MAX_CONFLICTS {
+            if let Some(value) = self.result(&seen)? {
+                return Ok(OnceStart::Replayed(value));
+            }
+            // A holder of an older token was paused between its grant and this.
+            if started(&seen).is_some_and(|newest| token.is_some_and(|token| token < newest)) {
+                return Err(self.refused());
+            }
+            match self.begin(&seen, token).await? {
+                Outcome::Done(begun) => {
+                    return Ok(OnceStart::Started(Box::new(OnceRun { once: self.clone(), begun })));
+                }
+                // Without tokens, there is no telling which of the two holds the lock now.
+                Outcome::Conflict(current) if token.is_none() && started(&current).is_some() => {
+                    return Err(self.refused());
+                }
+                // An earlier holder has just finished or begun.
+                Outcome::Conflict(current) => seen = current,
+            }
         }
-        let begun = self.begin(&seen, token).await?;
-        Ok(OnceStart::Started(Box::new(OnceRun { once: self.clone(), begun })))
+        let why = format!("others wrote it first, {MAX_CONFLICTS} times in a row: try later");
+        Err(Error::new(ErrorKind::Busy, RUN, why).about(self.key()))
     }
 
     /// Writes down that a holder with this token begins. From then on the result of one that began before
     /// is refused, for it would replace another version.
-    async fn begin(&self, seen: &Seen, token: Option<Token>) -> Result<Seen> {
-        // A holder of an older token was paused between its grant and this.
-        if started(seen).is_some_and(|newest| token.is_some_and(|token| token < newest)) {
-            return Err(self.refused());
-        }
+    async fn begin(&self, seen: &Seen, token: Option<Token>) -> Result<Outcome> {
         let number = token.map_or(0, Token::get).to_string();
         let bytes = [&[RUNNING], number.as_bytes()].concat();
         let expiry = Expiry::After(self.ttl.max(RUN_FOR));
-        match self.slot.swap(seen, Some(bytes), expiry).await? {
-            Outcome::Done(begun) => Ok(begun),
-            Outcome::Conflict(_) => Err(self.refused()),
-        }
+        self.slot.swap(seen, Some(bytes), expiry).await
     }
 
     fn result(&self, seen: &Seen) -> Result<Option<T>> {
