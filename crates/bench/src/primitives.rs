@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Client, Error};
+use tenure_core::{Client, Error, Rate};
 use tenure_local::LocalStore;
-use tenure_testkit::RedisServer;
+use tenure_testkit::{EtcdServer, RedisServer, ZooKeeperServer};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
 use crate::machine::{pin_to_core, runtime, unpin};
-use crate::redis_wire::connect;
+use crate::redis_wire::{Bare, connect};
 use crate::table::{Row, median};
+use crate::{etcd, zookeeper};
 
 const ROUNDS: usize = 15;
 
@@ -54,6 +55,54 @@ pub(crate) fn local_reader() -> Outcome<Vec<Row>> {
 pub(crate) fn redis_reader() -> Outcome<Vec<Row>> {
     let (_server, runtime, client) = redis()?;
     Ok(vec![reader("redis", &runtime, &client, 1_000)?])
+}
+
+/// etcd: a reader of a free lock.
+pub(crate) fn etcd_reader() -> Outcome<Vec<Row>> {
+    let (server, runtime) = (EtcdServer::start(&[])?, runtime(1)?);
+    let client = etcd::connect(&runtime, &server)?;
+    Ok(vec![reader("etcd", &runtime, &client, 60)?])
+}
+
+/// ZooKeeper: a reader of a free lock.
+pub(crate) fn zookeeper_reader() -> Outcome<Vec<Row>> {
+    let (server, runtime) = (ZooKeeperServer::start(zookeeper::SETTINGS)?, runtime(1)?);
+    let client = zookeeper::connect(&runtime, &server)?;
+    Ok(vec![reader("zookeeper", &runtime, &client, 60)?])
+}
+
+/// Redis: a counter, a rate limiter and a cell, against one bare command of a blocking client. For information:
+/// that each costs one round trip is a test of the Redis crate.
+pub(crate) fn redis_values() -> Outcome<Vec<Row>> {
+    const CALLS: u32 = 2_000;
+    let (server, runtime, client) = redis()?;
+    let counter = client.counter("stock")?;
+    let limiter = client.rate_limiter("mails", Rate::gcra(1_000_000, Duration::from_secs(60)))?;
+    let cell = client.cell::<u64>("cell")?;
+    runtime.block_on(async {
+        let mut bare = Bare::connect(server.port())?;
+        let [mut added, mut taken, mut swapped, mut incremented] = [const { Vec::new() }; 4];
+        for _ in 0..ROUNDS {
+            added.push(timed(CALLS, async || counter.add(1).await.map(drop)).await?);
+            taken.push(timed(CALLS, async || limiter.take(1).await.map(drop)).await?);
+            let update = async || cell.update(|value| value.unwrap_or(0) + 1).await.map(drop);
+            swapped.push(timed(CALLS, update).await?);
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                bare.round_trip(b"*2\r\n$4\r\nINCR\r\n$4\r\nbare\r\n")?;
+            }
+            incremented.push(start.elapsed() / CALLS);
+        }
+        let one = median(incremented);
+        let row = |what: &str, times| {
+            Row::of_times(format!("redis: {what}"), median(times), "one bare INCR", one, None)
+        };
+        Ok(vec![
+            row("counter, add", added),
+            row("rate limiter, take", taken),
+            row("cell, update without a conflict", swapped),
+        ])
+    })
 }
 
 /// Redis: four locks at once.

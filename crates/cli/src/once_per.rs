@@ -18,6 +18,7 @@ use crate::{args, show};
 /// The period of one lock.
 #[derive(Debug)]
 pub(crate) struct OncePer {
+    lock: String,
     runs: Once<String>,
     period: Duration,
     /// The exit code if the command is not run.
@@ -50,9 +51,11 @@ impl OncePer {
         arguments: &args::Run,
     ) -> Result<Option<Self>, Failure> {
         let Some(period) = arguments.once_per else { return Ok(None) };
-        let runs = connection.client.once::<String>(&arguments.lock.name)?.ttl(period);
+        let lock = arguments.lock.name.clone();
+        // What a program does once under the name of the lock is another thing.
+        let runs = connection.client.once::<String>(&format!("run:{lock}"))?.ttl(period);
         let code = arguments.lock.busy_exit_code.unwrap_or(exit::OK);
-        Ok(Some(Self { runs, period, code }))
+        Ok(Some(Self { lock, runs, period, code }))
     }
 
     /// Reports the last successful run and returns the exit code, if the period is not over.
@@ -83,7 +86,7 @@ impl OncePer {
     }
 
     fn report(&self, last: &str) -> u8 {
-        let name = self.runs.key();
+        let name = &self.lock;
         let period = show::duration(self.period);
         let ran = match serde_json::from_str::<LastRun>(last) {
             Ok(LastRun { at_unix_ms, host, pid, token }) => {

@@ -251,6 +251,7 @@ mutants! {
     MixesSpaces fails [
         cells::odd_names_are_cells_of_their_own,
         latch::counting_below_zero_is_refused_and_nothing_is_lost,
+        latch::a_party_that_dies_or_leaves_breaks_the_latch,
     ];
     ClockRuns fails [limits::no_more_than_the_limit_is_let_through_under_load];
     RefusesWithoutReason fails [cells::a_cell_has_the_value_that_was_swapped_in];

@@ -56,8 +56,9 @@ pub use audit::{AuditEvent, AuditRecord};
 #[cfg(feature = "json")]
 pub use cells::Json;
 pub use cells::{
-    Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, Leader,
-    Leadership, Observer, Once, OnceOutcome, OnceRun, OnceStart, Rate, RateLimiter, Updated,
+    Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, LatchParty,
+    Leader, Leadership, Observer, Once, OnceOutcome, OnceRun, OnceStart, Rate, RateLimiter,
+    Updated,
 };
 pub use chaos::{Chaos, Faults};
 pub use client::Client;

@@ -5,22 +5,23 @@
 //! nothing is left of an asker that has died, and a holder that begins to listen late hears it all the
 //! same. A holder that listens marks the request as heard.
 
-use std::fmt::Write as _;
+mod request;
+
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use request::Request;
 use tokio::time::{sleep, timeout_at};
 
 use crate::cells::contract::{CellClock, CellSpace, Expiry};
 use crate::cells::slot::{Outage, Outcome, REMOVED_FOR, Seen, Slot};
 use crate::client::Inner;
 use crate::lease::Lease;
-use crate::store::SwapId;
 use crate::{
     AuditEvent, AuditRecord, Client, Error, ErrorKind, Eviction, Hold, Holder, LockName, LockState,
-    Moment, Origin, OwnerId, Released, Result, Token, now,
+    Mode, Moment, Origin, OwnerId, Released, Result, now,
 };
 
 /// A request to let go, as the holder hears it ([`Guard::revoked`](crate::Guard::revoked)).
@@ -244,7 +245,7 @@ impl Asker {
         loop {
             let state = inspect(&self.slot).await?;
             let left: Vec<usize> =
-                (0..self.asked.len()).filter(|at| self.asked[*at].still_holds(&state)).collect();
+                (0..self.asked.len()).filter(|at| self.asked[*at].follow(&state)).collect();
             // Those that have let go may have confirmed just before.
             self.look_who_heard().await?;
             if left.is_empty() {
@@ -351,11 +352,18 @@ impl Asker {
 }
 
 impl RevokedHolder {
-    fn still_holds(&self, state: &LockState) -> bool {
-        let same = |holder: &Holder| {
-            holder.owner == self.holder.owner && holder.token == self.holder.token
+    /// Whether it still holds the lock. A writer that has become a reader does, with another token.
+    fn follow(&mut self, state: &LockState) -> bool {
+        let Holder { owner, token, mode, .. } = &self.holder;
+        let is_same = |holder: &&Holder| {
+            let downgraded = *mode == Mode::Exclusive && holder.mode == Mode::Shared;
+            // Clients of other projects may use an owner again, for a later hold.
+            let downgraded = downgraded && owner.parse::<OwnerId>().is_ok();
+            holder.owner == *owner && (holder.token == *token || downgraded)
         };
-        state.holders.iter().any(same)
+        let Some(holder) = state.holders.iter().find(is_same) else { return false };
+        self.holder = holder.clone();
+        true
     }
 }
 
@@ -441,7 +449,7 @@ async fn hear(slot: &Slot, mut seen: Seen, request: Request, hold: Hold) -> Revo
     let confirm = async {
         let mut request = request;
         for _ in 0..MAX_CONFLICTS {
-            request.mark_heard(hold);
+            request.mark_heard(hold.owner);
             let text = request.write().into_bytes();
             match slot.swap(&seen, Some(text), Expiry::Keep).await? {
                 Outcome::Done(_) => break,
@@ -460,139 +468,4 @@ async fn hear(slot: &Slot, mut seen: Seen, request: Request, hold: Hold) -> Revo
     }
     tracing::info!(lock = %slot.key.name, %reason, "asked to let go");
     Revocation { reason, by, deadline }
-}
-
-/// A request, as it is stored: a line about the asker, a line with the reason, and a line for each hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
-    id: u64,
-    /// Since the Unix epoch, by the clock of the store's values.
-    asked: Duration,
-    grace: Option<Duration>,
-    by: Origin,
-    reason: String,
-    targets: Vec<Target>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target {
-    hold: Hold,
-    heard: bool,
-}
-
-impl Request {
-    const FORM: &str = "tenure1";
-
-    fn new(
-        asked: Duration,
-        grace: Option<Duration>,
-        record: &AuditRecord,
-        holders: &[Holder],
-    ) -> Self {
-        let targets = holders.iter().filter_map(|holder| {
-            // A holder of another client does not listen.
-            let owner: OwnerId = holder.owner.parse().ok()?;
-            Some(Target { hold: Hold::new(owner, holder.token), heard: false })
-        });
-        Self {
-            id: SwapId::random().get(),
-            asked: Duration::from_millis(u64::try_from(asked.as_millis()).unwrap_or(u64::MAX)),
-            grace,
-            by: Origin::new(record.by.host.replace(' ', "_"), record.by.pid),
-            reason: record.reason.clone(),
-            targets: targets.collect(),
-        }
-    }
-
-    fn is_for(&self, hold: Hold) -> bool {
-        self.targets.iter().any(|target| target.hold == hold)
-    }
-
-    fn mark_heard(&mut self, hold: Hold) {
-        for target in self.targets.iter_mut().filter(|target| target.hold == hold) {
-            target.heard = true;
-        }
-    }
-
-    fn learn_who_heard(&mut self, present: &Self) {
-        for target in present.targets.iter().filter(|target| target.heard) {
-            self.mark_heard(target.hold);
-        }
-    }
-
-    fn write(&self) -> String {
-        let Self { id, asked, grace, by, reason, targets } = self;
-        let grace = grace.map_or_else(|| "-".into(), |grace| grace.as_millis().to_string());
-        let (form, asked) = (Self::FORM, asked.as_millis());
-        let mut text = format!("{form} {id} {asked} {grace} {} {}\n{reason}\n", by.pid, by.host);
-        for Target { hold, heard } in targets {
-            let token = hold.token.map_or_else(|| "-".into(), |token| token.get().to_string());
-            let heard = if *heard { "heard" } else { "-" };
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{} {token} {heard}", hold.owner);
-        }
-        text
-    }
-
-    /// The request in a cell. `None` if there is none, or it is of a later version of tenure.
-    fn read(seen: &Seen) -> Option<Self> {
-        Self::parse(std::str::from_utf8(seen.value()?).ok()?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let mut lines = text.lines();
-        let words: Vec<&str> = lines.next()?.split(' ').collect();
-        let [Self::FORM, id, asked, grace, pid, host] = words[..] else { return None };
-        let reason = lines.next()?.into();
-        let target = |line: &str| {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [owner, token, heard] = words[..] else { return None };
-            let token = token.parse().ok().map(Token::new);
-            Some(Target { hold: Hold::new(owner.parse().ok()?, token), heard: heard == "heard" })
-        };
-        Some(Self {
-            id: id.parse().ok()?,
-            asked: Duration::from_millis(asked.parse().ok()?),
-            grace: grace.parse().ok().map(Duration::from_millis),
-            by: Origin::new(host, pid.parse().ok()?),
-            reason,
-            targets: lines.filter_map(target).collect(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_read_as_it_was_written_and_damaged_text_is_none() {
-        let hold = |token: Option<u64>| Hold::new(OwnerId::random(), token.map(Token::new));
-        let targets = [hold(Some(7)), hold(None)];
-        let request = Request {
-            id: 5,
-            asked: Duration::from_millis(1_763_000_000_123),
-            grace: Some(Duration::from_millis(1_500)),
-            by: Origin::new("host", 42),
-            reason: "deploy of: é".into(),
-            targets: targets.map(|hold| Target { hold, heard: false }).to_vec(),
-        };
-        let mut heard = request.clone();
-        heard.mark_heard(targets[1]);
-        for request in [Request { grace: None, ..request.clone() }, heard.clone(), request.clone()]
-        {
-            assert_eq!(Request::parse(&request.write()), Some(request));
-        }
-        let mut later = Request { id: 6, ..request.clone() };
-        later.learn_who_heard(&heard);
-        assert_eq!(later.targets.iter().map(|one| one.heard).collect::<Vec<_>>(), [false, true]);
-        let stale = Hold::new(targets[0].owner, Some(Token::new(6)));
-        assert!(
-            request.is_for(targets[0]) && !request.is_for(stale),
-            "an older grant is not meant"
-        );
-        for bad in ["", "tenure1", "tenure2 5 1 - 1 h\nr\n", "tenure1 x 1 - 1 h\nr\n"] {
-            assert_eq!(Request::parse(bad), None, "{bad:?}");
-        }
-    }
 }

@@ -372,6 +372,13 @@ fn threads_wait_for_latches_and_at_barriers() {
         waiter.join().unwrap().unwrap();
         assert_eq!(latch.count_down().unwrap_err().kind(), ErrorKind::Invalid);
 
+        let parts = client.latch("parts", 2).unwrap();
+        let (one, other) = (parts.join().unwrap(), parts.join().unwrap());
+        assert_eq!(parts.join().unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(one.count_down().unwrap(), 1);
+        drop(other);
+        assert_eq!(parts.wait().unwrap_err().kind(), ErrorKind::Broken);
+
         let mut ours = client.barrier("phase", 2).unwrap();
         assert_eq!(ours.wait_within(Duration::from_millis(10)).unwrap(), None);
         let mut theirs = client.barrier("phase", 2).unwrap();

@@ -6,8 +6,11 @@
 //!
 //! The first holder is a process of its own. It is stopped (SIGSTOP) while it holds the lock, until its lease has
 //! ended and a second holder has written; then it goes on (SIGCONT) and writes without a look at its guard,
-//! as a program does that was stopped between the look and the write. The example starts the Redis and the
-//! PostgreSQL server that it needs on free ports, and stops them.
+//! as a program does that was stopped between the look and the write. The example starts the servers that it needs
+//! (Redis, PostgreSQL, etcd, ZooKeeper) on free ports, and stops them.
+//!
+//! Redis, PostgreSQL, the file and the HTTP service compare the token of a lock on Redis. etcd and ZooKeeper
+//! compare whether a lock of their own is still held, in the transaction that writes.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -16,16 +19,22 @@ use std::future::{Ready, ready};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tenure_core::{Client, FencedMutex, LockName, Options, Token};
+use tenure_core::{Client, Fence, FencedGuard, Guard, LockName, Options, Token};
+use tenure_etcd::{EtcdConfig, EtcdStore, etcdctl};
 use tenure_gate::http::{FENCING_TOKEN, FencingLayer, header_value};
 use tenure_gate::{FileGate, MemoryRegister, postgres, redis};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{GENEROUS, PostgresServer, Process, RedisServer, eventually, temp_dir};
+use tenure_testkit::{
+    EtcdServer, GENEROUS, PostgresServer, Process, RedisServer, ZooKeeperServer, eventually,
+    temp_dir,
+};
+use tenure_zookeeper::testing::{Bare, Kind, Rights};
+use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
 use tokio_postgres::NoTls;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -33,15 +42,22 @@ use tower_service::Service;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const LOCK: &str = "stock";
-const TTL: Duration = Duration::from_secs(1);
+
+/// The shortest that Redis, etcd and ZooKeeper have here.
+const TTLS: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
+
+/// How many of the resources have a gate.
+const GATES: usize = 6;
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [] => second_holder().await,
-        [redis, postgres, folder, http] => {
-            first_holder(Resources::new(redis.parse()?, postgres, Path::new(folder), http)?).await
+        [redis, etcd, zookeeper, postgres, folder, http] => {
+            let ports = [redis.parse()?, etcd.parse()?, zookeeper.parse()?];
+            first_holder(Resources::new(ports, postgres, Path::new(folder), http)?).await
         }
         _ => Err("this example takes no arguments".into()),
     }
@@ -49,11 +65,11 @@ async fn main() -> Outcome<()> {
 
 /// The process that is stopped.
 async fn first_holder(resources: Resources) -> Outcome<()> {
-    let guard = resources.lock().await?.acquire().await?;
-    println!("{}", guard.token());
-    // Here it is stopped. When it is told to go on, it has no time to look at its guard.
+    let hold = resources.hold().await?;
+    println!("{}", hold.token());
+    // Here it is stopped. When it is told to go on, it has no time to look at its guards.
     io::stdin().read_line(&mut String::new())?;
-    for line in resources.write(guard.token(), "the first holder's").await {
+    for line in resources.write(&hold, "the first holder's").await {
         println!("{line}");
     }
     println!("end");
@@ -62,24 +78,27 @@ async fn first_holder(resources: Resources) -> Outcome<()> {
 
 /// Starts the first holder, stops it, takes the lock over, and lets the first holder go on.
 async fn second_holder() -> Outcome<()> {
-    let (redis, postgres, folder) =
-        (RedisServer::start(&[])?, PostgresServer::start()?, temp_dir());
+    let (redis, etcd, zookeeper) =
+        (RedisServer::start(&[])?, EtcdServer::start(&[])?, ZooKeeperServer::start(&[])?);
+    let (postgres, folder) = (PostgresServer::start()?, temp_dir());
     let http = serve_http()?;
     let folder = folder.path();
-    let resources = Resources::new(redis.port(), &postgres.settings(), folder, &http)?;
+    let ports = [redis.port(), etcd.port(), zookeeper.port()];
+    let resources = Resources::new(ports, &postgres.settings(), folder, &http)?;
     resources.prepare().await?;
 
     let mut command = Command::new(std::env::current_exe()?);
-    command.args([&redis.port().to_string(), &postgres.settings()]).arg(folder).arg(&http);
+    command.args(ports.map(|port| port.to_string()));
+    command.arg(postgres.settings()).arg(folder).arg(&http);
     let mut first = Process::spawn(command)?;
     let token = first.line(GENEROUS).await.ok_or("the first holder does not get the lock")?;
     println!("the first holder has token {token}, and is stopped");
     first.stop()?;
 
-    // It cannot renew: the lock is free when its lease has ended.
-    let guard = resources.lock().await?.acquire().await?;
-    println!("the second holder has token {}, and writes:", guard.token());
-    for line in resources.write(guard.token(), "the second holder's").await {
+    // It cannot renew: the locks are free when its leases have ended.
+    let hold = resources.hold().await?;
+    println!("the second holder has token {}, and writes:", hold.token());
+    for line in resources.write(&hold, "the second holder's").await {
         println!("  {line}");
     }
 
@@ -95,34 +114,71 @@ async fn second_holder() -> Outcome<()> {
         refused += usize::from(line.contains("refused"));
         println!("  {line}");
     }
-    guard.release().await?;
-    if refused != 4 {
-        return Err(format!("{refused} of 4 gates refused the late write").into());
+    hold.release().await?;
+    if refused != GATES {
+        return Err(format!("{refused} of {GATES} gates refused the late write").into());
     }
     println!("each gate refused the late write; what has no gate took it");
     Ok(())
+}
+
+/// The locks of a holder, on the three stores.
+struct Hold {
+    redis: FencedGuard,
+    etcd: Guard,
+    zookeeper: Guard,
+    /// What etcd compares, and ZooKeeper.
+    fences: [Fence; 2],
+}
+
+impl Hold {
+    fn token(&self) -> Token {
+        self.redis.token()
+    }
+
+    async fn release(self) -> Outcome<()> {
+        self.redis.release().await?;
+        self.etcd.release().await?;
+        Ok(self.zookeeper.release().await?)
+    }
 }
 
 /// What both holders write to.
 struct Resources {
     lock: LockName,
     redis: u16,
+    etcd: u16,
+    zookeeper: u16,
     postgres: String,
     file: PathBuf,
     http: String,
 }
 
 impl Resources {
-    fn new(redis: u16, postgres: &str, folder: &Path, http: &str) -> Outcome<Self> {
+    fn new(ports: [u16; 3], postgres: &str, folder: &Path, http: &str) -> Outcome<Self> {
+        let [redis, etcd, zookeeper] = ports;
         let (lock, file) = (LockName::new(LOCK)?, folder.join("stock"));
-        Ok(Self { lock, redis, postgres: postgres.to_owned(), file, http: http.to_owned() })
+        let (postgres, http) = (postgres.to_owned(), http.to_owned());
+        Ok(Self { lock, redis, etcd, zookeeper, postgres, file, http })
     }
 
-    async fn lock(&self) -> Outcome<FencedMutex> {
-        let server = ("127.0.0.1".into(), self.redis);
-        let store = RedisStore::connect(RedisConfig::new(Topology::Single { server })).await?;
-        let options = Options::new().ttl(TTL);
-        Ok(Client::new(Arc::new(store))?.mutex(LOCK)?.with(options).fenced()?)
+    /// Waits for the locks.
+    async fn hold(&self) -> Outcome<Hold> {
+        let server = |port| ("127.0.0.1".to_owned(), port);
+        let redis = RedisConfig::new(Topology::Single { server: server(self.redis) });
+        let redis = Client::new(Arc::new(RedisStore::connect(redis).await?))?;
+        let etcd = EtcdConfig::new(vec![server(self.etcd)]);
+        let etcd = Client::new(Arc::new(EtcdStore::connect(etcd).await?))?;
+        let zookeeper = ZooKeeperConfig::new(vec![server(self.zookeeper)]);
+        let zookeeper = Client::new(Arc::new(ZooKeeperStore::connect(zookeeper).await?))?;
+        let options = TTLS.map(|ttl| Options::new().ttl(ttl));
+        let [for_redis, for_etcd, for_zookeeper] = options;
+        let redis = redis.mutex(LOCK)?.with(for_redis).fenced()?.acquire().await?;
+        let etcd = etcd.mutex(LOCK)?.with(for_etcd).acquire().await?;
+        let zookeeper = zookeeper.mutex(LOCK)?.with(for_zookeeper).acquire().await?;
+        let fence = |guard: &Guard| guard.fence().ok_or("the store gives no fence");
+        let fences = [fence(&etcd)?, fence(&zookeeper)?];
+        Ok(Hold { redis, etcd, zookeeper, fences })
     }
 
     async fn prepare(&self) -> Outcome<()> {
@@ -134,7 +190,9 @@ impl Resources {
         let database = self.database().await?;
         postgres::create_table(&database).await?;
         let table = "CREATE TABLE stock (value text); INSERT INTO stock VALUES ('')";
-        Ok(database.batch_execute(table).await?)
+        database.batch_execute(table).await?;
+        let zookeeper = Bare::connect(self.zookeeper).await?;
+        Ok(zookeeper.create("/stock", b"", Kind::Persistent, Rights::All).await.map(drop)?)
     }
 
     async fn database(&self) -> Outcome<tokio_postgres::Client> {
@@ -144,12 +202,15 @@ impl Resources {
     }
 
     /// Writes everywhere, and tells what came of it.
-    async fn write(&self, token: Token, value: &str) -> Vec<String> {
+    async fn write(&self, hold: &Hold, value: &str) -> Vec<String> {
+        let (token, [etcd, zookeeper]) = (hold.token(), &hold.fences);
         vec![
             told("Redis", self.write_to_redis(token, value)),
             told("PostgreSQL", self.write_to_postgres(token, value).await),
             told("file", self.write_to_file(token, value)),
             told("HTTP", self.write_over_http(token)),
+            told("etcd", self.write_to_etcd(etcd, value)),
+            told("ZooKeeper", self.write_to_zookeeper(zookeeper, value).await),
             told("no gate", self.write_without_a_gate(value)),
         ]
     }
@@ -183,6 +244,34 @@ impl Resources {
         match response.lines().next().unwrap_or_default() {
             "HTTP/1.1 200 OK" => Ok(()),
             status => Err(status.into()),
+        }
+    }
+
+    /// One transaction: it puts the value if the lock of this fence is held.
+    fn write_to_etcd(&self, fence: &Fence, value: &str) -> Outcome<()> {
+        let compare = etcdctl(fence).ok_or("it is no fence of etcd")?;
+        let mut command = Command::new("etcdctl");
+        let server = format!("127.0.0.1:{}", self.etcd);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &server, "txn"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut input = child.stdin.take().ok_or("etcdctl has no input")?;
+        write!(input, "{compare}\n\nput stock \"{value}\"\n\n\n")?;
+        drop(input);
+        let said = String::from_utf8(child.wait_with_output()?.stdout)?;
+        match said.lines().next() {
+            Some("SUCCESS") => Ok(()),
+            Some("FAILURE") => Err("the comparison failed: the lock is not held".into()),
+            _ => Err(format!("etcdctl said {said:?}").into()),
+        }
+    }
+
+    /// One `multi`: a check of the node of this fence, and the write.
+    async fn write_to_zookeeper(&self, fence: &Fence, value: &str) -> Outcome<()> {
+        let path = fence.existing_path().ok_or("it is no fence of ZooKeeper")?;
+        let zookeeper = Bare::connect(self.zookeeper).await?;
+        match zookeeper.set_if_there(path, "/stock", value.as_bytes()).await? {
+            true => Ok(()),
+            false => Err("the check failed: the lock is not held".into()),
         }
     }
 

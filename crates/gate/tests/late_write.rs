@@ -4,12 +4,13 @@
 
 use std::process::Command;
 
-use tenure_testkit::{PostgresServer, lacks, skip};
+use tenure_testkit::{PostgresServer, ZooKeeperServer, lacks, skip};
 
 #[test]
 fn each_gate_refuses_the_late_write_of_a_stopped_process() {
     const TEST: &str = "each_gate_refuses_the_late_write_of_a_stopped_process";
-    if lacks("redis-server", TEST) {
+    let programs = ["redis-server", "etcd", "etcdctl"];
+    if programs.iter().any(|program| lacks(program, TEST)) || ZooKeeperServer::is_missing(TEST) {
         return;
     }
     if !PostgresServer::is_installed() {
@@ -27,7 +28,7 @@ fn each_gate_refuses_the_late_write_of_a_stopped_process() {
     let said = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
     let (second, late) = said.split_once("the first holder goes on").unwrap();
-    for gate in ["Redis", "PostgreSQL", "file", "HTTP"] {
+    for gate in ["Redis", "PostgreSQL", "file", "HTTP", "etcd", "ZooKeeper"] {
         assert!(second.contains(&format!("  {gate}: accepted\n")), "{said}");
         assert!(late.contains(&format!("  {gate}: refused: ")), "{said}");
     }

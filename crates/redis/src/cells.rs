@@ -84,15 +84,19 @@ impl Cells for RedisStore {
         let (new, id) = (digits(add.id.get()), add.id.get().to_be_bytes());
         let [delta, low, high] = [add.delta, add.range.0, add.range.1].map(|n| n.to_string());
         let ttl = add.ttl.map(|ttl| expiry_millis(ttl).to_string()).unwrap_or_default();
+        let repeated = if add.repeated { "repeated" } else { "" };
+        let after = add.after.map(|id| id.get().to_be_bytes());
+        let after = after.as_ref().map_or(Arg::from(""), Arg::from);
         let arguments = [&new, &delta, &low, &high, &ttl].map(Arg::from);
         let [new, delta, low, high, ttl] = arguments;
-        let arguments = [new, (&id).into(), delta, low, high, ttl];
+        let arguments = [new, (&id).into(), delta, low, high, ttl, repeated.into(), after];
         let reply = self.run_on_cell(ADD, key, &self.scripts.add, &arguments).await?;
         let words = reply.text().ok_or_else(|| nonsense(ADD))?;
         let number = |digits: &str| digits.parse().map_err(|_| nonsense(ADD));
         match words.split_once(' ') {
             Some(("done", value)) => Ok(Some(Added::Done(number(value)?))),
             Some(("range", value)) => Ok(Some(Added::OutOfRange(number(value)?))),
+            _ if words == "forgotten" => Ok(Some(Added::Forgotten)),
             _ if words == "damaged" => Err(damaged(ADD).about(&key.name)),
             _ => Err(nonsense(ADD)),
         }

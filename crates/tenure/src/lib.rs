@@ -52,8 +52,9 @@ pub use tenure_core::{
     parse_duration, store,
 };
 pub use tenure_core::{
-    Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, Leader,
-    Leadership, Observer, Once, OnceOutcome, OnceRun, OnceStart, Rate, RateLimiter, Updated,
+    Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, LatchParty,
+    Leader, Leadership, Observer, Once, OnceOutcome, OnceRun, OnceStart, Rate, RateLimiter,
+    Updated,
 };
 
 /// Connects to the store behind a URL, and makes a client of it. Call it inside a tokio runtime.

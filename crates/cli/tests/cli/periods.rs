@@ -185,6 +185,17 @@ async fn a_command_runs_once_in_a_period_and_again_after_a_failure() {
 }
 
 #[tokio::test]
+async fn a_period_and_what_a_program_does_once_under_the_same_name_are_two_things() {
+    let store = Store::new();
+    store.run(&["run", "--once-per", "1h", "a", "--", "true"]).ok();
+    let scratch = store.scratch();
+    let url = format!("local:{}/store", scratch.parent().unwrap().display());
+    let client = tenure::connect(&url).await.unwrap();
+    assert_eq!(client.once::<String>("a").unwrap().get().await.unwrap(), None);
+    client.close().await;
+}
+
+#[tokio::test]
 async fn a_command_runs_again_when_the_period_is_over() {
     let store = Store::new();
     let run = || store.run(&["run", "--once-per", "1500ms", "a", "--", "echo", "ran"]).ok();

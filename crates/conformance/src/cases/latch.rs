@@ -77,6 +77,44 @@ pub async fn counting_below_zero_is_refused_and_nothing_is_lost(fixture: &dyn Fi
     assert_eq!(client.counter(name.as_str()).unwrap().get().await.unwrap(), 0);
 }
 
+/// Parties with a lease count down like others. One that leaves or loses its lease before it has counted
+/// breaks the latch, for those that wait and those that come later; one that has counted is not missed.
+pub async fn a_party_that_dies_or_leaves_breaks_the_latch(fixture: &dyn Fixture) {
+    if fixture.injects_faults() {
+        return;
+    }
+    let name = name("latch-parties");
+    let Some((client, latch)) = latch(fixture, &name, 2).await else { return };
+    let (one, other) = (latch.join().await.unwrap(), latch.join().await.unwrap());
+    assert_eq!(latch.join().await.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(one.count_down().await.unwrap(), 1);
+    assert_eq!(other.count_down().await.unwrap(), 0);
+    tokio::time::timeout(GENEROUS, latch.wait()).await.expect("it is open").unwrap();
+
+    let (raw, lock) = (crate::fixture::raw(fixture).await, |name: &str| format!("latch:{name}"));
+    raw.assert_free(&lock(name.as_str()).parse().unwrap()).await;
+    for evicted in [false, true] {
+        let name = crate::fixture::name("latch-broken");
+        let broken = client.latch(name.as_str(), 2).unwrap();
+        let (one, dead) = (broken.join().await.unwrap(), broken.join().await.unwrap());
+        let waiting = tokio::spawn({
+            let broken = broken.clone();
+            async move { broken.wait().await }
+        });
+        assert_eq!(one.count_down().await.unwrap(), 1);
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        assert!(!waiting.is_finished(), "all parties live");
+        if evicted {
+            raw.evict_owner(&lock(name.as_str()).parse().unwrap(), dead.owner()).await;
+        } else {
+            drop(dead);
+        }
+        let ended = tokio::time::timeout(GENEROUS, waiting).await.expect("the wait ends");
+        assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Broken);
+        assert_eq!(broken.wait().await.unwrap_err().kind(), ErrorKind::Broken);
+    }
+}
+
 /// A latch whose parties never come expires: those that wait for it get an error.
 pub async fn a_latch_that_expires_ends_the_wait(fixture: &dyn Fixture) {
     let name = name("latch-expires");

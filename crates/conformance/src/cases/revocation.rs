@@ -79,6 +79,30 @@ pub async fn a_holder_that_is_asked_lets_go(fixture: &dyn Fixture) {
     }
 }
 
+/// A writer that becomes a reader after it was asked hears the request, is still waited for, and is evicted
+/// after the grace period.
+pub async fn a_downgrade_does_not_answer_a_request(fixture: &dyn Fixture) {
+    let Some((ours, theirs)) = clients(fixture).await else { return };
+    if fixture.injects_faults() || !raw(fixture).await.capabilities().downgrade {
+        return;
+    }
+    let name = name("asked-downgrade");
+    let catalogue = ours.rw_lock(name.as_str()).unwrap().with(long());
+    let writer = catalogue.write().await.unwrap();
+    let grace = Duration::from_secs(2);
+    let asking = tokio::spawn(asked(theirs.revoke(name.as_str(), "now").grace(grace)));
+    let recorded = async || theirs.audit(name.as_str()).await.unwrap().len() == 1;
+    assert!(eventually(GENEROUS, recorded).await);
+    let reader = writer.downgrade().await.unwrap();
+    let request = timeout(GENEROUS, reader.revoked()).await.expect("it is heard").unwrap();
+    assert_eq!(request.reason, "now");
+    let asked = asking.await.unwrap();
+    assert!(asked.len() == 1 && asked[0].heard && asked[0].evicted, "{asked:?}");
+    drop(reader);
+    ours.close().await;
+    raw(fixture).await.assert_free(&name).await;
+}
+
 /// A holder that does not let go is evicted after the grace period, and the next one has a higher token.
 pub async fn a_holder_that_stays_is_evicted_after_the_grace(fixture: &dyn Fixture) {
     let Some((ours, theirs)) = clients(fixture).await else { return };

@@ -198,6 +198,21 @@ impl Latch {
         self.latch.name()
     }
 
+    /// The same latch; parties that [join](Self::join) have a lease with these options.
+    #[must_use]
+    pub fn with(self, options: Options) -> Self {
+        Self { latch: self.latch.with(options), ..self }
+    }
+
+    /// Makes this process a party with a lease, as [`crate::Latch::join`].
+    ///
+    /// # Errors
+    /// As [`crate::Latch::join`].
+    pub fn join(&self) -> Result<LatchParty> {
+        let party = block_on(&self.background, self.latch.join())?;
+        Ok(LatchParty { party, background: self.background.clone() })
+    }
+
     /// How often it must still be counted down.
     ///
     /// # Errors
@@ -220,6 +235,29 @@ impl Latch {
     /// As [`crate::Latch::wait`].
     pub fn wait(&self) -> Result<()> {
         block_on(&self.background, self.latch.wait())
+    }
+}
+
+/// A party of a latch that has a lease, as [`crate::LatchParty`]. Dropping it without counting down breaks the
+/// latch.
+#[must_use = "the latch is broken as soon as the party is dropped"]
+pub struct LatchParty {
+    party: crate::LatchParty,
+    background: Background,
+}
+
+impl LatchParty {
+    /// Counts down by one, gives up the lease, and returns what is left.
+    ///
+    /// # Errors
+    /// As [`crate::LatchParty::count_down`].
+    pub fn count_down(self) -> Result<u32> {
+        block_on(&self.background, self.party.count_down())
+    }
+
+    /// A handle that tells whether the lease is still there.
+    pub fn validity(&self) -> Validity {
+        Validity::new(self.party.validity(), self.background.clone())
     }
 }
 
@@ -341,6 +379,7 @@ debug_as_inner! {
     Leadership<T>: leadership,
     Leaders<T>: observer,
     Latch: latch,
+    LatchParty: party,
     Barrier: barrier,
     Revoke: revoke,
 }

@@ -43,7 +43,7 @@ mod reentrant;
 mod values;
 
 pub use client::{Client, Watch};
-pub use coordination::{Barrier, Election, Latch, Leaders, Leadership, Revoke};
+pub use coordination::{Barrier, Election, Latch, LatchParty, Leaders, Leadership, Revoke};
 pub use guard::{FencedGuard, Guard, MultiGuard, ReadGuard, Validity, WriteGuard};
 pub use locks::{FencedMutex, MultiLock, Mutex, RwLock, Semaphore};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, ThreadGuard, ThreadMutex};

@@ -68,9 +68,9 @@ pub trait Cells: fmt::Debug + Send + Sync {
     /// Adds to a counter in one call to the engine. `None`: the engine cannot, and the counter is
     /// changed by swaps.
     ///
-    /// The cell is the same as that of swaps: an envelope around the decimal digits (`lua/cells/add.lua` of the Redis engine reads and
-    /// writes one). A repeated
-    /// call with an id that the envelope remembers adds nothing.
+    /// The cell is the same as that of swaps: an envelope around the decimal digits (`lua/cells/add.lua` of
+    /// the Redis engine reads and writes one). A repeated call with an id that the envelope remembers adds
+    /// nothing. One that it may have forgotten adds nothing either ([`Added::Forgotten`]).
     ///
     /// # Errors
     /// Faults of the engine.
@@ -152,6 +152,8 @@ pub enum CellSpace {
     Election,
     /// How often a latch was counted down.
     Latch,
+    /// The parties of a latch that have a lease.
+    LatchParties,
     /// The parties of a barrier.
     Barrier,
     /// A request to the holders of a lock to let go.
@@ -167,6 +169,7 @@ impl CellSpace {
         Self::Once,
         Self::Election,
         Self::Latch,
+        Self::LatchParties,
         Self::Barrier,
         Self::Revocation,
     ];
@@ -180,6 +183,7 @@ impl CellSpace {
             Self::Once => "once",
             Self::Election => "election",
             Self::Latch => "latch",
+            Self::LatchParties => "parties",
             Self::Barrier => "barrier",
             Self::Revocation => "revoke",
         }
@@ -194,6 +198,7 @@ impl CellSpace {
             Self::Once => "keep the result of",
             Self::Election => "proclaim the leader of",
             Self::Latch => "count down the latch",
+            Self::LatchParties => "join the latch",
             Self::Barrier => "wait at the barrier",
             Self::Revocation => "ask to let go of",
         }
@@ -208,6 +213,7 @@ impl CellSpace {
             Self::Once => "read the result of",
             Self::Election => "read the leader of",
             Self::Latch => "read the latch",
+            Self::LatchParties => "read the parties of the latch",
             Self::Barrier => "read the barrier",
             Self::Revocation => "listen for a revocation of",
         }
@@ -315,6 +321,10 @@ pub struct Add {
     pub range: (i64, i64),
     /// After what time the counter expires, if this creates it.
     pub ttl: Option<Duration>,
+    /// The request was sent before, and no reply came.
+    pub repeated: bool,
+    /// A change of the counter that came before the request, as far as the caller knows one.
+    pub after: Option<SwapId>,
 }
 
 /// The answer to a request to add to a counter.
@@ -324,6 +334,9 @@ pub enum Added {
     Done(i64),
     /// The result would be out of range. The counter still has this value.
     OutOfRange(i64),
+    /// The request was sent before, and the envelope remembers neither it nor the change that it came after:
+    /// there is no telling whether it was counted. Nothing was changed.
+    Forgotten,
 }
 
 /// A request that a rate limit lets through or not.

@@ -1,8 +1,10 @@
 //! A number that many processes add to.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tenure_proto::Backoff;
 
 use super::contract::{Add, Added, CellSpace, Expiry, SwapId};
@@ -30,11 +32,14 @@ use crate::{Client, Effect, Error, ErrorKind, LockName, Result, now};
 ///
 /// On Redis a change is one round trip, however many change the counter at once; elsewhere it is an
 /// optimistic update, as a [`Cell`](crate::Cell)'s. A call whose reply is lost is sent again, and still
-/// counts once.
+/// counts once. If the counter has been changed too often meanwhile to tell (16 times), nothing more is
+/// added, and the error has [`Effect::Unknown`].
 #[derive(Clone)]
 pub struct Counter {
     pub(super) slot: Slot,
     ttl: Option<Duration>,
+    /// The last change that was made through this handle or a clone.
+    last: Arc<Mutex<Option<SwapId>>>,
 }
 
 /// How often a change is made anew after others came first.
@@ -51,7 +56,7 @@ impl Counter {
 
     /// A counter that counts for another primitive.
     pub(super) fn in_space(client: &Client, space: CellSpace, name: &str) -> Result<Self> {
-        Ok(Self { slot: Slot::new(client, space, name)?, ttl: None })
+        Ok(Self { slot: Slot::new(client, space, name)?, ttl: None, last: Arc::default() })
     }
 
     /// The same counter; it expires this long after the change that created it, and is zero again. The
@@ -120,31 +125,37 @@ impl Counter {
                 let below = value.saturating_add(delta) < floor;
                 Err(self.error(ErrorKind::OutOfRange, if below { why } else { above }))
             }
+            Added::Forgotten => Err(self.forgotten()),
         }
     }
 
     /// Adds to the counter, unless the result would be out of `range`.
     pub(super) async fn add_within(&self, delta: i64, range: (i64, i64)) -> Result<Added> {
-        let add = Add { id: SwapId::random(), delta, range, ttl: self.ttl };
-        match self.add_at_once(&add).await? {
+        let (id, after) = (SwapId::random(), *self.last.lock());
+        let mut add = Add { id, delta, range, ttl: self.ttl, repeated: false, after };
+        match self.add_at_once(&mut add).await? {
             Some(added) => Ok(added),
             None => self.add_by_swaps(&add).await,
         }
     }
 
     /// One call to an engine that can add. It is sent again, with the same id, until it is answered.
-    async fn add_at_once(&self, add: &Add) -> Result<Option<Added>> {
+    async fn add_at_once(&self, add: &mut Add) -> Result<Option<Added>> {
         let mut outage = Outage::new(self.slot.inner.call_timeout);
-        let mut in_doubt = false;
         loop {
             let sent = now();
             let call = self.slot.cells()?.add(&self.slot.key, add);
             match self.slot.inner.call(self.slot.key.space.write(), call).await {
-                Ok(added) => return Ok(added),
+                Ok(added) => {
+                    if let Some(Added::Done(_)) = added {
+                        *self.last.lock() = Some(add.id);
+                    }
+                    return Ok(added);
+                }
                 Err(error) => {
-                    in_doubt |= error.effect() == Effect::Unknown;
+                    add.repeated |= error.effect() == Effect::Unknown;
                     let error = error.about(self.name());
-                    let error = if in_doubt { error.with_unknown_effect() } else { error };
+                    let error = if add.repeated { error.with_unknown_effect() } else { error };
                     outage.pause(error, sent).await?;
                 }
             }
@@ -183,6 +194,11 @@ impl Counter {
         let Some(digits) = seen.value() else { return Ok(0) };
         let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
         number.ok_or_else(|| self.slot.damaged("the number that is stored there"))
+    }
+
+    pub(super) fn forgotten(&self) -> Error {
+        let why = "no reply came, and it has been changed too often since to tell: read it";
+        self.error(ErrorKind::Unreachable, why.into()).with_unknown_effect()
     }
 
     pub(super) fn error(&self, kind: ErrorKind, why: String) -> Error {

@@ -35,7 +35,7 @@ pub use barrier::{Barrier, BarrierWaitResult};
 pub use cell::{Cell, Updated};
 pub use counter::Counter;
 pub use election::{Election, Leader, Leadership, Observer};
-pub use latch::Latch;
+pub use latch::{Latch, LatchParty};
 pub use once::{Once, OnceOutcome, OnceRun, OnceStart};
 pub use rate::{Decision, Rate};
 pub use rate_limiter::RateLimiter;
