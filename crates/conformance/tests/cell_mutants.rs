@@ -91,7 +91,7 @@ impl Cells for Mutant {
         match (self.mutation, swap.expiry) {
             (Mutation::IgnoresVersions, _) => {
                 // Two that read at the same time both write.
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(3)).await;
                 swap.expected = self.sound().read(&key).await?.map(|stored| stored.version);
             }
             (Mutation::NeverExpires, _) | (Mutation::KeepLiftsExpiry, Expiry::Keep) => {
