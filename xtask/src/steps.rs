@@ -14,8 +14,8 @@ use crate::{packages, programs};
 /// Runs the format check, the lints, the documentation, all tests, and the builds for every feature and
 /// platform. Then prints what was run and what was skipped.
 ///
-/// The test programs wait more than they compute: for terms that end, and for servers. So whatever only compiles
-/// runs beside them, with a lower priority.
+/// The test programs wait more than they compute: for terms that end, and for servers. So whatever only
+/// compiles runs beside them, with a lower priority.
 pub(crate) fn test() -> ExitCode {
     let started = Instant::now();
     let mut report = Report::default();

@@ -1,5 +1,5 @@
-//! `tenure man` and `tenure completions`: the manual page and completion scripts for shells, generated from the
-//! same definitions as `--help`.
+//! `tenure man` and `tenure completions`: the manual page and completion scripts for shells, generated
+//! from the same definitions as `--help`.
 
 use std::io::{self, Write};
 

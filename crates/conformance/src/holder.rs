@@ -1,8 +1,8 @@
 //! A process that takes locks on command. The fault cases stop and kill it.
 //!
 //! The crate of an engine has a program named `holder` that calls [`main`] with a registry that knows the
-//! engine: an example (`examples/holder.rs`), which may use dev-dependencies and which `cargo test` builds, or
-//! a binary. The suite finds it next to the test program.
+//! engine: an example (`examples/holder.rs`), which may use dev-dependencies and which `cargo test`
+//! builds, or a binary. The suite finds it next to the test program.
 //!
 //! ```no_run
 //! # use tenure::store::MemoryFactory as MyFactory;

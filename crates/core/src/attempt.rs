@@ -187,7 +187,8 @@ impl<'a> Attempt<'a> {
                 answer => answer,
             };
             match outcome {
-                // If the start of its term is unknown or long ago, the claim is repeated: that starts it anew.
+                // If the start of its term is unknown or long ago, the claim is repeated: that starts it
+                // anew.
                 Ok(ClaimOutcome::Granted(grant)) => match grant.since {
                     Some(since) if self.check_term(since).is_ok() => {
                         return Ok((grant, since));

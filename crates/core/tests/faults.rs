@@ -214,7 +214,8 @@ enum Script {
     Refuse,
     /// Never.
     Hang,
-    /// As an engine does that cannot reach its server: it gives up after its step limit, and has sent nothing.
+    /// As an engine does that cannot reach its server: it gives up after its step limit, and has sent
+    /// nothing.
     GiveUp,
     /// With a queue ticket. The wait takes this long, and ends without a grant.
     Queue { news_after: Duration },

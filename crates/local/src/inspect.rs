@@ -85,8 +85,8 @@ impl Inner {
         added.map_err(|fault| (fault, false))
     }
 
-    /// Removes a claim by an operator's order. The order is written to the audit log and synced first, outside
-    /// the gate. If the claim is gone by then, the result says that nothing was evicted.
+    /// Removes a claim by an operator's order. The order is written to the audit log and synced first,
+    /// outside the gate. If the claim is gone by then, the result says that nothing was evicted.
     pub(crate) fn evict(&self, eviction: &Eviction) -> Outcome<Released> {
         let Ok(owner) = eviction.owner.parse::<OwnerId>() else {
             return Ok(Released::NotHeld);

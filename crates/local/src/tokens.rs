@@ -117,8 +117,8 @@ impl Tokens {
         }
     }
 
-    /// Writes the reservation of a block above all earlier ones and above `floor`. The block may be used after
-    /// a [`sync`](Self::sync).
+    /// Writes the reservation of a block above all earlier ones and above `floor`. The block may be used
+    /// after a [`sync`](Self::sync).
     pub(crate) fn write(&self, floor: u64) -> Result<Range<u64>> {
         let first = self.ceiling()?.max(floor);
         let end = first.checked_add(self.block).ok_or_else(|| {

@@ -16,8 +16,8 @@ pub const CLIENTS: usize = 3;
 
 /// Up to three clients that claim one lock.
 ///
-/// Requests and replies may arrive at any time or never, and a node's hold may expire at any time. Requests of one
-/// client to one node stay in order.
+/// Requests and replies may arrive at any time or never, and a node's hold may expire at any time.
+/// Requests of one client to one node stay in order.
 #[derive(Debug, Default)]
 pub struct Claims {
     /// How many clients there are.
@@ -301,8 +301,8 @@ impl Claims {
         }
     }
 
-    /// Two clients that won and exclude each other must have tokens in the order in which they held any node that
-    /// acknowledged both.
+    /// Two clients that won and exclude each other must have tokens in the order in which they held any
+    /// node that acknowledged both.
     fn disorder(&self, state: &State) -> Option<String> {
         for (first, second) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
             let (Some((token, nodes)), Some((later, others))) =

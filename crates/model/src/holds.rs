@@ -1,7 +1,7 @@
 //! A hold that is renewed and repaired while nodes lose their data, and a rival that claims later.
 //!
-//! Here each message is sent, handled and answered in one step; the other model covers delays. While the holder
-//! trusts its lease, nothing expires.
+//! Here each message is sent, handled and answered in one step; the other model covers delays. While the
+//! holder trusts its lease, nothing expires.
 
 use tenure_proto::Token;
 use tenure_proto::quorum::{Majority, Order, Raised, Renewal, RenewalVote, Repair, Vote};
@@ -18,8 +18,8 @@ pub struct Holds {
     pub votes: Vec<[Option<u8>; NODES]>,
     /// How often nodes may lose all their data.
     pub forgets: u8,
-    /// Whether a node loses data only while a majority of the others is known to have the token. Counters without
-    /// a clock need that; otherwise only the hold is checked, not the token.
+    /// Whether a node loses data only while a majority of the others is known to have the token. Counters
+    /// without a clock need that; otherwise only the hold is checked, not the token.
     pub remembered: bool,
     /// A deliberate mistake.
     pub broken: Option<BrokenHold>,

@@ -9,9 +9,9 @@
 //!
 //! On three nodes: three writers; two readers and a writer; two writers on any counters up to two, also
 //! with a floor; two writers of which one gives up, releases or is late, once; one writer that does so as
-//! often as it can; and a hold that is renewed and repaired while nodes lose their data. Messages arrive at any
-//! time, late, or never, and holds expire at any time. These are sixteen million states, in half a minute
-//! and half a gigabyte. A search that would need more than its cap fails.
+//! often as it can; and a hold that is renewed and repaired while nodes lose their data. Messages arrive
+//! at any time, late, or never, and holds expire at any time. These are sixteen million states, in half a
+//! minute and half a gigabyte. A search that would need more than its cap fails.
 //!
 //! Winners' tokens are in the order of their holds, and a claim that lost or was given up leaves nothing
 //! behind. Each guarantee is also broken on purpose, and the search finds the history: no second phase,
@@ -20,9 +20,9 @@
 //!
 //! # What is not
 //!
-//! More than three nodes or claims (an attempt is a claim); the order of two readers' tokens; clocks, TTLs
-//! and the lease's validity, which are arithmetic (`tests/quorum/time.txt` in `proto`); nodes that lose their data
-//! during a claim; the scripts on the servers.
+//! More than three nodes or claims (an attempt is a claim); the order of two readers' tokens; clocks,
+//! TTLs and the lease's validity, which are arithmetic (`tests/quorum/time.txt` in `proto`); nodes that
+//! lose their data during a claim; the scripts on the servers.
 
 mod claims;
 mod holds;

@@ -49,8 +49,8 @@ impl fmt::Display for Report {
 
 /// Visits all states, nearest first, until one has a violation or none is left.
 ///
-/// States are distinguished by a 64-bit hash: among ten million, the probability of a collision is below one in a
-/// hundred thousand.
+/// States are distinguished by a 64-bit hash: among ten million, the probability of a collision is below
+/// one in a hundred thousand.
 ///
 /// # Panics
 /// If there are more than `most` states: a search that was cut short proves nothing.

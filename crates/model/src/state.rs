@@ -18,7 +18,8 @@ pub(crate) struct Node {
     pub(crate) counter: u8,
     /// The clients that hold it, as bits.
     pub(crate) holders: u8,
-    /// The clients that held it, in order: two bits each, one more than the client's number, the latest lowest.
+    /// The clients that held it, in order: two bits each, one more than the client's number, the latest
+    /// lowest.
     pub(crate) order: u8,
 }
 

@@ -22,7 +22,8 @@ use crate::shared::Shared;
 
 /// How often the watched entries are looked at although no notification came, in case one was lost.
 ///
-/// That costs the same in a queue of any length. A lost write to an entry shows in a listing alone: so does a removal behind a watch on the whole queue.
+/// That costs the same in a queue of any length. A lost write to an entry shows in a listing alone: so
+/// does a removal behind a watch on the whole queue.
 pub(crate) const CHECK: Duration = Duration::from_secs(30);
 
 /// A short queue is listed in each [`CHECK`]. The interval grows with the queue, so that the listings of

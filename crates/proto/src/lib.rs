@@ -1,10 +1,10 @@
 //! The decisions behind tenure's locks, without IO.
 //!
-//! Code here may decide: when a lease must be renewed and when it is lost, which claim of
-//! a queue is admitted next, how long to back off, which token comes next, when a quorum has decided. It may not do
+//! Code here may decide: when a lease must be renewed and when it is lost, which claim of a queue is
+//! admitted next, how long to back off, which token comes next, when a quorum has decided. It may not do
 //! anything about it: there is no socket, no file, no clock and no randomness in this crate, and no
-//! dependency but an optional serde. The current moment and random numbers come in as arguments, so every decision can be
-//! tested exhaustively.
+//! dependency but an optional serde. The current moment and random numbers come in as arguments, so every
+//! decision can be tested exhaustively.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -2,7 +2,8 @@
 
 /// On one server, with the prefix `tenure:`.
 ///
-/// The first commands are sent by the store, the others called by the scripts. `HELLO` needs no right. Besides, `+select` for a database other than 0, and `+wait` for `replicas=`.
+/// The first commands are sent by the store, the others called by the scripts. `HELLO` needs no right.
+/// Besides, `+select` for a database other than 0, and `+wait` for `replicas=`.
 pub const ACL: &str = "\
     ~tenure:* &tenure:* \
     +evalsha +eval +script|load +subscribe +scan +lrange \

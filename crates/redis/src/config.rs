@@ -52,9 +52,9 @@ pub enum CellUpdates {
     /// By a script: one round trip, on the connection that all calls share.
     #[default]
     Script,
-    /// By `WATCH`, `MULTI` and `EXEC`: two round trips, on one of at most four connections that a store has for
-    /// transactions. It does the same and costs more: it is there to compare the two (`tenure demo oversell`).
-    /// Not on a Cluster. The user needs [`ACL_WATCH`](crate::ACL_WATCH), too.
+    /// By `WATCH`, `MULTI` and `EXEC`: two round trips, on one of at most four connections that a store
+    /// has for transactions. It does the same and costs more: it is there to compare the two
+    /// (`tenure demo oversell`). Not on a Cluster. The user needs [`ACL_WATCH`](crate::ACL_WATCH), too.
     Watch,
 }
 

@@ -38,9 +38,10 @@
 //!   hundred waiters, removes some hundreds of expired places or holders, or shows one page. If work is
 //!   left, the call notifies the client of the last waiter, which continues with `refresh.lua`; if that
 //!   client is dead, the next poll of another client continues. No other call waits for a crowd.
-//! - A writer becomes a reader in one script (`downgrade.lua`): its value becomes a pool of one reader with the
-//!   same token, and the readers at the head of the queue are admitted as by a release. The holder's key
-//!   exists all the time. A repeated call restarts the term. With `replicas`, it counts when they have it.
+//! - A writer becomes a reader in one script (`downgrade.lua`): its value becomes a pool of one reader
+//!   with the same token, and the readers at the head of the queue are admitted as by a release. The
+//!   holder's key exists all the time. A repeated call restarts the term. With `replicas`, it counts when
+//!   they have it.
 //! - The queue is a sorted set of tickets. A ticket is the server's time, or one more than the last
 //!   ticket, so that a clock that is set back does not change the order.
 //! - Numbers are passed to commands as text (`mint.lua` says why). A counter that a server damaged is

@@ -100,8 +100,8 @@ pub mod blocking {
     }
 }
 
-/// Fencing gates: the check by which a file, a service, PostgreSQL or Redis refuses the writes of a holder that
-/// has lost its lock.
+/// Fencing gates: the check by which a file, a service, PostgreSQL or Redis refuses the writes of a
+/// holder that has lost its lock.
 #[cfg(feature = "gate")]
 pub mod gate {
     pub use tenure_gate::*;

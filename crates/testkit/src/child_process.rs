@@ -81,8 +81,8 @@ impl ChildProcess {
         self.0.wait().map(drop)
     }
 
-    /// Stops it with SIGSTOP until [`cont`](Self::cont). Returns when all its threads are stopped, because the
-    /// signal takes effect some time after it was sent.
+    /// Stops it with SIGSTOP until [`cont`](Self::cont). Returns when all its threads are stopped,
+    /// because the signal takes effect some time after it was sent.
     ///
     /// # Errors
     /// If it has ended.

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use crate::redis::free_port;
 use crate::{ChildProcess, Ensemble, GENEROUS, temp_dir};
 
-/// A member of an etcd cluster, which may be the only one. Dropping it kills its process by its pid and removes
-/// its files.
+/// A member of an etcd cluster, which may be the only one. Dropping it kills its process by its pid and
+/// removes its files.
 #[derive(Debug)]
 pub struct EtcdServer {
     child: ChildProcess,

@@ -89,8 +89,8 @@ impl RedisCluster {
         named.join(",")
     }
 
-    /// The index in [`nodes`](Self::nodes) of the master that serves the slot of `key`, in the view of a running
-    /// node. `None` while no node serves it.
+    /// The index in [`nodes`](Self::nodes) of the master that serves the slot of `key`, in the view of a
+    /// running node. `None` while no node serves it.
     pub fn master_of(&self, key: &str) -> Option<usize> {
         let asked = self.nodes.iter().find_map(|node| {
             let slot = node.command(&["CLUSTER", "KEYSLOT", key]).ok()?;

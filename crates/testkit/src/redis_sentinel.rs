@@ -10,8 +10,8 @@ use crate::redis::{free_port, program};
 use crate::redis_wire::command;
 use crate::{ChildProcess, GENEROUS, RedisServer, temp_dir};
 
-/// A master, two replicas and three Sentinels that know the service as `main`. Dropping it kills all of them by
-/// their pids.
+/// A master, two replicas and three Sentinels that know the service as `main`. Dropping it kills all of
+/// them by their pids.
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: Vec<RedisServer>,

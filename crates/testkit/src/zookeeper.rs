@@ -31,8 +31,8 @@ const MACHINE: &[&str] = &[
     "-Djava.net.preferIPv4Stack=true",
 ];
 
-/// The default settings. Sessions expire soon after their timeout, and may be long. Writes are not synced: they
-/// survive a kill all the same.
+/// The default settings. Sessions expire soon after their timeout, and may be long. Writes are not
+/// synced: they survive a kill all the same.
 const SETTINGS: &[&str] = &[
     "tickTime=200",
     "maxSessionTimeout=600000",
@@ -188,7 +188,8 @@ impl ZooKeeperServer {
         self.figure("zk_packets_received")
     }
 
-    /// One of the figures that the command `mntr` lists. The request itself counts as a connection and a packet.
+    /// One of the figures that the command `mntr` lists. The request itself counts as a connection and a
+    /// packet.
     ///
     /// # Errors
     /// If it does not answer, or has no such figure.

@@ -1,5 +1,5 @@
-//! Sockets and TLS connections for all engines. Certificates are always verified; trust and identity come from
-//! PEM files.
+//! Sockets and TLS connections for all engines. Certificates are always verified; trust and identity come
+//! from PEM files.
 
 mod stream;
 
@@ -73,8 +73,8 @@ impl Tls {
         Ok(url.tls().then(|| Self { ca: file(Self::CA), identity, server_name }))
     }
 
-    /// Makes a connector, which always verifies the server's certificate. It names its cryptography provider, so
-    /// that other users of rustls in the same program cannot make the choice ambiguous.
+    /// Makes a connector, which always verifies the server's certificate. It names its cryptography
+    /// provider, so that other users of rustls in the same program cannot make the choice ambiguous.
     ///
     /// # Errors
     /// If a file cannot be read or has the wrong content, or if the server's name is not valid.

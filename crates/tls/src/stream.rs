@@ -66,8 +66,9 @@ impl Stream {
     /// All addresses of a host are tried, each a quarter of a second after the one before, and the first
     /// connection is used. So an unreachable address, often of IPv6, does not use up the time of the others.
     ///
-    /// On Linux, the connection ends if the server does not acknowledge data within `limit`, and unsent data is
-    /// discarded: a request must not arrive after its caller has given up. Other systems have no such option.
+    /// On Linux, the connection ends if the server does not acknowledge data within `limit`, and unsent
+    /// data is discarded: a request must not arrive after its caller has given up. Other systems have no
+    /// such option.
     ///
     /// # Errors
     /// If the server cannot be reached.

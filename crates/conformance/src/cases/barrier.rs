@@ -154,8 +154,8 @@ pub async fn a_party_that_lost_its_lease_is_told_and_may_come_again(fixture: &dy
     assert_eq!(ours.unwrap().generation(), theirs.unwrap().generation());
 }
 
-/// Waits until this party is told that its lease is lost. It may first be told that the barrier is broken: the
-/// other one is gone, too.
+/// Waits until this party is told that its lease is lost. It may first be told that the barrier is
+/// broken: the other one is gone, too.
 async fn learn_of_the_loss(party: &mut Barrier) {
     for _ in 0..5 {
         let told = wait(party).await.unwrap_err();

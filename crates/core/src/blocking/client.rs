@@ -251,8 +251,8 @@ impl Client {
 /// The same client for threads, beside the async one.
 ///
 /// Connections that were made in a runtime of the program are served by it, and calls that need them fail
-/// while its threads are all blocked. So do not call a client made this way on the only thread of that runtime;
-/// one from `tenure::blocking::connect` has no such limit.
+/// while its threads are all blocked. So do not call a client made this way on the only thread of that
+/// runtime; one from `tenure::blocking::connect` has no such limit.
 impl From<crate::Client> for Client {
     fn from(client: crate::Client) -> Self {
         Self { client, holds: Arc::default() }

@@ -32,8 +32,8 @@
 //!
 //! # Panics
 //! A guard that is dropped while its thread panics releases the lock, as every dropped guard does: other
-//! holders find no "poisoned" lock. If they must not see work that was done by half, do it in a way that can be
-//! repeated.
+//! holders find no "poisoned" lock. If they must not see work that was done by half, do it in a way that
+//! can be repeated.
 
 mod client;
 mod coordination;

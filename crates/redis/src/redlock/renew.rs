@@ -28,7 +28,8 @@ struct RenewalRound {
 }
 
 impl Quorum {
-    /// Renews a claim that holds with this token; one that was downgraded is downgraded wherever it is not yet.
+    /// Renews a claim that holds with this token; one that was downgraded is downgraded wherever it is
+    /// not yet.
     pub(super) async fn renew(&self, claim: &Claim, keys: &Keys, token: Token) -> Result<Renewal> {
         let sent = now();
         let limit = self.limit(claim.ttl);
