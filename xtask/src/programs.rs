@@ -131,9 +131,12 @@ fn with_low_priority(command: &Command) -> Command {
     nice
 }
 
-/// Builds the test programs of all packages. `None` if they do not compile.
+/// Builds the test programs of all packages, and the examples that some of them run. `None` if they do not
+/// compile.
 pub(crate) fn build() -> Option<Vec<Program>> {
-    let arguments = ["test", "--workspace", "--all-targets", "--no-run"];
+    // With `--all-targets`, each example would be built as a test program without tests, and not as itself:
+    // the tests that run examples would have to build them, and wait for the jobs that compile.
+    let arguments = ["test", "--workspace", "--no-run"];
     let mut command = cargo(&arguments);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let output = command.output().ok()?;
