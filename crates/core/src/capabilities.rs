@@ -42,7 +42,7 @@ impl Capabilities {
     /// written:
     ///
     /// ```
-    /// use tenure_core::store::Capabilities;
+    /// use tenure::store::Capabilities;
     ///
     /// let promises = Capabilities::none().shared().cross_process();
     /// assert!(promises.shared && !promises.fifo);

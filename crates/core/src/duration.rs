@@ -12,9 +12,9 @@ use crate::{Error, ErrorKind, Result};
 /// ```
 /// use std::time::Duration;
 ///
-/// assert_eq!(tenure_core::parse_duration("250ms")?, Duration::from_millis(250));
-/// assert!(tenure_core::parse_duration("30").is_err());
-/// # Ok::<(), tenure_core::Error>(())
+/// assert_eq!(tenure::parse_duration("250ms")?, Duration::from_millis(250));
+/// assert!(tenure::parse_duration("30").is_err());
+/// # Ok::<(), tenure::Error>(())
 /// ```
 ///
 /// # Errors

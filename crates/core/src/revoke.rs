@@ -84,9 +84,9 @@ impl Client {
     /// ```
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
-    /// # use tenure_core::{Client, MemoryStore};
+    /// # use tenure::{Client, MemoryStore};
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure_core::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
     /// let guard = client.mutex("index")?.acquire().await?;
     /// let work = tokio::spawn(async move {

@@ -21,27 +21,50 @@
 //! # }
 //! ```
 //!
-//! A store is named by a URL and opened by [`connect`], so that one program locks in its unit tests
-//! (`memory:`), on one machine (`local`) and on servers, without a change. Programs that do not want
-//! URLs find the engines' own types in modules of the features' names; engines of other crates are added
-//! to a [`Registry`].
+//! [`connect`] opens the store that a URL names, so that one program locks in its unit tests (`memory:`), on
+//! one machine (`local`) and on servers, without a change. Programs that do not want URLs find the engines'
+//! own types in modules of the features' names; engines of other crates are added to a [`Registry`].
 //!
-//! Each engine is a feature of this crate: `local` (Linux only) and `redis` are on by default, `etcd`
-//! and `zookeeper` are not.
+//! # Where to start
 //!
-//! Code here may list engines; it may not read a URL or lock (that is `tenure-core`'s business) nor
-//! speak to a store (that is each engine's).
+//! | To | use |
+//! |---|---|
+//! | let one task work at a time | [`Client::mutex`]; [`Mutex::run`] acquires, works and releases |
+//! | let readers share, or several work | [`Client::rw_lock`], [`Client::semaphore`] |
+//! | hold several locks, or one twice | [`MultiLock`], [`ReentrantMutex`] |
+//! | refuse the writes of a late holder | [`Guard::token`]; [`Mutex::fenced`] |
+//! | choose the TTL and how long to wait | [`Options`], [`Wait`] |
+//! | learn that the lock is lost | [`Guard::run`], [`Guard::lost`], [`Guard::validity`] |
+//! | keep one leader | [`Client::election`] |
+//! | do work once and keep its result | [`Client::once`] |
+//! | wait for other processes | [`Client::latch`], [`Client::barrier`] |
+//! | share a small value, count, or limit a rate | [`Client::cell`], [`Client::counter`], [`Client::rate_limiter`] |
+//! | look at locks, or take one by force | [`Client::inspect`], [`Client::watch`], [`Client::evict`] |
+//! | lock in threads without a runtime | [`blocking`] |
+//! | test code that loses its locks | [`MemoryStore`], [`Chaos`] |
+//! | write an engine | [`store`] |
+//!
+//! # Features
+//!
+//! `local` (on Linux) and `redis` are on by default. `etcd` and `zookeeper` add these engines; `gate`,
+//! `gate-http` and `gate-postgres` add checks of tokens at the resource; `metrics` counts through the
+//! `metrics` facade; `serde` and `json` serialize states and values. A feature never changes behaviour.
 //!
 //! # Store URLs
 //!
 #![doc = include_str!("urls.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// Code here may list engines. It may not read a URL or lock, which `tenure-core` does, nor speak to a store,
+// which each engine does.
+
 #[cfg(doctest)]
 mod documents;
 mod registry;
 
 pub use registry::Registry;
+#[cfg(feature = "json")]
+pub use tenure_core::Json;
 pub use tenure_core::store::StoreUrl;
 pub use tenure_core::{
     AuditEvent, AuditRecord, Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error,

@@ -21,7 +21,7 @@ use crate::{
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, Error, MemoryStore};
+/// # use tenure::{Client, Error, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;

@@ -20,9 +20,9 @@ use crate::{Client, Error, ErrorKind, LockName, Result};
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, MemoryStore};
+/// # use tenure::{Client, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let stock = client.cell::<u64>("stock/teapot")?;
 /// stock.set(&10).await?;
@@ -149,7 +149,7 @@ impl<T: CellValue> Cell<T> {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tenure_core::{Client, Error, MemoryStore};
+    /// # use tenure::{Client, Error, MemoryStore};
     /// # #[derive(Debug)] enum Order { SoldOut, Store(Error) }
     /// # impl From<Error> for Order { fn from(error: Error) -> Self { Self::Store(error) } }
     /// # #[tokio::main(flavor = "current_thread")]

@@ -16,9 +16,9 @@ use crate::{Client, Effect, Error, ErrorKind, LockName, Result, now};
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, ErrorKind, MemoryStore};
+/// # use tenure::{Client, ErrorKind, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let stock = client.counter("stock/teapot")?;
 /// assert_eq!(stock.add(10).await?, 10);

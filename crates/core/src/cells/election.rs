@@ -24,7 +24,7 @@ use crate::{
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, Error, MemoryStore};
+/// # use tenure::{Client, Error, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
@@ -51,7 +51,7 @@ use crate::{
 /// A leader that resigned cannot act as one by mistake:
 ///
 /// ```compile_fail,E0382
-/// # use tenure_core::{Leadership, Result};
+/// # use tenure::{Leadership, Result};
 /// # async fn late(leadership: Leadership<String>) -> Result<()> {
 /// leadership.resign().await?;
 /// leadership.proclaim(&"still here".into()).await
@@ -119,7 +119,7 @@ impl<T: CellValue> Election<T> {
         Ok(leadership)
     }
 
-    /// The leader, if there is one. For those who talk to the leader: by the time of the answer it may
+    /// The leader, if there is one. For clients of the leader. By the time of the answer it may
     /// have lost its leadership.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl<T: CellValue> Election<T> {
         self.look().await.map(|(_, leader)| leader)
     }
 
-    /// Follows who leads, without being a candidate.
+    /// Reports each new leader and value, without being a candidate.
     pub fn observe(&self) -> Observer<T> {
         Observer { election: self.clone(), seen: None, reported: None, failed: false }
     }
@@ -293,7 +293,7 @@ pub struct Leader<T> {
     pub owner: OwnerId,
 }
 
-/// Follows who leads, from [`Election::observe`].
+/// Reports leaders and their values, from [`Election::observe`].
 ///
 /// A new leader or value is seen when the store tells of it (etcd, ZooKeeper and memory) or by asking
 /// (Redis and local, five times a second). A leader that died without a successor is seen to be gone when
@@ -327,10 +327,10 @@ impl<T: CellValue> Observer<T> {
             self.failed = looked.is_err();
             let (seen, leader) = looked?;
             let value = seen.value().unwrap_or_default().to_vec();
-            let news = leader.as_ref().map(|leader| (leader.token, value));
+            let report = leader.as_ref().map(|leader| (leader.token, value));
             self.seen = Some(seen);
-            if self.reported.as_ref() != Some(&news) {
-                self.reported = Some(news);
+            if self.reported.as_ref() != Some(&report) {
+                self.reported = Some(report);
                 return Ok(leader);
             }
         }

@@ -16,7 +16,7 @@ use crate::{
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tenure_core::{Client, Error, ErrorKind, MemoryStore};
+/// # use tenure::{Client, Error, ErrorKind, MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;

@@ -17,7 +17,7 @@ use crate::{Client, Error, ErrorKind, Guard, LockName, Mutex, Options, Result, T
 /// ```
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use tenure_core::{Client, Error, MemoryStore, OnceOutcome};
+/// # use tenure::{Client, Error, MemoryStore, OnceOutcome};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;

@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_core::Rate;
+/// use tenure::Rate;
 ///
 /// let plain = Rate::fixed_window(100, Duration::from_secs(60));
 /// let smooth = Rate::gcra(100, Duration::from_secs(60)).burst(10);

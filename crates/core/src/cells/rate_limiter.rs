@@ -16,9 +16,9 @@ use std::time::Duration;
 /// ```
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use tenure_core::{Client, MemoryStore, Rate};
+/// # use tenure::{Client, MemoryStore, Rate};
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure_core::Error> {
+/// # async fn main() -> Result<(), tenure::Error> {
 /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
 /// let limiter = client.rate_limiter("mails/alice", Rate::gcra(2, Duration::from_secs(3600)))?;
 /// assert!(limiter.take(1).await?.allowed);

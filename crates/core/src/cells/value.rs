@@ -66,12 +66,12 @@ integer!(u64, i64);
 /// A value that is kept as JSON.
 ///
 /// ```
-/// use tenure_core::{CellValue, Json};
+/// use tenure::{CellValue, Json};
 ///
 /// let bytes = Json(vec![1, 2, 3]).to_bytes()?;
 /// assert_eq!(bytes, b"[1,2,3]");
 /// assert_eq!(Json::<Vec<u8>>::from_bytes(&bytes)?.0, [1, 2, 3]);
-/// # Ok::<(), tenure_core::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[cfg(feature = "json")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
