@@ -5,7 +5,7 @@
 //! command locks one byte of the file on that shared open file description (`F_OFD_SETLK`). The child
 //! opens the file again and waits for a lock on the same byte: the kernel grants it when the last
 //! process that shares the descriptor has closed it or exited, by whatever signal. The byte's offset
-//! is random, so many scripts can use the same file; but a user who can open the file can lock all of
+//! is random, so many scripts can use the same file; but a user that can open the file can lock all of
 //! its bytes.
 
 use std::fs::File;

@@ -3,8 +3,8 @@
 //!
 //! Each subcommand is a module with a function `execute`. `tenure run` goes through `run` (the whole
 //! sequence), `lock` (acquires the lock), `child` (starts the command and its guardian) and
-//! `supervise` (forwards signals, and ends the command if the lock is lost). `tenure elect` does the
-//! same again and again.
+//! `supervise` (forwards signals, and ends the command if the lock is lost). `tenure elect` repeats this
+//! sequence for each term of leadership.
 
 mod args;
 mod audit;

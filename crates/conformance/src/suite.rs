@@ -40,7 +40,7 @@ macro_rules! suite {
             counters::a_counter_expires_after_its_first_change,
             counters::a_counter_that_holds_no_number_is_damaged,
             limits::no_more_than_the_limit_is_let_through_under_load,
-            limits::a_decision_tells_what_is_left_and_when_to_come_again,
+            limits::a_decision_contains_what_is_left_and_when_to_try_again,
             limits::a_limit_lets_through_again_after_its_time,
             once::work_is_done_by_one_and_replayed_to_all,
             once::work_in_progress_is_waited_for_or_not,

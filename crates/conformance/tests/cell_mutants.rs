@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "mutants/fixture.rs"]
+mod fixture;
 #[path = "mutants/verdict.rs"]
 mod verdict;
 
@@ -11,7 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure_conformance::{Fixture, cases};
+use fixture::MutantFixture;
+use tenure_conformance::cases;
 use tenure_core::store::{
     Capabilities, CellClock, CellKey, CellSpace, Cells, Claim, ClaimOutcome, Eviction, Expiry,
     LossListener, QueueTicket, Released, Renewal, Store, Stored, Swap, Swapped, Version,
@@ -166,23 +169,6 @@ impl Store for Mutant {
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {
         self.store.diagnose().await
-    }
-}
-
-struct MutantFixture(Arc<Mutant>);
-
-#[async_trait]
-impl Fixture for MutantFixture {
-    async fn store(&self) -> Arc<dyn Store> {
-        self.0.clone()
-    }
-
-    fn url(&self) -> Option<String> {
-        None
-    }
-
-    fn ttl(&self) -> Duration {
-        Duration::from_millis(600)
     }
 }
 

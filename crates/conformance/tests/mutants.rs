@@ -3,40 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "mutants/fixture.rs"]
+mod fixture;
 #[path = "mutants/mutant.rs"]
 mod mutant;
 #[path = "mutants/verdict.rs"]
 mod verdict;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
+use fixture::MutantFixture;
 use mutant::{Mutant, Mutation};
-use tenure_conformance::{Fixture, cases};
-use tenure_core::store::Store;
+use tenure_conformance::cases;
 
-struct MutantFixture(Arc<Mutant>);
-
-impl MutantFixture {
-    fn new(mutation: Mutation) -> Self {
-        Self(Arc::new(Mutant::new(mutation)))
-    }
-}
-
-#[async_trait]
-impl Fixture for MutantFixture {
-    async fn store(&self) -> Arc<dyn Store> {
-        self.0.clone()
-    }
-
-    fn url(&self) -> Option<String> {
-        None
-    }
-
-    fn ttl(&self) -> Duration {
-        Duration::from_millis(600)
-    }
+fn fixture(mutation: Mutation) -> MutantFixture {
+    MutantFixture(Arc::new(Mutant::new(mutation)))
 }
 
 /// Generates one test per entry: all listed cases must fail on a store with the mutation.
@@ -48,7 +29,7 @@ macro_rules! mutants {
                 let cases = [$($((
                     stringify!($case),
                     tokio::spawn(async {
-                        cases::$subject::$case(&MutantFixture::new(Mutation::$mutation)).await;
+                        cases::$subject::$case(&fixture(Mutation::$mutation)).await;
                     }),
                 )),+),+];
                 let deadline = verdict::deadline();
@@ -63,7 +44,7 @@ macro_rules! mutants {
         async fn every_case_passes_on_a_store_without_a_mutation() {
             let mut cases = tokio::task::JoinSet::new();
             $($($(cases.spawn(async {
-                cases::$subject::$case(&MutantFixture::new(Mutation::None)).await;
+                cases::$subject::$case(&fixture(Mutation::None)).await;
             });)+)+)*
             cases.join_all().await;
         }

@@ -58,7 +58,7 @@ fn a_lock_is_renewed_while_no_runtime_is_polled() {
 }
 
 #[test]
-fn a_lock_is_renewed_and_its_loss_is_told_after_the_runtime_that_took_it_has_ended() {
+fn a_lock_is_renewed_and_its_loss_reported_after_the_runtime_that_took_it_has_ended() {
     let store = MemoryStore::new();
     let (client, guard) = runtime().block_on(async {
         let client = client(&store);

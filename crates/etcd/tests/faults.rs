@@ -244,17 +244,17 @@ on_servers! {
             for mutex in &mutexes {
                 guards.push(mutex.acquire_within(GENEROUS).await.unwrap());
             }
-            assert!(eventually(GENEROUS, || async { !canary(&server).is_empty() }).await);
+            assert!(eventually(GENEROUS, || async { !marker_key(&server).is_empty() }).await);
             match round {
                 // A reply that the lease is gone is wrong here, and must have no effect.
-                1 => assert_eq!(server.control(&["del", &canary(&server)]).unwrap(), "1"),
+                1 => assert_eq!(server.control(&["del", &marker_key(&server)]).unwrap(), "1"),
                 2 => {
                     server.kill9().unwrap();
                     server.restart().unwrap();
                 }
                 _ => {}
             }
-            assert!(eventually(GENEROUS, || async { !canary(&server).is_empty() }).await);
+            assert!(eventually(GENEROUS, || async { !marker_key(&server).is_empty() }).await);
             assert!(guards.iter().all(Guard::is_valid));
             revoke_all(&server);
             for guard in &guards {
@@ -268,7 +268,7 @@ on_servers! {
     }
 }
 
-fn canary(server: &EtcdServer) -> String {
+fn marker_key(server: &EtcdServer) -> String {
     let found = server.control(&["get", "--prefix", "--keys-only", "tenure/%lease/"]);
     found.unwrap_or_default().trim().to_owned()
 }

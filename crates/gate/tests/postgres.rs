@@ -2,34 +2,13 @@
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Mutex;
+mod database;
 
+use database::{connect, server};
 use tenure_core::{LockName, Token};
 use tenure_gate::{GateError, postgres};
-use tenure_testkit::{GENEROUS, PostgresServer, eventually, skip};
-use tokio_postgres::{Client, NoTls};
-
-fn server(test: &str) -> Option<PostgresServer> {
-    if !PostgresServer::is_installed() {
-        skip(test, "postgres is not installed");
-        return None;
-    }
-    Some(PostgresServer::start().unwrap())
-}
-
-/// The server may refuse its first clients while it starts.
-async fn connect(server: &PostgresServer) -> Client {
-    let slot = Mutex::new(None);
-    let connected = || async {
-        let connected = tokio_postgres::connect(&server.settings(), NoTls).await.ok();
-        *slot.lock().unwrap() = connected;
-        slot.lock().unwrap().is_some()
-    };
-    assert!(eventually(GENEROUS, connected).await, "the server does not serve");
-    let (client, connection) = slot.into_inner().unwrap().unwrap();
-    tokio::spawn(connection);
-    client
-}
+use tenure_testkit::{GENEROUS, eventually};
+use tokio_postgres::Client;
 
 async fn stock(client: &Client) -> i32 {
     client.query_one("SELECT stock FROM shop", &[]).await.unwrap().get(0)

@@ -2,11 +2,12 @@
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Mutex;
+mod database;
 
-use tenure_testkit::{GENEROUS, PostgresServer, RedisServer, eventually, lacks, skip};
+use database::{connect, server};
+use tenure_testkit::{RedisServer, lacks};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error, NoTls};
+use tokio_postgres::{Client, Error};
 
 const FENCING: &str = include_str!("../../../docs/fencing.md");
 const WHEN_NOT: &str = include_str!("../../../docs/when-not-to-lock.md");
@@ -19,9 +20,8 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
 
 #[tokio::test]
 async fn the_sql_recipes_refuse_a_stale_token() {
-    let Some((_server, client)) = database("the_sql_recipes_refuse_a_stale_token").await else {
-        return;
-    };
+    let Some(server) = server("the_sql_recipes_refuse_a_stale_token") else { return };
+    let client = connect(&server).await;
     for block in blocks(FENCING, "sql") {
         client.batch_execute(block).await.unwrap();
     }
@@ -45,9 +45,8 @@ async fn the_sql_recipes_refuse_a_stale_token() {
 
 #[tokio::test]
 async fn the_sql_that_needs_no_lock_works_once() {
-    let Some((_server, client)) = database("the_sql_that_needs_no_lock_works_once").await else {
-        return;
-    };
+    let Some(server) = server("the_sql_that_needs_no_lock_works_once") else { return };
+    let client = connect(&server).await;
     let tables = "CREATE TABLE stock (item int, left_over int); INSERT INTO stock VALUES (42, 1); \
                   CREATE TABLE document (id int, body text, version int); \
                   INSERT INTO document VALUES (7, 'old text', 3); \
@@ -89,23 +88,4 @@ async fn balance(client: &Client) -> (i64, i64) {
 fn refused<T>(outcome: Result<T, Error>) {
     let error = outcome.err().expect("a stale token was accepted");
     assert_eq!(error.code(), Some(&SqlState::CHECK_VIOLATION), "{error}");
-}
-
-async fn database(test: &str) -> Option<(PostgresServer, Client)> {
-    if !PostgresServer::is_installed() {
-        skip(test, "postgres is not installed");
-        return None;
-    }
-    let server = PostgresServer::start().unwrap();
-    let slot = Mutex::new(None);
-    // The server may refuse its first clients while it starts.
-    let connected = || async {
-        let connected = tokio_postgres::connect(&server.settings(), NoTls).await.ok();
-        *slot.lock().unwrap() = connected;
-        slot.lock().unwrap().is_some()
-    };
-    assert!(eventually(GENEROUS, connected).await, "the server does not serve");
-    let (client, connection) = slot.into_inner().unwrap().unwrap();
-    tokio::spawn(connection);
-    Some((server, client))
 }

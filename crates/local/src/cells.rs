@@ -327,7 +327,7 @@ mod tests {
     use tenure_core::store::CellSpace;
 
     #[test]
-    fn a_damaged_file_is_told_from_a_sound_one() {
+    fn a_damaged_file_is_distinguished_from_a_sound_one() {
         let sound = seal(7, Ends::default(), b"some value");
         assert_eq!(
             open(&sound).unwrap().stored,

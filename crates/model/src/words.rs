@@ -38,11 +38,11 @@ pub(crate) fn step(rounds: &Rounds, before: &State, step: Step, after: &State) -
         }
         Step::Answer(client, node) => {
             let (client_name, said) = (name(client), answer(before, client, node));
-            let verdict = news(rounds, before, client, after);
+            let verdict = changed_verdict(rounds, before, client, after);
             format!("{client_name} hears from node {node}: {said}{verdict}")
         }
         Step::Late(client, node) => {
-            let verdict = news(rounds, before, client, after);
+            let verdict = changed_verdict(rounds, before, client, after);
             format!("{} stops waiting for node {node}{verdict}", name(client))
         }
         Step::Lose(client, node) => {
@@ -54,7 +54,7 @@ pub(crate) fn step(rounds: &Rounds, before: &State, step: Step, after: &State) -
     }
 }
 
-fn news(rounds: &Rounds, before: &State, client: usize, after: &State) -> String {
+fn changed_verdict(rounds: &Rounds, before: &State, client: usize, after: &State) -> String {
     let (old, new) = (before.clients[client], after.clients[client]);
     let (was, is) = (rounds.get(old.round), rounds.get(new.round));
     match new.won {

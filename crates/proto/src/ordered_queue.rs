@@ -110,7 +110,7 @@ enum Obstacle {
     Writer(Order),
     /// This entry waits too: until it is admitted or removed.
     Waiting(Order),
-    /// All before it hold, and they are so many: until any of them is removed.
+    /// All entries before it hold, this many: until any of them is removed.
     Holders(usize),
 }
 

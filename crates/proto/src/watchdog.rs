@@ -17,7 +17,7 @@ pub fn deadline(since: Moment, ttl: Duration) -> Moment {
 pub enum Action {
     /// Send a renewal, and report how it went.
     Renew,
-    /// Tell the holder that half the term has passed without a renewal.
+    /// Warn the holder that half the term has passed without a renewal.
     Danger,
     /// Tell the holder that the lease is lost. Nothing follows.
     Lost(LossReason),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_is_told_once_and_final() {
+    fn the_loss_is_reported_once_and_is_final() {
         let mut watchdog = Watchdog::new(at(0.0), TTL, None);
         assert_eq!(watchdog.handle_not_held(), Some(Action::Lost(LossReason::NotHeld)));
         watchdog.handle_renewed(at(1.0));

@@ -1,7 +1,7 @@
 -- Claims a lock, and queues the claim if it must wait.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 owner  2 kind: 'x 0 0', 's <take> 0' or 'p <take> <of>'  3 ttl ms
---       4 '<pid> <host> <label>'; and, to queue:  5 patience ms  6 inbox channel
+--       4 '<pid> <host> <label>'; and, to queue:  5 ms that the place lasts  6 inbox channel
 -- Returns 'granted <token>' | 'queued <ms until the obstacle ends, -1, or 0: refresh at once> <server
 -- time us>' | 'busy' | 'more': call again, expired holders are left to remove
 -- Invariant: a claim is in the queue at most once, and never both in the queue and a holder.
@@ -10,17 +10,17 @@
 -- ZRANGE (the last ticket), HSETNX (the record, and whether the claim is new), ZADD (the place), PTTL
 -- (does the line last?). The first in line also sets the line's end and asks when the holder's is.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local owner, kind, patience = ARGV[1], ARGV[2], tonumber(ARGV[5] or '0')
+local owner, kind, place_ms = ARGV[1], ARGV[2], tonumber(ARGV[5] or '0')
 local value = redis.call('GET', K)
 
 -- Another claim holds the lock exclusively: nothing can be granted.
 if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= owner then
-  if patience == 0 then return 'busy' end
+  if place_ms == 0 then return 'busy' end
   local call = redis.call
   local time = call('TIME')
   local micros = string.sub('00000' .. time[2], -6)
   local us, ms = time[1] .. micros, time[1] .. string.sub(micros, 1, 3)
-  local record = string.format('%.0f', ms + patience) .. ' ' .. ms .. ' ' .. kind .. ' ' .. ARGV[3]
+  local record = string.format('%.0f', ms + place_ms) .. ' ' .. ms .. ' ' .. kind .. ' ' .. ARGV[3]
     .. ' ' .. ARGV[6] .. ' ' .. ARGV[4]
   local last = call('ZRANGE', Q, '-1', '-1', 'WITHSCORES')
   if call('HSETNX', W, owner, record) == 1 then
@@ -30,8 +30,8 @@ if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= 
       ticket = string.format('%.0f', tonumber(last[2]) + 1)
     end
     call('ZADD', Q, ticket, owner)
-    if not last[1] or call('PTTL', W) < patience then
-      local lease = string.format('%.0f', 2 * patience)
+    if not last[1] or call('PTTL', W) < place_ms then
+      local lease = string.format('%.0f', 2 * place_ms)
       call('PEXPIRE', W, lease)
       call('PEXPIRE', Q, lease)
     end
@@ -57,7 +57,7 @@ if token then
 end
 
 local more = drop_ended(owner)
-local lease = patience > 0 and patience or 1000
+local lease = place_ms > 0 and place_ms or 1000
 local record = {number(now + lease), number(now), kind, ARGV[3], ARGV[6] or '-', ARGV[4]}
 local last = tail()
 if not last[1] then
@@ -88,7 +88,7 @@ if token then
   return 'granted ' .. token
 end
 
-if patience == 0 then
+if place_ms == 0 then
   drop({owner})
   return more and 'more' or 'busy'
 end

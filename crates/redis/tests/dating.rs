@@ -72,8 +72,8 @@ async fn each_refresh_of_a_waiter_compares_the_clocks_anew() {
     let _aborted = waiting.await;
     store.release(&holder).await.unwrap();
     let granted_by = now();
-    let news = tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap();
-    let ClaimOutcome::Granted(grant) = news.unwrap() else { panic!("it was released") };
+    let outcome = tokio::time::timeout(GENEROUS, store.wait(&waiter, &place)).await.unwrap();
+    let ClaimOutcome::Granted(grant) = outcome.unwrap() else { panic!("it was released") };
     assert!(grant.since.unwrap() <= granted_by, "the grant was dated after it was made");
 }
 

@@ -50,7 +50,7 @@ async fn a_server_that_keeps_its_data_and_evicts_nothing_is_fit_and_left_as_it_w
     let findings = diagnosed(config(&server)).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     for text in [
-        "evicts nothing",
+        "no key is evicted",
         "on disk before it is granted",
         "the server is new enough",
         "clock and this machine's agree",
@@ -81,7 +81,7 @@ async fn persistence_is_judged_by_what_a_restart_forgets() {
         assert_eq!(server.command(&["CONFIG", "SET", name, value]).unwrap(), "OK");
     };
     let findings = diagnosed(config(&server)).await;
-    assert_eq!(severity(&findings, "forgets every lock"), Some(Severity::Unsafe), "{findings:?}");
+    assert_eq!(severity(&findings, "loses every lock"), Some(Severity::Unsafe), "{findings:?}");
     assert_eq!(unsafe_ones(&findings).len(), 1);
     set("save", "3600 1");
     let findings = diagnosed(config(&server)).await;
@@ -107,7 +107,7 @@ async fn a_master_with_replicas_is_asked_for_a_minimum_and_a_replica_is_refused(
     assert_eq!(severity(&findings, "min-replicas-to-write 0"), None);
     assert_eq!(severity(&findings, "min-replicas-to-write 1"), Some(Severity::Fine));
     let findings = diagnosed(config(&replica)).await;
-    assert_eq!(severity(&findings, "it takes no locks"), Some(Severity::Unsafe));
+    assert_eq!(severity(&findings, "it grants no locks"), Some(Severity::Unsafe));
 }
 
 fn limited(server: &RedisServer, rights: &str) -> RedisConfig {
@@ -129,7 +129,7 @@ async fn with_the_documented_rights_nothing_is_missing_but_a_look_at_the_setting
     assert_eq!(severity(&findings, "may not run INFO and CONFIG GET"), Some(Severity::Advice));
     let findings = diagnosed(limited(&server, &format!("{ACL} +info"))).await;
     assert_eq!(severity(&findings, "may not run CONFIG GET"), Some(Severity::Advice));
-    assert_eq!(severity(&findings, "evicts nothing"), Some(Severity::Fine), "INFO tells it");
+    assert_eq!(severity(&findings, "no key is evicted"), Some(Severity::Fine), "INFO has it");
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn valkey_is_judged_by_its_own_version_and_must_have_its_lua_engine() {
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "new enough (Valkey 9."), Some(Severity::Fine));
     assert_eq!(severity(&findings, "7.2.4"), None, "the Redis that it is compatible with");
-    assert_eq!(severity(&findings, "known flaws"), None);
+    assert_eq!(severity(&findings, "known vulnerabilities"), None);
 
     assert_eq!(server.command(&["MODULE", "UNLOAD", "lua"]).unwrap(), "OK");
     let error = RedisStore::connect(config(&server)).await.unwrap_err();
@@ -199,21 +199,13 @@ async fn a_server_that_is_gone_is_an_error_and_not_a_finding() {
     assert_eq!(store.diagnose().await.unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
-fn addresses(text: &str) -> Vec<(String, u16)> {
-    let address = |text: &str| {
-        let (host, port) = text.rsplit_once(':').unwrap();
-        (host.to_owned(), port.parse().unwrap())
-    };
-    text.split(',').map(address).collect()
-}
-
 #[tokio::test]
 async fn each_node_of_a_cluster_is_checked_and_a_missing_replica_is_reported() {
     if start(&[]).is_none() {
         return;
     }
     let mut cluster = RedisCluster::start_with(&FIT).unwrap();
-    let nodes = addresses(&cluster.addresses());
+    let nodes = tenure_testkit::parse_addresses(&cluster.addresses());
     let config = || RedisConfig {
         timeout: GENEROUS,
         ..RedisConfig::new(Topology::Cluster { nodes: nodes.clone() })
@@ -256,19 +248,19 @@ async fn a_master_that_sentinels_name_is_looked_at_together_with_its_replicas() 
         return;
     }
     let sentinel = RedisSentinel::start(GENEROUS).unwrap();
-    let sentinels = addresses(&sentinel.addresses());
+    let sentinels = tenure_testkit::parse_addresses(&sentinel.addresses());
     let mut config = RedisConfig::new(Topology::Sentinel { sentinels, service: "main".into() });
     config.timeout = GENEROUS;
     let findings = diagnosed(config).await;
     // None of these servers saves its data.
     assert_eq!(unsafe_ones(&findings).len(), 1, "{findings:?}");
-    let forgets = findings.iter().find(|f| f.what.contains("forgets every lock")).unwrap();
+    let loses = findings.iter().find(|f| f.what.contains("loses every lock")).unwrap();
     let master = sentinel.master().unwrap();
     for (number, server) in sentinel.servers().iter().enumerate() {
-        let named = forgets.what.contains(&format!(":{}", server.port()));
-        assert_eq!(named, number != master, "{forgets:?}");
+        let named = loses.what.contains(&format!(":{}", server.port()));
+        assert_eq!(named, number != master, "{loses:?}");
     }
-    assert!(forgets.what.contains("the master"), "{forgets:?}");
+    assert!(loses.what.contains("the master"), "{loses:?}");
     assert_eq!(severity(&findings, "min-replicas-to-write 0"), Some(Severity::Advice));
-    assert_eq!(severity(&findings, "it takes no locks"), None);
+    assert_eq!(severity(&findings, "it grants no locks"), None);
 }

@@ -197,7 +197,7 @@ async fn keys_that_are_no_text_do_not_keep_locks_from_being_listed() {
     assert_eq!(names, [guard.name().clone()]);
 }
 
-/// Dropped at its second await, a first wait has asked for news and heard no answer yet.
+/// Dropped at its second await, a first wait has subscribed, and no reply has arrived yet.
 #[tokio::test]
 async fn a_first_wait_that_was_dropped_does_not_keep_others_from_waiting() {
     let Some(server) = server() else { return };

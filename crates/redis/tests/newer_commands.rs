@@ -181,8 +181,8 @@ async fn on_valkey_9_a_waiter_gets_the_lock_that_is_released() {
     // A renewal must not wipe out the mark.
     assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
     assert_eq!(store.release(&held).await.unwrap(), Released::Released);
-    let news = tokio::time::timeout(GENEROUS, other.wait(&waiting, &place)).await.unwrap();
-    assert!(matches!(news.unwrap(), ClaimOutcome::Granted(_)));
+    let outcome = tokio::time::timeout(GENEROUS, other.wait(&waiting, &place)).await.unwrap();
+    assert!(matches!(outcome.unwrap(), ClaimOutcome::Granted(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -149,7 +149,7 @@ on_servers! {
         store.release(&held).await.unwrap();
         let words = said(&store.diagnose().await.unwrap());
         let name = format!("127.0.0.1:{}", servers[2].port());
-        assert!(words.contains(&format!("Advice {name} could not be looked at")), "{words}");
+        assert!(words.contains(&format!("Advice {name} could not be checked")), "{words}");
         servers[0].kill9().unwrap();
         let mut told = None;
         let lost = eventually(GENEROUS, || { let refused = store.claim(&held, WaitPolicy::NoWait); async { refused.await.is_err() } }).await;

@@ -32,7 +32,7 @@ async fn queued(store: &RedisStore, claim: &Claim) -> QueueTicket {
 
 /// The first waiter starts the refresh task, on its own runtime.
 #[test]
-fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
+fn a_queue_is_refreshed_while_the_runtime_that_did_so_stands_still() {
     if tenure_testkit::lacks("redis-server", "a line of two runtimes") {
         return;
     }
@@ -55,8 +55,8 @@ fn a_line_is_looked_after_while_the_runtime_that_did_so_stands_still() {
     program.block_on(async {
         store.release(&first).await.unwrap();
         let place = queued(&store, &second).await;
-        let news = tokio::time::timeout(GENEROUS / 4, store.wait(&second, &place)).await;
-        assert!(news.is_ok(), "no task refreshes the waiters");
+        let outcome = tokio::time::timeout(GENEROUS / 4, store.wait(&second, &place)).await;
+        assert!(outcome.is_ok(), "no task refreshes the waiters");
         let answer = store.claim(&second, PATIENT).await.unwrap();
         assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
     });

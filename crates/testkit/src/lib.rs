@@ -67,6 +67,18 @@ pub fn skip(test: &str, why: &str) {
     let _ = writeln!(std::io::stdout(), "skipped: {test}: {why}");
 }
 
+/// The hosts and ports in `host:port,host:port`, as [`Ensemble::addresses`] writes them.
+///
+/// # Panics
+/// If the text has another form.
+pub fn parse_addresses(list: &str) -> Vec<(String, u16)> {
+    let address = |text: &str| {
+        let (host, port) = text.rsplit_once(':').expect("a host and a port");
+        (host.to_owned(), port.parse().expect("a port"))
+    };
+    list.split(',').map(address).collect()
+}
+
 /// Creates a temporary directory, which is removed with its content when it is dropped.
 ///
 /// # Panics

@@ -21,7 +21,7 @@ const NOBODY: u32 = 65534;
 #[derive(Debug)]
 pub struct PostgresServer {
     /// Killed before its folder is removed.
-    _servant: ChildProcess,
+    _process: ChildProcess,
     port: u16,
     _folder: TempDir,
 }
@@ -68,7 +68,7 @@ impl PostgresServer {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(Self { _servant: child, port, _folder: folder })
+        Ok(Self { _process: child, port, _folder: folder })
     }
 
     /// Whether the server's programs are on this machine.

@@ -20,7 +20,7 @@ pub struct RedisSentinel {
 
 #[derive(Debug)]
 struct Sentinel {
-    _servant: ChildProcess,
+    _process: ChildProcess,
     port: u16,
     _folder: TempDir,
 }
@@ -116,7 +116,7 @@ impl Sentinel {
         let mut program = Command::new(program());
         program.arg(&file).arg("--sentinel");
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { _servant: ChildProcess::spawn(program)?, port, _folder: folder })
+        Ok(Self { _process: ChildProcess::spawn(program)?, port, _folder: folder })
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::store::Claim;
-use tenure_core::{Client, LockName, Mode, Options};
+use tenure_core::{Client, Finding, LockName, Mode, Options, Severity};
 use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
 use tokio::task::JoinHandle;
 
@@ -41,6 +41,21 @@ pub const ELECTION: Duration = Duration::from_secs(60);
 /// If no lock can have this name.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
     Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl).with_label("test")
+}
+
+/// The highest severity of these findings, and the texts of those that have it. Also checks that each finding
+/// has a remedy, unless it is fine.
+///
+/// # Panics
+/// If there is no finding, or one lacks a remedy.
+pub fn worst(findings: Vec<Finding>) -> (Severity, String) {
+    for finding in &findings {
+        let fine = finding.severity == Severity::Fine;
+        assert_eq!(finding.remedy.is_empty(), fine, "{finding:?}");
+    }
+    let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
+    let texts = findings.into_iter().filter(|finding| finding.severity == worst);
+    (worst, texts.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
 }
 
 /// Returns when `count` claims wait for the lock.

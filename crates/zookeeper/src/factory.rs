@@ -22,8 +22,8 @@ static OPTIONS: [UrlOption; 8] = [
     UrlOption::new(
         "acl",
         "creator|world",
-        "who may use the nodes: the user that logs in as their creator did, or everybody; by default \
-         `creator` where the URL has a user",
+        "access to the nodes: for the user that created them, or for all; by default `creator` if the URL \
+         has a user",
     ),
     UrlOption::new(
         "compat",

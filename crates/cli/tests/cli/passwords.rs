@@ -51,8 +51,8 @@ fn the_command_inherits_the_password_of_a_quorum() {
 }
 
 #[test]
-fn a_command_without_the_password_is_told_that_none_was_given() {
-    let test = "a_command_without_the_password_is_told_that_none_was_given";
+fn a_command_without_the_password_fails_with_the_reason() {
+    let test = "a_command_without_the_password_fails_with_the_reason";
     if lacks("redis-server", test) {
         return;
     }

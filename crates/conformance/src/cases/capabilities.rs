@@ -62,7 +62,7 @@ async fn assert_as_declared(outcome: Result<Guard>, declared: bool) {
     }
 }
 
-/// Tokens strictly increase however the lock changes hands: by release, hand-over, expiry or
+/// Tokens strictly increase however the lock changes hands: by release, hand-off, expiry or
 /// eviction, and after a waiter left the queue.
 pub async fn tokens_increase_however_the_lock_changes_hands(fixture: &dyn Fixture) {
     let name = name("tokens");

@@ -26,7 +26,7 @@ pub async fn a_release_makes_the_first_waiter_the_holder(fixture: &dyn Fixture) 
     let ClaimOutcome::Granted(grant) = raw.claim(&first, LONG_WAIT).await else {
         panic!("the lock was handed to the first waiter");
     };
-    assert_eq!(raw.token(&grant), shown, "the token is issued at the hand-over");
+    assert_eq!(raw.token(&grant), shown, "the token is issued at the hand-off");
     assert!(grant.token.is_none() || before.token < grant.token);
     raw.queue(&second, LONG_WAIT).await;
     raw.queue(&third, LONG_WAIT).await;

@@ -22,7 +22,7 @@ async fn latch(fixture: &dyn Fixture, name: &LockName, count: u32) -> Option<(Cl
     Some((client, latch.unwrap()))
 }
 
-/// Nobody passes before the last party has counted down; then all do, also those that come later.
+/// No wait ends before the last party has counted down; then all end, also those that begin later.
 pub async fn a_latch_opens_when_the_last_party_has_counted_down(fixture: &dyn Fixture) {
     const PARTIES: u32 = 5;
     let (name, counted) = (name("latch"), Arc::new(AtomicU32::new(0)));

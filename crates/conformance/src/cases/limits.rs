@@ -57,7 +57,7 @@ pub async fn no_more_than_the_limit_is_let_through_under_load(fixture: &dyn Fixt
 
 /// A decision tells what is left and when to come again; a peek takes nothing; a request that is refused
 /// takes nothing.
-pub async fn a_decision_tells_what_is_left_and_when_to_come_again(fixture: &dyn Fixture) {
+pub async fn a_decision_contains_what_is_left_and_when_to_try_again(fixture: &dyn Fixture) {
     if raw_cells(fixture).await.is_none() || fixture.injects_faults() {
         return;
     }

@@ -30,7 +30,7 @@ fn quorum(facts: &Facts) -> Finding {
     }
     let Some((members, voters)) = facts.members else {
         return Finding::advice(
-            "how many members there are could not be looked at",
+            "the number of members could not be checked",
             "look with `etcdctl member list`, as root",
         );
     };
@@ -70,7 +70,7 @@ fn leader(facts: &Facts) -> Finding {
 fn alarms(facts: &Facts) -> Finding {
     let Some(alarms) = &facts.alarms else {
         return Finding::advice(
-            "whether an alarm is on could not be looked at: only root may",
+            "alarms could not be checked: only root may list them",
             "look with `etcdctl alarm list`, as root",
         );
     };
@@ -188,6 +188,7 @@ fn shortest_term(shortest: Duration) -> Finding {
 mod tests {
     use super::*;
     use tenure_core::Severity;
+    use tenure_trials::worst;
 
     fn facts(version: &str, members: usize) -> Facts {
         let status = |id| Answer::Status { version: version.into(), id, leader: 1 };
@@ -202,22 +203,10 @@ mod tests {
         }
     }
 
-    /// The worst there is, and all that is as bad.
-    fn worst(facts: &Facts) -> (Severity, String) {
-        let findings = of(facts);
-        for finding in &findings {
-            let fine = finding.severity == Severity::Fine;
-            assert_eq!(finding.remedy.is_empty(), fine, "{finding:?}");
-        }
-        let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
-        let told = findings.into_iter().filter(|finding| finding.severity == worst);
-        (worst, told.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
-    }
-
     #[test]
     fn a_sound_cluster_is_fine() {
-        assert_eq!(worst(&facts("3.6.11", 3)).0, Severity::Fine);
-        assert_eq!(worst(&facts("3.7.1", 5)).0, Severity::Fine);
+        assert_eq!(worst(of(&facts("3.6.11", 3))).0, Severity::Fine);
+        assert_eq!(worst(of(&facts("3.7.1", 5))).0, Severity::Fine);
     }
 
     #[test]
@@ -248,7 +237,7 @@ mod tests {
             (facts("3.5.29", 3), "holes"),
             (facts("nightly", 3), "not known"),
         ] {
-            let (severity, what) = worst(&facts);
+            let (severity, what) = worst(of(&facts));
             assert_eq!(severity, Severity::Advice, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }
@@ -266,7 +255,7 @@ mod tests {
             (facts("3.5.2", 3), "lose data"),
             (facts("3.3.27", 3), "too old"),
         ] {
-            let (severity, what) = worst(&facts);
+            let (severity, what) = worst(of(&facts));
             assert_eq!(severity, Severity::Unsafe, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }

@@ -24,11 +24,7 @@ macro_rules! on_servers {
 }
 
 pub(crate) fn config(addresses: &str) -> EtcdConfig {
-    let address = |text: &str| {
-        let (host, port) = text.rsplit_once(':').unwrap();
-        (host.to_owned(), port.parse().unwrap())
-    };
-    EtcdConfig::new(addresses.split(',').map(address).collect())
+    EtcdConfig::new(tenure_testkit::parse_addresses(addresses))
 }
 
 pub(crate) fn config_of(server: &EtcdServer) -> EtcdConfig {

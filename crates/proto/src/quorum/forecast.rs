@@ -28,14 +28,14 @@ struct Anchor {
 }
 
 impl Forecast {
-    /// Knows nothing of its nodes yet. The margin is the time a node has to answer: one whose
-    /// clock moves past it before the claim arrives is late anyway.
+    /// A forecast without readings. The margin is the time that a node has to answer: if its clock passes
+    /// the floor before the claim arrives, the node is late anyway.
     pub fn new(nodes: usize, margin: Duration) -> Self {
         Self { margin, anchors: vec![None; nodes] }
     }
 
-    /// A node told its clock in answer to a request sent at `sent`. The clock was read after that,
-    /// so counted from there it errs on the high side.
+    /// A node has returned its clock, in the reply to a request sent at `sent`. It read the clock later than
+    /// that, so the estimate is never too low.
     pub fn handle_clock(&mut self, node: usize, clock_us: u64, sent: Moment) {
         if let Some(anchor) = self.anchors.get_mut(node)
             && anchor.is_none_or(|old| old.sent <= sent)
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_right_is_forgotten() {
+    fn a_later_reading_replaces_that_of_a_clock_that_was_corrected() {
         let mut forecast = Forecast::new(3, MARGIN);
         forecast.handle_clock(0, 9_000_000, ms(1));
         forecast.handle_clock(1, 1_000_000, ms(1));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mad_clock_is_no_forecast() {
+    fn an_implausible_clock_is_ignored() {
         let mut forecast = Forecast::new(3, MARGIN);
         forecast.handle_clock(0, u64::MAX, ms(1));
         assert_eq!(forecast.floor(ms(2)), Token::new(0));

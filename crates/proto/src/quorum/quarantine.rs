@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// What a node says of itself on a new connection. A connection outlives no restart, so what was
+/// What a node reports about itself on a new connection. A connection outlives no restart, so what was
 /// seen on it stays true as long as it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting<Id> {
     /// Its run id: another one after every start.
     pub run: Id,
-    /// For how long it says it has been up, in whole seconds.
+    /// Its uptime, in whole seconds.
     pub uptime: Duration,
     /// When the answer arrived.
     pub at: Moment,
@@ -39,19 +39,19 @@ struct Known<Id> {
 }
 
 impl<Id: PartialEq> Quarantine<Id> {
-    /// Judges also a node never seen before: it may have restarted just before we came. A set of
+    /// Applies the wait to a node at first sight, too: it may have restarted just before. A set of
     /// servers that were all just started cannot be used until the longest TTL has passed.
     pub const fn new(longest_ttl: Duration) -> Self {
         Self { longest: longest_ttl, trust_first: false, known: None }
     }
 
-    /// Trusts the node as it is first seen, and judges only restarts that we witness: for servers
+    /// Trusts the node at first sight, and applies the wait only to later restarts: for servers
     /// that keep their data, or that no client can have used before.
     pub const fn trusting_the_first(longest_ttl: Duration) -> Self {
         Self { longest: longest_ttl, trust_first: true, known: None }
     }
 
-    /// The node has told its identity.
+    /// The node has reported its identity.
     pub fn handle_sighting(&mut self, sighting: Sighting<Id>) {
         let Sighting { run, uptime, at } = sighting;
         // Two readings in whole seconds: the true uptime may be one second less.

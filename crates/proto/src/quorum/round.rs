@@ -17,7 +17,7 @@ pub enum Vote {
     Granted(Token),
     /// Another claim holds the node.
     Held,
-    /// The node said that it did nothing, or could not be asked.
+    /// The node refused the request without effect, or could not be reached.
     Failed,
     /// No answer in time. It may still come; a round that is not decided then counts it.
     Unknown,
@@ -34,14 +34,14 @@ pub enum Raised {
     Failed,
 }
 
-/// What a round has come to.
+/// The state of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Not decided yet.
     Pending,
     /// The claim holds the lock, with this token.
     Won(Token),
-    /// The claim does not hold the lock, and what it holds of it is being undone.
+    /// The claim does not hold the lock, and is being released on the nodes that granted it.
     Lost(Defeat),
 }
 
@@ -62,12 +62,12 @@ pub enum Defeat {
 /// What to send to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Ask it for the lock. Report how it went with [`Round::handle_vote`].
+    /// Ask it for the lock. Report the outcome with [`Round::handle_vote`].
     Claim {
         /// The node.
         node: usize,
     },
-    /// Raise its counter, if the claim still holds it: `c = max(c, to)`. Report how it went with
+    /// Raise its counter, if the claim still holds it: `c = max(c, to)`. Report the outcome with
     /// [`Round::handle_raised`].
     Raise {
         /// The node.
@@ -102,8 +102,8 @@ impl Term {
 
 /// Decides one claim.
 ///
-/// All eligible nodes are asked at once. It is decided as soon as the votes in allow, whatever the
-/// other nodes do. A lost round releases every node that was asked, also those that refused or did
+/// All eligible nodes are asked at once. The round is decided as soon as the votes that have
+/// arrived allow, whatever the other nodes do. A lost round releases every node that was asked, also those that refused or did
 /// not answer: each when its own answer is in, or known to be late, so that a release never
 /// overtakes its claim. A late vote for a lost round is answered with a release; one for a won
 /// round is welcome.
@@ -184,7 +184,7 @@ impl Round {
         round
     }
 
-    /// What the round has come to.
+    /// The state of the round.
     pub const fn verdict(&self) -> Verdict {
         self.verdict
     }
@@ -255,7 +255,7 @@ impl Round {
         }
     }
 
-    /// The claim is not wanted, or not held, any more: everything is undone, also a win.
+    /// The claimant gave up, or has released the lock: every node is released, also after a win.
     pub fn give_up(&mut self) {
         if !matches!(self.verdict, Verdict::Lost(_)) {
             self.lose(Defeat::GivenUp);

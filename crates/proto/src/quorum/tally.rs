@@ -13,7 +13,7 @@ pub enum Reply {
     Silent,
 }
 
-/// What the nodes together say.
+/// What the answers amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Majority {
     /// Not known yet.
@@ -38,7 +38,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// So many nodes, none of which has answered.
+    /// A tally of this many nodes, none of which has answered.
     pub fn new(nodes: usize) -> Self {
         Self { replies: vec![None; nodes] }
     }
@@ -79,7 +79,7 @@ mod tests {
     /// Every order of every answer of three and five nodes: an outcome never changes once it is
     /// known, and is known as early as it can be.
     #[test]
-    fn an_outcome_is_told_as_soon_as_no_answer_can_change_it() {
+    fn an_outcome_is_reported_as_soon_as_no_answer_can_change_it() {
         for nodes in [3usize, 5] {
             for code in 0..4usize.pow(nodes as u32) {
                 let mut tally = Tally::new(nodes);

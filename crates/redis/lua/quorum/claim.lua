@@ -1,7 +1,7 @@
 -- Asks a node of a quorum for its vote, and queues the claim if it has to wait.
 -- KEYS  K, Q, W, P, E, T
 -- ARGV  1 owner  2 kind: 'x 0 0' or 's 1 0'  3 ttl ms  4 '<pid> <host> <label>'  5 floor of the
---       counter; and, to wait:  6 patience ms  7 inbox channel
+--       counter; and, to wait:  6 ms that the place lasts  7 inbox channel
 -- Returns 'granted <counter> <server time us>' | 'held <ms until the obstacle ends or -1> <us>'
 -- Invariant: a vote is above every counter that the node has returned before, and not below the floor.
 local K, Q, T, call = KEYS[1], KEYS[2], KEYS[6], redis.call
@@ -24,7 +24,7 @@ local value = call('GET', K)
 
 --@engine
 
-local ttl, patience = tonumber(ARGV[3]), tonumber(ARGV[6] or '0')
+local ttl, place_ms = tonumber(ARGV[3]), tonumber(ARGV[6] or '0')
 
 -- The owner holds already: a repeated call. The term restarts.
 local token, as = held(owner)
@@ -34,7 +34,7 @@ if token then
 end
 
 drop_ended(owner)
-local record = {number(now + patience), number(now), ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}
+local record = {number(now + place_ms), number(now), ARGV[2], ARGV[3], ARGV[7] or '-', ARGV[4]}
 local before = call('HGET', W, owner)
 before = before and words(before, 3)
 -- A claim whose place has expired, or was lost, joins again.
@@ -53,10 +53,10 @@ if admits(holders, taken, w) and not overtakes then
   return 'granted ' .. one.token .. ' ' .. us
 end
 
-if patience > 0 then
+if place_ms > 0 then
   call('HSET', W, owner, record)
   if not seat then join(owner, tail()) end
   mark()
-  keep_line(patience)
+  keep_line(place_ms)
 end
 return 'held ' .. number(obstacle()) .. ' ' .. us

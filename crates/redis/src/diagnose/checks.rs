@@ -13,7 +13,7 @@ const SKEW_MS: i64 = 500;
 pub(super) fn of(facts: &Facts, topology: &Topology) -> Vec<Finding> {
     let cluster = matches!(topology, Topology::Cluster { .. });
     let checks = [
-        hidden(facts),
+        not_permitted(facts),
         versions::age(facts, cluster),
         versions::script_engine(facts),
         versions::numbers(facts),
@@ -26,10 +26,10 @@ pub(super) fn of(facts: &Facts, topology: &Topology) -> Vec<Finding> {
     checks.into_iter().flatten().collect()
 }
 
-/// All checks of one server of a quorum, which need not keep its data by itself.
+/// All checks of one server of a quorum, where the loss of one server's data is survived.
 pub(super) fn of_node(facts: &Facts) -> Vec<Finding> {
     let checks = [
-        hidden(facts),
+        not_permitted(facts),
         versions::age(facts, false),
         versions::script_engine(facts),
         versions::numbers(facts),
@@ -42,8 +42,8 @@ pub(super) fn of_node(facts: &Facts) -> Vec<Finding> {
     checks.into_iter().flatten().collect()
 }
 
-/// What this user may not ask, and is therefore not checked.
-fn hidden(facts: &Facts) -> Option<Finding> {
+/// The checks that are left out because the user may not run `INFO` or `CONFIG GET`.
+fn not_permitted(facts: &Facts) -> Option<Finding> {
     let what = match (facts.info.is_empty(), facts.settings.is_empty()) {
         (false, false) => return None,
         (true, true) => "INFO and CONFIG GET: version, memory, persistence and replication",
@@ -52,29 +52,29 @@ fn hidden(facts: &Facts) -> Option<Finding> {
     };
     Some(Finding::advice(
         format!("this user may not run {what} were not checked"),
-        "diagnose it as a user with +info +config|get, or ask the server's operator",
+        "run it as a user with +info +config|get, or ask the server's operator",
     ))
 }
 
-/// Locks are keys with an end: every policy but `noeviction` may delete them.
+/// Locks are keys with an expiry: every policy but `noeviction` may delete them.
 fn eviction(facts: &Facts) -> Option<Finding> {
     let policy = facts.setting("maxmemory-policy").or(facts.info("maxmemory_policy"))?;
     let most = facts.setting("maxmemory").or(facts.info("maxmemory"))?;
     if policy == "noeviction" {
-        return Some(Finding::fine("a full memory evicts nothing (maxmemory-policy noeviction)"));
+        return Some(Finding::fine(
+            "when memory is full, no key is evicted (maxmemory-policy noeviction)",
+        ));
     }
     let remedy = "CONFIG SET maxmemory-policy noeviction, in redis.conf too; a cache that needs \
                   eviction belongs on a server of its own";
     Some(match most {
         "0" => Finding::advice(
-            format!(
-                "as soon as maxmemory is set, locks may be evicted (maxmemory-policy {policy})"
-            ),
+            format!("locks may be evicted if maxmemory is set later (maxmemory-policy {policy})"),
             remedy,
         ),
         _ => Finding::danger(
             format!(
-                "a full memory evicts locks that are held, and another gets them \
+                "when memory is full, held locks are evicted and can be granted again \
                  (maxmemory-policy {policy}, maxmemory {most})"
             ),
             remedy,
@@ -90,25 +90,25 @@ pub(super) fn keeps_a_log(facts: &Facts) -> Option<bool> {
     }
 }
 
-/// What is lost in a restart.
+/// Which locks a restart loses.
 pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     let log = keeps_a_log(facts)?;
     let remedy = "CONFIG SET appendonly yes, in redis.conf too (with appendfsync always, a power \
-                  cut forgets nothing)";
+                  cut loses nothing)";
     if !log {
         return Some(match facts.setting("save") {
             Some("") => Finding::danger(
-                "nothing is kept on disk (save \"\", appendonly no): a restart forgets every lock, \
-                 and another gets it",
+                "nothing is kept on disk (save \"\", appendonly no): a restart loses every lock, \
+                 and held ones can be granted again",
                 remedy,
             ),
             Some(_) => Finding::advice(
-                "only snapshots are kept on disk (appendonly no): a crash forgets the locks since \
+                "only snapshots are kept on disk (appendonly no): a crash loses the locks since \
                  the last one",
                 remedy,
             ),
             None => Finding::advice(
-                "there is no log of changes (appendonly no): a crash forgets the locks since the \
+                "there is no log of changes (appendonly no): a crash loses the locks since the \
                  last snapshot, if there are snapshots",
                 remedy,
             ),
@@ -118,21 +118,21 @@ pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
         Some("always") => Finding::fine("every lock is on disk before it is granted"),
         Some("everysec") | None => Finding::advice(
             "the log of changes is synced once a second (appendfsync everysec): a power cut, not a \
-             crash, forgets the locks of the last second",
-            "CONFIG SET appendfsync always, if a power cut must not cost a lock and the disk can \
-             take it; or fence",
+             crash, loses the locks of the last second",
+            "CONFIG SET appendfsync always, if a power cut must not lose a lock and the disk is \
+             fast enough; or check the fencing token",
         ),
         Some(other) => Finding::advice(
             format!(
-                "the log of changes is not synced (appendfsync {other}): a power cut forgets \
-                     the locks of the last half minute or so"
+                "the log of changes is not synced (appendfsync {other}): a power cut loses \
+                     the locks of about the last half minute"
             ),
             "CONFIG SET appendfsync everysec, or always",
         ),
     })
 }
 
-/// A server that is set up to save its data and cannot.
+/// Whether the server's last attempts to save its data failed.
 fn saving(facts: &Facts) -> Option<Finding> {
     let failed = |field: &&str| facts.info(field) == Some("err");
     let fields = ["rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"];
@@ -140,12 +140,12 @@ fn saving(facts: &Facts) -> Option<Finding> {
     (!failed.is_empty()).then(|| {
         Finding::advice(
             format!("the server could not save its data ({}: err)", failed.join(", ")),
-            "look at its disk and its log",
+            "check its disk and its log",
         )
     })
 }
 
-/// What is lost in a failover.
+/// Which locks a failover loses.
 fn replication(facts: &Facts, topology: &Topology) -> Option<Finding> {
     if facts.info("role")? != "master" {
         return replica(facts, topology);
@@ -162,20 +162,20 @@ fn replication(facts: &Facts, topology: &Topology) -> Option<Finding> {
     // Without CONFIG, this field tells: it is there only while the setting is on.
     let least = facts.setting("min-replicas-to-write").and_then(|text| text.parse().ok());
     let least = least.unwrap_or_else(|| u64::from(facts.info("min_slaves_good_slaves").is_some()));
-    let async_copy = "replicas are told of a lock after it is granted, so a failover can forget \
-                      one, and another gets it";
+    let async_copy = "replication is asynchronous: a failover can lose a lock, which can then be \
+                      granted again";
     Some(match least {
         0 => Finding::advice(
             format!(
-                "{async_copy}; and a master that is cut off from all replicas goes on granting \
+                "{async_copy}; and a master without a link to any replica continues to grant locks \
                      (min-replicas-to-write 0)"
             ),
             "CONFIG SET min-replicas-to-write 1; use replicas= in the URL to narrow the window; \
              and check the fencing token where the lock protects something",
         ),
         _ => Finding::fine(format!(
-            "a master without replicas stops granting (min-replicas-to-write {least}); a failover \
-             can still forget a lock: check the fencing token"
+            "a master without a link to its replicas stops granting locks (min-replicas-to-write \
+             {least}); a failover can still lose a lock: check the fencing token"
         )),
     })
 }
@@ -183,20 +183,21 @@ fn replication(facts: &Facts, topology: &Topology) -> Option<Finding> {
 fn replica(facts: &Facts, topology: &Topology) -> Option<Finding> {
     if matches!(topology, Topology::Single { .. }) {
         return Some(Finding::danger(
-            "this server is a replica: it takes no locks",
+            "this server is a replica: it grants no locks",
             "name its master, or let Sentinel find it (redis+sentinel://)",
         ));
     }
     (facts.info("master_link_status") == Some("down")).then(|| {
         Finding::advice(
-            "this replica has lost its master: were it promoted, the locks since then would be \
-             forgotten",
-            "see why the two do not reach each other",
+            "this replica has no link to its master: a promotion would lose the locks granted since \
+             the link failed",
+            "check the network between the two",
         )
     })
 }
 
-/// This machine's clock is never used for locks; but of two clocks that differ, one is wrong.
+/// Compares the server's clock with this machine's. The latter ends no lease; but if the two differ, one is
+/// wrong.
 fn clock(facts: &Facts) -> Option<Finding> {
     let clock = facts.clock?;
     if clock.ahead.saturating_abs().saturating_sub(clock.margin) <= SKEW_MS {
@@ -207,11 +208,11 @@ fn clock(facts: &Facts) -> Option<Finding> {
     Some(Finding::advice(
         format!(
             "its clock is {}.{} s {side} this machine's: if the server's is wrong and is \
-             set right at once, leases end early or late by as much",
+             corrected in one step, leases end early or late by as much",
             tenths / 10,
             tenths % 10
         ),
-        "let NTP keep both, by slewing",
+        "keep both in time with NTP, which slews",
     ))
 }
 
@@ -219,15 +220,15 @@ const fn direction(ahead: i64) -> &'static str {
     if ahead < 0 { "behind" } else { "ahead of" }
 }
 
-/// Servers whose clocks differ: after a failover, leases and tokens go by another clock.
+/// Whether the servers' clocks differ: after a failover, leases and tokens follow another clock.
 pub(super) fn clocks_apart(servers: &[Facts]) -> Option<Finding> {
     let (first, last, apart) = furthest_apart(servers)?;
     Some(Finding::advice(
         format!(
             "the clocks of {first} and {last} are {apart} ms apart: after a failover \
-             leases end early or late by as much, and tokens may go back if locks were forgotten"
+             leases end early or late by as much, and tokens may decrease if locks were lost"
         ),
-        "let NTP keep all servers",
+        "keep all servers in time with NTP",
     ))
 }
 

@@ -1,4 +1,4 @@
-//! The checks on texts that servers give.
+//! The checks, on replies as servers send them.
 
 use super::super::facts::Clock;
 use super::*;
@@ -35,12 +35,12 @@ fn eviction_is_unsafe_with_a_limit_and_advice_without() {
     }
     assert_eq!(found("noeviction", "104857600"), Some(Fine));
     let text = "maxmemory:1048576\r\nmaxmemory_policy:allkeys-lfu\r\n";
-    assert_eq!(severity(eviction(&info(text))), Some(Unsafe), "INFO tells it, too");
+    assert_eq!(severity(eviction(&info(text))), Some(Unsafe), "INFO has it, too");
     assert_eq!(eviction(&info("")), None);
 }
 
 #[test]
-fn persistence_is_judged_by_what_a_restart_forgets() {
+fn persistence_is_judged_by_what_a_restart_loses() {
     let found = |save, log, sync| {
         let facts = settings(&[("save", save), ("appendonly", log), ("appendfsync", sync)]);
         severity(persistence(&facts))
@@ -56,7 +56,7 @@ fn persistence_is_judged_by_what_a_restart_forgets() {
 }
 
 #[test]
-fn a_server_that_cannot_save_is_told_of() {
+fn a_server_that_cannot_save_is_reported() {
     assert_eq!(saving(&info("rdb_last_bgsave_status:ok\r\naof_last_write_status:ok\r\n")), None);
     let found =
         saving(&info("rdb_last_bgsave_status:err\r\naof_last_write_status:ok\r\n")).unwrap();
@@ -89,8 +89,8 @@ fn a_replica_is_unsafe_for_locks_unless_sentinels_find_its_master() {
 #[test]
 fn a_command_that_the_user_may_not_run_is_named() {
     let both = Facts::new("a", "role:master\r\n", &[("save", "")]);
-    assert_eq!(hidden(&both), None);
-    let text = |facts: &Facts| hidden(facts).unwrap().what;
+    assert_eq!(not_permitted(&both), None);
+    let text = |facts: &Facts| not_permitted(facts).unwrap().what;
     assert!(text(&info("")).contains("INFO and CONFIG GET"));
     assert!(text(&info("role:master\r\n")).contains("may not run CONFIG GET"));
     assert!(text(&settings(&[("save", "")])).contains("may not run INFO:"));

@@ -13,9 +13,9 @@ use crate::wire::{Value, cmd};
 pub(super) struct Facts {
     /// Its host and port.
     pub(super) name: String,
-    /// `INFO`, field by field; empty where it may not be asked.
+    /// `INFO`, field by field; empty if the user may not run it.
     pub(super) info: HashMap<String, String>,
-    /// `CONFIG GET` of [`SETTINGS`]; empty where it may not be asked.
+    /// `CONFIG GET` of [`SETTINGS`]; empty if the user may not run it.
     pub(super) settings: HashMap<String, String>,
     pub(super) clock: Option<Clock>,
 }
@@ -32,16 +32,16 @@ pub(super) struct Clock {
 const SETTINGS: [&str; 6] =
     ["maxmemory", "maxmemory-policy", "save", "appendonly", "appendfsync", "min-replicas-to-write"];
 
-const EXAMINE: &str = "diagnose the server";
+const DIAGNOSE: &str = "diagnose the server";
 
-/// Asks a server for its facts. What this user may not ask is left out.
+/// Asks a server for its facts, except for those that the user has no right to read.
 pub(super) async fn collect(link: &Link, name: String) -> Result<Facts> {
-    let info = allowed(link.send(EXAMINE, &cmd("INFO")).await)?;
+    let info = allowed(link.send(DIAGNOSE, &cmd("INFO")).await)?;
     let info = info.and_then(|info| info.text()).unwrap_or_default();
     let mut facts = Facts::new(&name, &info, &[]);
     for setting in SETTINGS {
         let get = cmd("CONFIG").arg("GET").arg(setting);
-        let Some(answer) = allowed(link.send(EXAMINE, &get).await)? else { break };
+        let Some(answer) = allowed(link.send(DIAGNOSE, &get).await)? else { break };
         if let Some(value) = answer.field(setting).and_then(Value::text) {
             facts.settings.insert(setting.to_owned(), value);
         }
@@ -52,7 +52,7 @@ pub(super) async fn collect(link: &Link, name: String) -> Result<Facts> {
 
 async fn clock(link: &Link) -> Result<Option<Clock>> {
     let before = wall_ms();
-    let answer = allowed(link.send(EXAMINE, &cmd("TIME")).await)?;
+    let answer = allowed(link.send(DIAGNOSE, &cmd("TIME")).await)?;
     let after = wall_ms();
     Ok(answer.and_then(Value::texts).and_then(|words| {
         let [seconds, micros] = &words[..] else { return None };
@@ -62,8 +62,8 @@ async fn clock(link: &Link) -> Result<Option<Clock>> {
     }))
 }
 
-/// `None` where the server does not let this user ask, or does not know the command: managed
-/// servers often hide `CONFIG`.
+/// `None` if the user has no right to the command, or the server does not have it: managed servers often
+/// hide `CONFIG`.
 fn allowed(answer: Result<Value>) -> Result<Option<Value>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),

@@ -22,7 +22,7 @@ pub(crate) use quorum::diagnose as diagnose_quorum;
 
 /// The most servers that are checked one by one.
 const MOST_NODES: usize = 64;
-/// The remedy if no message of a hand-over arrives.
+/// The remedy if the message of a hand-off does not arrive.
 const SILENCE: &str = "see that no proxy drops SUBSCRIBE and PUBLISH";
 
 /// All findings about the servers behind these links: the one server, or the masters of a Cluster.
@@ -64,16 +64,16 @@ pub(crate) async fn diagnose(
     Ok(findings)
 }
 
-/// The master, and the replicas that it names.
+/// The facts of the master and of the replicas that it reports.
 async fn sentinel(config: &RedisConfig, link: &Link) -> Result<(Vec<Facts>, Vec<Finding>)> {
     let master = facts::collect(link, "the master".into()).await?;
     let replicas = nodes::replicas(&master);
-    let (mut servers, findings) = look_at(config, replicas).await;
+    let (mut servers, findings) = collect_from(config, replicas).await;
     servers.insert(0, master);
     Ok((servers, findings))
 }
 
-/// All nodes that the first of `seeds` to answer names.
+/// The facts of all nodes of the Cluster, as the first of `seeds` that answers lists them.
 async fn cluster(
     config: &RedisConfig,
     seeds: &[(String, u16)],
@@ -91,25 +91,25 @@ async fn cluster(
     let (state, nodes) = outcome?.unwrap_or_default();
     let nodes = nodes::parse(&nodes);
     let mut findings = nodes::check(&state, &nodes);
-    let (servers, unseen) = look_at(config, nodes).await;
-    findings.extend(unseen);
+    let (servers, unreachable) = collect_from(config, nodes).await;
+    findings.extend(unreachable);
     Ok((servers, findings))
 }
 
-/// Asks each node on a connection of its own. One that does not answer is a finding.
-async fn look_at(config: &RedisConfig, nodes: Vec<Node>) -> (Vec<Facts>, Vec<Finding>) {
+/// Collects the facts of each node, on a connection of its own. A node that does not answer is a finding.
+async fn collect_from(config: &RedisConfig, nodes: Vec<Node>) -> (Vec<Facts>, Vec<Finding>) {
     let (mut servers, mut findings) = (Vec::new(), Vec::new());
     for Node { host, port, .. } in nodes.into_iter().take(MOST_NODES) {
         let name = format!("{host}:{port}");
-        let looked = match Link::new(&alone(config, &host, port), None) {
+        let collected = match Link::new(&alone(config, &host, port), None) {
             Ok(link) => facts::collect(&link, name.clone()).await,
             Err(error) => Err(error),
         };
-        match looked {
+        match collected {
             Ok(facts) => servers.push(facts),
             Err(error) => findings.push(Finding::advice(
-                format!("{name} could not be looked at: {error}"),
-                "see whether it runs, and whether this machine reaches it",
+                format!("{name} could not be checked: {error}"),
+                "start it if it is down; check the network between it and this machine",
             )),
         }
     }
@@ -121,14 +121,14 @@ fn alone(config: &RedisConfig, host: &str, port: u16) -> RedisConfig {
     RedisConfig { topology, database: 0, replicas: 0, ..config.clone() }
 }
 
-/// What each server's check says, once for all servers of which it is true.
+/// The findings of `check` about each server. Equal findings are merged into one that names its servers.
 fn summary(servers: &[Facts], check: impl Fn(&Facts) -> Vec<Finding>) -> Vec<Finding> {
-    let mut told: Vec<(Finding, Vec<&str>)> = Vec::new();
+    let mut merged: Vec<(Finding, Vec<&str>)> = Vec::new();
     for server in servers {
         for finding in check(server) {
-            match told.iter_mut().find(|(same, _)| *same == finding) {
+            match merged.iter_mut().find(|(same, _)| *same == finding) {
                 Some((_, names)) => names.push(&server.name),
-                None => told.push((finding, vec![&server.name])),
+                None => merged.push((finding, vec![&server.name])),
             }
         }
     }
@@ -139,7 +139,7 @@ fn summary(servers: &[Facts], check: impl Fn(&Facts) -> Vec<Finding>) -> Vec<Fin
         }
         finding
     };
-    told.into_iter().map(name).collect()
+    merged.into_iter().map(name).collect()
 }
 
 #[cfg(test)]
@@ -153,10 +153,10 @@ mod tests {
             "b:1" => vec![Finding::advice("odd", "mend it")],
             _ => vec![Finding::fine("even")],
         };
-        let told = summary(&servers, check);
-        assert_eq!(told.len(), 2);
-        assert_eq!(told[0].what, "even (on a:1, c:1)");
-        assert_eq!(told[1].what, "odd (on b:1)");
+        let found = summary(&servers, check);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].what, "even (on a:1, c:1)");
+        assert_eq!(found[1].what, "odd (on b:1)");
         assert_eq!(summary(&servers[..1], check)[0].what, "even");
     }
 }

@@ -1,4 +1,4 @@
-//! Which rights the user lacks, found by using each of them once.
+//! Finds the rights that the user lacks, by using each of them once.
 //!
 //! Redis names only the first right that a script lacks, and `ACL DRYRUN` is for administrators.
 //! So every command is sent once, to a key that no lock uses. That key is a string with an expiry. Redis
@@ -20,7 +20,7 @@ enum Lack {
     Channels,
 }
 
-/// A finding for each right that the user lacks, or one that it has them all.
+/// One finding for each right that the user lacks, or a single one if it lacks none.
 pub(super) async fn missing(
     config: &RedisConfig,
     link: &Link,
@@ -40,19 +40,19 @@ pub(super) async fn missing(
         Err(SubscribeError::Fault(error)) => return Err(error),
         _ => {}
     }
-    let mut elsewhere = Vec::new();
+    let mut without_key = Vec::new();
     if config.replicas > 0 {
-        elsewhere.push(("wait", cmd("WAIT").arg("0").arg("1")));
+        without_key.push(("wait", cmd("WAIT").arg("0").arg("1")));
     }
     if cluster {
-        elsewhere.push(("asking", cmd("ASKING")));
+        without_key.push(("asking", cmd("ASKING")));
     }
-    for (name, command) in elsewhere {
+    for (name, command) in without_key {
         if let Some(lack) = probe(link, command).await? {
             lacks.push((name, lack));
         }
     }
-    // Without this key, the others would leave something behind.
+    // This key must be a string before the other commands are sent, or they would leave something behind.
     let set = cmd("SET").arg(keys.holder()).arg("probe").arg("PX").arg("60000");
     if let Some(lack) = probe(link, set).await? {
         lacks.push(("set", lack));
@@ -73,7 +73,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
     let script = |name: &'static str, body: &str| cmd(name).arg(body).arg("1").arg(key);
     let publish = if cluster { "spublish" } else { "publish" };
     let count = if cluster { "pubsub|shardnumsub" } else { "pubsub|numsub" };
-    let news = match cluster {
+    let message = match cluster {
         true => cmd("SPUBLISH").arg(channel).arg("probe"),
         false => cmd("PUBLISH").arg(channel).arg("probe"),
     };
@@ -83,7 +83,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
         ("scan", cmd("SCAN").arg("0").arg("COUNT").arg("1")),
         ("time", cmd("TIME")),
         (count, cmd("PUBSUB").arg(&count["pubsub|".len()..]).arg(channel)),
-        (publish, news),
+        (publish, message),
         on_key("exists", &[]),
         on_key("incr", &[]),
         on_key("get", &[]),
@@ -113,7 +113,7 @@ fn commands(key: &str, channel: &str, cluster: bool) -> Vec<(&'static str, Comma
     ]
 }
 
-/// Sends one command. Errors that are not about rights are what is expected of most.
+/// Sends one command. Most of them fail, for the type of the key: only an error about rights counts.
 async fn probe(link: &Link, command: Command) -> Result<Option<Lack>> {
     let [reply] = link.call("try the user's rights", [&command]).await?;
     match reply {
@@ -122,7 +122,7 @@ async fn probe(link: &Link, command: Command) -> Result<Option<Lack>> {
     }
 }
 
-/// What Redis says is lacking; its words differ from version to version.
+/// The kind of right that Redis says is lacking. The wording differs between versions.
 fn lack(said: &str) -> Lack {
     match said.to_lowercase() {
         said if said.contains(" command") => Lack::Command,
@@ -144,7 +144,7 @@ fn findings(lacks: &[(&str, Lack)], config: &RedisConfig) -> Vec<Finding> {
         };
         let what = format!("the user {user} may not {what}");
         let remedy = format!("ACL SETUSER {user} {right}");
-        // Without these there is no list and no force, but the locks are safe.
+        // Without these, `list` and `evict` fail, but locks are safe.
         let finding = match *name {
             "scan" | "ltrim" | "lpush" | "lrange" => Finding::advice(what, remedy),
             _ => Finding::danger(what, remedy),
@@ -166,14 +166,14 @@ mod tests {
     use tenure_core::Severity::{Advice, Fine, Unsafe};
 
     #[test]
-    fn every_right_of_the_documented_list_is_tried() {
+    fn every_right_of_the_documented_list_is_probed() {
         let tried: Vec<_> = commands("k", "c", false).into_iter().map(|(name, _)| name).collect();
         // Loading happens on connecting.
         let elsewhere = ["set", "hello", "script|load", "subscribe"];
         for right in crate::acl::ACL.split_whitespace().filter_map(|r| r.strip_prefix('+')) {
             assert!(tried.contains(&right) || elsewhere.contains(&right), "{right} is not tried");
         }
-        assert_eq!(tried.last(), Some(&"del"), "it cleans up");
+        assert_eq!(tried.last(), Some(&"del"), "the probe key is removed last");
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lacking_right_is_told_once_with_the_words_to_grant_it() {
+    fn each_lacking_right_is_reported_once_with_the_command_that_grants_it() {
         let mut config = RedisConfig::new(Topology::Single { server: ("a".into(), 1) });
         assert_eq!(findings(&[], &config)[0].severity, Fine);
         config.username = Some("joe".into());

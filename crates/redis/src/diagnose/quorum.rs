@@ -17,19 +17,21 @@ pub(crate) async fn diagnose(
     nodes: &[(&str, &Link, &RedisConfig)],
     longest: Duration,
 ) -> Result<Vec<Finding>> {
-    let looks = nodes.iter().map(|(name, link, _)| async move {
+    let collections = nodes.iter().map(|(name, link, _)| async move {
         // A server that refuses the login must not pass for one that refuses only INFO and CONFIG.
         link.connection().await?;
         facts::collect(link, (*name).to_owned()).await
     });
-    let (mut servers, mut findings, mut there) = (Vec::new(), Vec::new(), Vec::new());
-    for (looked, node) in futures_util::future::join_all(looks).await.into_iter().zip(nodes) {
-        match looked {
+    let (mut servers, mut findings, mut reachable) = (Vec::new(), Vec::new(), Vec::new());
+    for (collected, node) in
+        futures_util::future::join_all(collections).await.into_iter().zip(nodes)
+    {
+        match collected {
             Ok(facts) => {
                 servers.push(facts);
-                there.push(node);
+                reachable.push(node);
             }
-            Err(error) => findings.push(unseen(node.0, &error)),
+            Err(error) => findings.push(unreachable(node.0, &error)),
         }
     }
     findings.insert(0, size(nodes.len(), servers.len()));
@@ -37,10 +39,10 @@ pub(crate) async fn diagnose(
     findings.extend(clocks(&servers, longest));
     findings.extend(versions(&servers));
     let mut able = true;
-    for (name, link, config) in there {
+    for (name, link, config) in reachable {
         let mut missing = match probes::missing(config, link, false).await {
             Ok(missing) => missing,
-            Err(error) => vec![unseen(name, &error)],
+            Err(error) => vec![unreachable(name, &error)],
         };
         missing.retain(|finding| finding.severity != Severity::Fine);
         able &= missing.iter().all(|finding| finding.severity != Severity::Unsafe);
@@ -56,76 +58,79 @@ pub(crate) async fn diagnose(
     Ok(findings)
 }
 
-/// A server that does not answer, or does not let us in.
-fn unseen(name: &str, error: &Error) -> Finding {
+/// A server that does not answer, or refuses the login.
+fn unreachable(name: &str, error: &Error) -> Finding {
     let remedy = match error.kind() {
         ErrorKind::Denied => "give it the users, passwords and certificates of the others",
-        _ => "see whether it runs, and whether this machine reaches it",
+        _ => "start it if it is down; check the network between it and this machine",
     };
-    Finding::advice(format!("{name} could not be looked at: {error}"), remedy)
+    Finding::advice(format!("{name} could not be checked: {error}"), remedy)
 }
 
-fn size(nodes: usize, there: usize) -> Finding {
+/// How many of the servers answer, and how many more may fail.
+fn size(nodes: usize, reachable: usize) -> Finding {
     let may_fail = (nodes - 1) / 2;
-    match (nodes - there).cmp(&may_fail) {
-        _ if there == nodes => Finding::fine(format!(
+    match (nodes - reachable).cmp(&may_fail) {
+        _ if reachable == nodes => Finding::fine(format!(
             "{nodes} different servers, of which {may_fail} of {nodes} may fail"
         )),
         std::cmp::Ordering::Less => Finding::advice(
-            format!("{there} of {nodes} servers are there, and {may_fail} of {nodes} may fail"),
-            "bring the others back",
+            format!("{reachable} of {nodes} servers answer, and {may_fail} of {nodes} may fail"),
+            "restart the others",
         ),
         std::cmp::Ordering::Equal => Finding::advice(
-            format!("only {there} of {nodes} servers are there: no other may fail"),
-            "bring the others back before another fails",
+            format!(
+                "only {reachable} of {nodes} servers answer: if one more fails, no lock can be acquired"
+            ),
+            "restart the others before another fails",
         ),
         std::cmp::Ordering::Greater => Finding::danger(
-            format!("only {there} of {nodes} servers are there: no lock can be had"),
-            "bring the others back",
+            format!("only {reachable} of {nodes} servers answer: no lock can be acquired"),
+            "restart the others",
         ),
     }
 }
 
-/// What a restart of one server means.
+/// Whether a restart of this server loses locks.
 pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     let alone = checks::persistence(facts)?;
     Some(match alone.severity {
         Severity::Fine => alone,
         _ if checks::keeps_a_log(facts) == Some(true) => Finding::fine(
-            "a crash forgets no lock (appendonly yes); a power cut may, and every restart is \
-             followed by a wait of the longest TTL",
+            "a crash loses no lock (appendonly yes), a power cut may; after every restart, clients \
+             leave the server out until the longest TTL has passed",
         ),
         _ => Finding::advice(
-            "it forgets its locks and its counter when it restarts: clients that see that leave \
-             it out until the longest TTL has passed, and tokens go on from its clock; if most \
-             servers restart at once, a lock that is held can be given to another",
+            "a restart loses its locks and its counter: clients then leave the server out until the \
+             longest TTL has passed, and tokens continue from its clock; if most servers restart \
+             at the same time, a lock that is held can be granted again",
             "CONFIG SET appendonly yes and appendfsync always, in redis.conf too, on a majority \
-             of the servers; or see to it that they never restart together, and fence",
+             of the servers; or never restart them together, and check the fencing token",
         ),
     })
 }
 
-/// Whether the server takes claims, and what its replicas are good for.
+/// Whether the server is a master, and what a promotion of one of its replicas means.
 pub(super) fn replication(facts: &Facts) -> Option<Finding> {
     if facts.info("role")? != "master" {
         return Some(Finding::danger(
-            "this server is a replica: it takes no claims, and counts as one that has failed",
-            "name a server that stands by itself; a replica of another one here would fail with it",
+            "this server is a replica: it grants no locks, and counts as a failed server",
+            "name an independent master; a replica of a server of this quorum would fail with it",
         ));
     }
     (facts.number("connected_slaves")? > 0).then(|| {
         Finding::fine(
-            "its replicas may lack the last locks: should one take its place, clients leave it out \
-             until the longest TTL has passed",
+            "its replicas may lack the latest locks: if one is promoted, clients leave it out until \
+             the longest TTL has passed",
         )
     })
 }
 
-/// Each server's clock ends its own holds, and is the floor of its tokens.
+/// Each server ends its holds by its own clock, which is also the lower bound of its tokens.
 fn clocks(servers: &[Facts], longest: Duration) -> Option<Finding> {
     let (first, last, apart) = checks::furthest_apart(servers)?;
     let words = format!("the clocks of {first} and {last} are {apart} ms apart");
-    let remedy = "let NTP keep all servers, by slewing";
+    let remedy = "keep all servers in time with NTP, which slews";
     Some(match u128::from(apart.unsigned_abs()) >= longest.as_millis() {
         true => Finding::danger(
             format!(
@@ -134,9 +139,7 @@ fn clocks(servers: &[Facts], longest: Duration) -> Option<Finding> {
             remedy,
         ),
         false => Finding::advice(
-            format!(
-                "{words}: should they be set right at once, holds end early or late by as much"
-            ),
+            format!("{words}: if one is corrected in one step, holds end early or late by as much"),
             remedy,
         ),
     })
@@ -161,7 +164,7 @@ mod tests {
     use tenure_core::Severity::{Advice, Fine, Unsafe};
 
     #[test]
-    fn a_quorum_is_as_safe_as_what_may_still_fail() {
+    fn a_quorum_is_judged_by_how_many_more_servers_may_fail() {
         let severities = [5, 4, 3, 2].map(|there| size(5, there).severity);
         assert_eq!(severities, [Fine, Advice, Advice, Unsafe]);
     }
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_forgets_is_no_danger_by_itself() {
+    fn a_server_without_persistence_is_advice_in_a_quorum() {
         let node = |log, sync| {
             Facts::new("a", "", &[("appendonly", log), ("appendfsync", sync), ("save", "")])
         };
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_no_member_and_replicas_are_fine() {
+    fn a_replica_as_a_member_is_unsafe_and_a_member_with_replicas_is_fine() {
         let severity = |info: &str| replication(&Facts::new("a", info, &[])).map(|it| it.severity);
         assert_eq!(severity("role:slave\r\n"), Some(Unsafe));
         assert_eq!(severity("role:master\r\nconnected_slaves:1\r\n"), Some(Fine));
@@ -207,14 +210,14 @@ mod tests {
     fn different_versions_are_named() {
         let server = |version: &str| Facts::new("a", &format!("redis_version:{version}\r\n"), &[]);
         assert!(versions(&[server("7.0.15"), server("7.0.15")]).is_none());
-        let told = versions(&[server("7.0.15"), server("8.2.0")]).unwrap();
-        assert!(told.what.contains("Redis 7.0.15, Redis 8.2.0"));
+        let found = versions(&[server("7.0.15"), server("8.2.0")]).unwrap();
+        assert!(found.what.contains("Redis 7.0.15, Redis 8.2.0"));
         let valkey = |version: &str| {
             // The version of Redis that it is compatible with, whatever its own.
             let info = format!("redis_version:7.2.4\r\nvalkey_version:{version}\r\n");
             Facts::new("a", &info, &[])
         };
-        let told = versions(&[valkey("8.1.7"), valkey("9.0.4")]).unwrap();
-        assert!(told.what.contains("Valkey 8.1.7, Valkey 9.0.4"));
+        let found = versions(&[valkey("8.1.7"), valkey("9.0.4")]).unwrap();
+        assert!(found.what.contains("Valkey 8.1.7, Valkey 9.0.4"));
     }
 }

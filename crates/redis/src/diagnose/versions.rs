@@ -6,8 +6,8 @@ use super::facts::Facts;
 
 type Version = (u32, u32, u32);
 
-/// Flaws in the script engine (as published until November 2026), and the first good version of each
-/// line that got a fix. A line without one, below the last line that has, never got one.
+/// Vulnerabilities of the script engine (as published until November 2026), and the first fixed version of each
+/// release line. A line that is missing here, and is older than the last one listed, has no fix.
 struct Flaws {
     names: &'static str,
     redis: &'static [Version],
@@ -53,17 +53,17 @@ pub(super) fn age(facts: &Facts, cluster: bool) -> Option<Finding> {
         Finding::fine(format!("the server is new enough ({shown})"))
     } else if version >= OLDEST {
         let what = format!(
-            "this Cluster has no sharded channels ({shown}): news of every hand-over goes through \
-             all of its nodes"
+            "this Cluster has no sharded channels ({shown}): the message of every hand-off goes \
+             through all of its nodes"
         );
         Finding::advice(what, upgrade(SHARDED))
     } else {
-        let what = format!("the server is too old ({shown}): tenure is made for 6.2 and later");
+        let what = format!("the server is too old ({shown}): tenure needs 6.2 or later");
         Finding::danger(what, upgrade(OLDEST))
     })
 }
 
-/// Whether the script engine has flaws that are known.
+/// Whether the script engine of this version has known vulnerabilities.
 pub(super) fn script_engine(facts: &Facts) -> Option<Finding> {
     let (shown, version, is_valkey) = product(facts)?;
     let fixes = |flaws: &Flaws| if is_valkey { flaws.valkey } else { flaws.redis };
@@ -72,13 +72,13 @@ pub(super) fn script_engine(facts: &Facts) -> Option<Finding> {
         open.map(|f| (f.names, upgrade(version, fixes(f)))).unzip();
     let Some(good) = good.into_iter().max() else {
         return Some(Finding::fine(format!(
-            "tenure knows of no flaw in its script engine ({shown})"
+            "no vulnerability of its script engine is known to tenure ({shown})"
         )));
     };
     Some(Finding::advice(
         format!(
-            "{shown} has known flaws in its script engine ({}): a user that may run scripts may take \
-             over the server. A distribution may have mended them under the same number",
+            "the script engine of {shown} has known vulnerabilities ({}): a user that may run scripts \
+             may take over the server. A distribution may have fixed them under the same number",
             names.join(", ")
         ),
         format!(
@@ -89,17 +89,17 @@ pub(super) fn script_engine(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// Whether numbers of scripts are written as they should be (redis#13115).
+/// Whether this version formats integers of scripts correctly (redis#13115).
 pub(super) fn numbers(facts: &Facts) -> Option<Finding> {
     let (shown, version, is_valkey) = product(facts)?;
-    let mended = if is_valkey { (7, 2, 6) } else { (7, 2, 5) };
-    ((7, 2, 0)..mended).contains(&version).then(|| {
+    let fixed = if is_valkey { (7, 2, 6) } else { (7, 2, 5) };
+    ((7, 2, 0)..fixed).contains(&version).then(|| {
         Finding::advice(
             format!(
-                "{shown} writes some numbers of scripts in scientific notation (redis#13115): \
-                 tenure writes its own, other programs' scripts may damage their data"
+                "{shown} formats some numbers of scripts in scientific notation (redis#13115): \
+                 tenure formats its own, but other programs' scripts may damage their data"
             ),
-            format!("upgrade to {} or later", show(mended)),
+            format!("upgrade to {} or later", show(fixed)),
         )
     })
 }
@@ -120,7 +120,7 @@ fn is_open(version: Version, fixes: &[Version]) -> bool {
     }
 }
 
-/// The fix for this line, else for the next one that has one.
+/// The fixed version of this release line, or of the next line that has one.
 fn upgrade(version: Version, fixes: &[Version]) -> Version {
     let line = (version.0, version.1);
     let fix = fixes.iter().find(|fix| (fix.0, fix.1) >= line);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn flaws_are_told_until_the_version_of_the_line_that_mends_them() {
+    fn vulnerabilities_are_reported_below_the_fixed_version_of_the_release_line() {
         let found = |version| script_engine(&redis(version)).unwrap();
         for good in ["7.4.9", "8.2.6", "8.4.3", "8.6.3", "8.8.0", "9.0.0"] {
             assert_eq!(found(good).severity, Fine, "{good}");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_write_numbers_wrongly_are_told_of() {
+    fn versions_that_format_numbers_wrongly_are_reported() {
         for (version, told) in
             [("7.0.15", false), ("7.2.0", true), ("7.2.4", true), ("7.2.5", false)]
         {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn valkey(version: &str) -> Facts {
-        // Valkey says for ever that it is compatible with this Redis.
+        // Every Valkey reports this version of Redis, for compatibility.
         Facts::new("a", &format!("redis_version:7.2.4\r\nvalkey_version:{version}\r\n"), &[])
     }
 
@@ -209,7 +209,7 @@ mod tests {
         let found = |version| script_engine(&valkey(version)).unwrap();
         assert_eq!(["8.1.7", "9.0.4", "9.1.2"].map(|good| found(good).severity), [Fine; 3]);
         assert_eq!(found("8.1.3").severity, Advice);
-        assert!(found("8.1.3").what.starts_with("Valkey 8.1.3"));
+        assert!(found("8.1.3").what.contains("Valkey 8.1.3"));
         assert!(!found("8.1.3").what.contains("CVE-2024"));
         let age = age(&valkey("8.1.3"), true).unwrap();
         assert!(age.severity == Fine && age.what.contains("Valkey 8.1.3"), "{age:?}");

@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tenure_core::{Client, Error, Guard, Options};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
+pub(crate) use tenure_testkit::parse_addresses as addresses;
 use tenure_testkit::{Ensemble, GENEROUS, RedisCluster, RedisServer, eventually};
 use tenure_trials::until_waiting;
 use tokio::task::JoinHandle;
@@ -31,14 +32,6 @@ macro_rules! on_servers {
 
 pub(crate) fn single(port: u16) -> RedisConfig {
     RedisConfig::new(Topology::Single { server: ("127.0.0.1".into(), port) })
-}
-
-pub(crate) fn addresses(list: &str) -> Vec<(String, u16)> {
-    let address = |text: &str| {
-        let (host, port) = text.rsplit_once(':').unwrap();
-        (host.to_owned(), port.parse().unwrap())
-    };
-    list.split(',').map(address).collect()
 }
 
 pub(crate) async fn client(config: &RedisConfig) -> Client {

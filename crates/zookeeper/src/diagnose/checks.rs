@@ -31,7 +31,7 @@ fn quorum(facts: &Facts) -> Finding {
     }
     let Some(voters) = facts.voters else {
         return Finding::advice(
-            "how many servers there are could not be looked at",
+            "the number of servers could not be checked",
             "let the user read /zookeeper/config, or look there by hand",
         );
     };
@@ -65,7 +65,7 @@ fn words(facts: &Facts) -> Option<Finding> {
     let mute = facts.servers.iter().any(|(_, answer)| *answer == Answer::Mute);
     let what = match (mute, facts.settings) {
         (true, _) => {
-            "four-letter words are off: how the servers are, and are set, could not be looked at"
+            "four-letter words are off: the state and the settings of the servers could not be checked"
         }
         (false, None) => "the four-letter word conf is off: how the servers are set is not known",
         (false, Some(_)) => return None,
@@ -130,7 +130,7 @@ fn terms(facts: &Facts) -> Vec<Finding> {
     }
     if facts.uneven {
         let what = "the servers differ in maxSessionTimeout: a session that comes to one that allows \
-                    less may end before its holder gives up, and another gets in";
+                    less may end before its holder gives up, and the lock is granted again";
         findings.push(Finding::danger(what, "set the same maxSessionTimeout on all servers"));
     }
     let Some(settings) = facts.settings else { return findings };
@@ -191,6 +191,7 @@ mod tests {
     use super::super::facts::Settings;
     use super::*;
     use tenure_core::Severity;
+    use tenure_trials::worst;
 
     fn facts(version: &str, servers: usize) -> Facts {
         let mode = |number| if number == 0 { "leader" } else { "follower" };
@@ -213,22 +214,10 @@ mod tests {
         }
     }
 
-    /// The worst there is, and all that is as bad.
-    fn worst(facts: &Facts) -> (Severity, String) {
-        let findings = of(facts);
-        for finding in &findings {
-            let fine = finding.severity == Severity::Fine;
-            assert_eq!(finding.remedy.is_empty(), fine, "{finding:?}");
-        }
-        let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
-        let told = findings.into_iter().filter(|finding| finding.severity == worst);
-        (worst, told.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
-    }
-
     #[test]
     fn a_sound_ensemble_is_fine() {
-        assert_eq!(worst(&facts("3.8.6", 3)).0, Severity::Fine);
-        assert_eq!(worst(&facts("3.9.3", 5)).0, Severity::Fine);
+        assert_eq!(worst(of(&facts("3.8.6", 3))).0, Severity::Fine);
+        assert_eq!(worst(of(&facts("3.9.3", 5))).0, Severity::Fine);
     }
 
     #[test]
@@ -263,7 +252,7 @@ mod tests {
             (facts("3.8.0", 3), "come to differ"),
             (facts("3.9.2", 3), "come to differ"),
         ] {
-            let (severity, what) = worst(&facts);
+            let (severity, what) = worst(of(&facts));
             assert_eq!(severity, Severity::Advice, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }
@@ -287,7 +276,7 @@ mod tests {
         let old = facts("3.4.14", 3);
         for (facts, word) in [(used_up, "cannot be taken"), (old, "too old"), (uneven, "differ in")]
         {
-            let (severity, what) = worst(&facts);
+            let (severity, what) = worst(of(&facts));
             assert_eq!(severity, Severity::Unsafe, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }

@@ -21,11 +21,7 @@ macro_rules! on_servers {
 }
 
 pub(crate) fn config(addresses: &str) -> ZooKeeperConfig {
-    let address = |text: &str| {
-        let (host, port) = text.rsplit_once(':').unwrap();
-        (host.to_owned(), port.parse().unwrap())
-    };
-    ZooKeeperConfig::new(addresses.split(',').map(address).collect())
+    ZooKeeperConfig::new(tenure_testkit::parse_addresses(addresses))
 }
 
 pub(crate) fn config_of(server: &ZooKeeperServer) -> ZooKeeperConfig {
