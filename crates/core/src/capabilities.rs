@@ -11,6 +11,8 @@ pub struct Capabilities {
     pub fencing: Fencing,
     /// Waiters are served in the order they came.
     pub fifo: bool,
+    /// Waiters are kept in the store: [`Store::inspect`](crate::store::Store::inspect) shows them.
+    pub waiters: bool,
     /// A waiter is woken by the store; without it, waiting is polling at the poll cap.
     pub push: bool,
     /// [`Mode::Shared`](crate::Mode::Shared) is supported.
@@ -51,6 +53,7 @@ impl Capabilities {
         Self {
             fencing: Fencing::None,
             fifo: false,
+            waiters: false,
             push: false,
             shared: false,
             permits: false,
@@ -94,7 +97,7 @@ macro_rules! promises {
     };
 }
 
-promises!(fifo push shared permits downgrade detects_death tells_losses audits cross_process ages);
+promises!(fifo waiters push shared permits downgrade detects_death tells_losses audits cross_process ages);
 
 /// How far a store's fencing tokens can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -249,6 +249,7 @@ impl Store for MemoryStore {
         Capabilities::none()
             .fencing(Fencing::Until { fault })
             .fifo()
+            .waiters()
             .push()
             .shared()
             .permits()

@@ -169,6 +169,7 @@ impl Store for LocalStore {
         Capabilities::none()
             .fencing(fencing)
             .fifo()
+            .waiters()
             .push()
             .shared()
             .permits()

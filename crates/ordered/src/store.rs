@@ -62,6 +62,7 @@ impl<E: Engine> Store for OrderedStore<E> {
         Capabilities::none()
             .fencing(self.shared.engine.fencing())
             .fifo()
+            .waiters()
             .push()
             .shared()
             .permits()

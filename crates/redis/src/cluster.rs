@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::config::{RedisConfig, Topology};
+use crate::config::{RedisConfig, Sharded, Topology};
 use crate::fault::fault;
 use crate::keys::SLOTS;
 use crate::link::{Link, SubscribeError};
@@ -149,13 +149,22 @@ impl Cluster {
         self.before_7.load(Ordering::Acquire)
     }
 
+    /// Whether messages go through sharded channels.
+    pub(crate) fn is_sharded(&self) -> bool {
+        match self.config.sharded {
+            Sharded::Auto => !self.is_before_7(),
+            Sharded::On => true,
+            Sharded::Off => false,
+        }
+    }
+
     fn subscribe_command(&self) -> &'static str {
-        if self.is_before_7() { "SUBSCRIBE" } else { "SSUBSCRIBE" }
+        if self.is_sharded() { "SSUBSCRIBE" } else { "SUBSCRIBE" }
     }
 
     /// Unsubscribes at the node that has the slot. A node that had it before has dropped the channel.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
-        let command = if self.is_before_7() { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
+        let command = if self.is_sharded() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
         let link =
             self.master_of(slot).and_then(|address| self.links.lock().get(&address).cloned());
         if let Some(link) = link {

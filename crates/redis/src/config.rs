@@ -40,6 +40,8 @@ pub struct RedisConfig {
     pub replicas: u32,
     /// How the values of cells are compared and swapped.
     pub cells: CellUpdates,
+    /// Which kind of messages a Cluster passes on. All clients of a lock must use the same.
+    pub sharded: Sharded,
     /// How long one call may take: the client's call timeout. A dial and a reply get nine tenths of it.
     pub timeout: Duration,
 }
@@ -56,6 +58,21 @@ pub enum CellUpdates {
     /// has for transactions. It does the same and costs more: it is there to compare the two
     /// (`tenure demo oversell`). Not on a Cluster. The user needs [`ACL_WATCH`](crate::ACL_WATCH), too.
     Watch,
+}
+
+/// Which kind of messages a Cluster passes on: those of one shard (`SPUBLISH`), or those of all nodes
+/// (`PUBLISH`). A client that listens to one kind does not hear the other, and asks at its poll cap instead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sharded {
+    /// Sharded if the nodes know it: since 7.0.
+    #[default]
+    Auto,
+    /// Sharded.
+    On,
+    /// Not sharded. It is for Redisson clients before 3.22.0, and those with
+    /// `shardedSubscriptionMode: OFF`.
+    Off,
 }
 
 /// How the servers are arranged.
@@ -116,6 +133,7 @@ impl RedisConfig {
             fencing: true,
             replicas: 0,
             cells: CellUpdates::Script,
+            sharded: Sharded::Auto,
             timeout: CALL_TIMEOUT,
         }
     }

@@ -7,7 +7,10 @@ use tenure_core::Result;
 use tenure_core::store::{Connecting, Scheme, Store, StoreFactory, StoreUrl, UrlOption};
 use tenure_tls::{Password, Tls};
 
-use crate::{CellUpdates, RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
+use crate::{
+    CellUpdates, RedisConfig, RedisStore, RedissonStore, RedlockConfig, RedlockStore, Sharded,
+    Topology,
+};
 
 /// The engine behind `redis://` and its like: one server, Sentinels, a Cluster.
 #[derive(Debug)]
@@ -65,8 +68,21 @@ const CLIENT_NAME: UrlOption =
         .defaults_to("tenure")
         .cosmetic();
 
-static OPTIONS: [UrlOption; 13] = [
+static OPTIONS: [UrlOption; 15] = [
     PREFIX,
+    UrlOption::new(
+        "dialect",
+        "tenure|redisson",
+        "how locks are written: with `redisson`, Java programs that use it share them; the prefix is empty \
+         then",
+    )
+    .defaults_to("tenure"),
+    UrlOption::new(
+        "sharded",
+        "auto|on|off",
+        "with `dialect=redisson` on a Cluster: as `shardedSubscriptionMode` of the Java programs",
+    )
+    .defaults_to("auto"),
     UrlOption::new("fencing", "on|off", "without it no tokens, and a free lock costs one `SET`")
         .defaults_to("on"),
     UrlOption::new(
@@ -127,7 +143,11 @@ impl StoreFactory for RedisFactory {
     }
 
     async fn connect(&self, url: &StoreUrl, context: &Connecting) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(RedisStore::connect(config(url, context)?).await?))
+        let config = config(url, context)?;
+        Ok(match is_redisson(url)? {
+            false => Arc::new(RedisStore::connect(config).await?),
+            true => Arc::new(RedissonStore::connect(config).await?),
+        })
     }
 }
 
@@ -150,9 +170,29 @@ impl StoreFactory for RedlockFactory {
     }
 }
 
+fn is_redisson(url: &StoreUrl) -> Result<bool> {
+    match url.option("dialect") {
+        None | Some("tenure") => Ok(false),
+        Some("redisson") => Ok(true),
+        Some(_) => Err(url.invalid("dialect= is tenure or redisson")),
+    }
+}
+
 fn config(url: &StoreUrl, context: &Connecting) -> Result<RedisConfig> {
     let (topology, database) = topology(url)?;
     let mut config = server(url, context, topology)?;
+    if is_redisson(url)? && url.option("prefix").is_none() {
+        config.prefix.clear();
+    }
+    config.sharded = match url.option("sharded") {
+        None | Some("auto") => Sharded::Auto,
+        Some("on") => Sharded::On,
+        Some("off") => Sharded::Off,
+        Some(_) => return Err(url.invalid("sharded= is auto, on or off")),
+    };
+    if url.option("sharded").is_some() && !(is_redisson(url)? && url.scheme().name() == CLUSTER) {
+        return Err(url.invalid("sharded= is for dialect=redisson on redis+cluster://"));
+    }
     config.database = database;
     config.fencing = match url.option("fencing") {
         None | Some("on") => true,

@@ -174,7 +174,7 @@ fn mode(kind: &str, take: &str, of: &str) -> Option<Mode> {
     }
 }
 
-fn age(now: u64, since: &str) -> Option<Duration> {
+pub(crate) fn age(now: u64, since: &str) -> Option<Duration> {
     // Both are truncated to whole milliseconds: the difference may be one too many.
     let since: u64 = since.parse().ok()?;
     Some(Duration::from_millis(now.saturating_sub(since).saturating_sub(1)))
@@ -213,28 +213,38 @@ pub(crate) async fn scan(
 ) -> Result<()> {
     // A key of another type under a lock's name is not a lock.
     for (pattern, kind) in keyring.patterns(prefix).into_iter().zip(["string", "zset"]) {
-        let mut cursor = "0".to_owned();
-        loop {
-            let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern);
-            let scan = scan.arg("COUNT").arg("1000").arg("TYPE").arg(kind);
-            let page = link.send(LIST, &scan).await?;
-            let (next, keys) = scanned(page).ok_or_else(|| {
-                let why = "the reply is unexpected: is this a Redis server?";
-                Error::new(ErrorKind::Unreachable, LIST, why)
-            })?;
-            // A key that is no text is not a lock of ours.
-            let texts = keys.iter().filter_map(|key| match key {
-                Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
-                _ => None,
-            });
-            names.extend(texts.filter_map(|key| keyring.lock_of(key)));
-            if next == "0" {
-                break;
-            }
-            cursor = next;
-        }
+        scan_keys(link, &pattern, kind, |key| names.extend(keyring.lock_of(key))).await?;
     }
     Ok(())
+}
+
+/// Calls `found` for each key of this type that matches. A key may be found twice.
+pub(crate) async fn scan_keys(
+    link: &Link,
+    pattern: &str,
+    kind: &str,
+    mut found: impl FnMut(&str),
+) -> Result<()> {
+    let mut cursor = "0".to_owned();
+    loop {
+        let scan = cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern);
+        let scan = scan.arg("COUNT").arg("1000").arg("TYPE").arg(kind);
+        let page = link.send(LIST, &scan).await?;
+        let (next, keys) = scanned(page).ok_or_else(|| {
+            let why = "the reply is unexpected: is this a Redis server?";
+            Error::new(ErrorKind::Unreachable, LIST, why)
+        })?;
+        // A key that is no text is not a lock of ours.
+        let texts = keys.iter().filter_map(|key| match key {
+            Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        });
+        texts.for_each(&mut found);
+        if next == "0" {
+            return Ok(());
+        }
+        cursor = next;
+    }
 }
 
 fn scanned(page: Value) -> Option<(String, Vec<Value>)> {

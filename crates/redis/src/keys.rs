@@ -142,7 +142,7 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
 });
 
 /// The slot of a key without a hash tag: CRC-16/XMODEM, as the Cluster specification has it.
-fn slot_of(key: &[u8]) -> u16 {
+pub(crate) fn slot_of(key: &[u8]) -> u16 {
     let crc = key.iter().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
             if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
@@ -152,7 +152,7 @@ fn slot_of(key: &[u8]) -> u16 {
 }
 
 /// Text that a pattern matches literally.
-fn glob(text: &str) -> String {
+pub(crate) fn glob(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for letter in text.chars() {
         if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {

@@ -133,7 +133,7 @@ fn assemble(script: &str, publish: &str, [mint, engine, line]: [&str; 3]) -> Str
 }
 
 impl Script {
-    async fn load(server: &Link, source: String) -> Result<Self> {
+    pub(crate) async fn load(server: &Link, source: String) -> Result<Self> {
         const LOAD: &str = "load a script";
         let load = cmd("SCRIPT").arg("LOAD").arg(&source);
         let digest = server.send(LOAD, &load).await?.text();

@@ -44,7 +44,7 @@ impl Servers {
 
     /// Whether messages go through sharded channels.
     pub(crate) fn is_sharded(&self) -> bool {
-        matches!(self, Self::Cluster(cluster) if !cluster.is_before_7())
+        matches!(self, Self::Cluster(cluster) if cluster.is_sharded())
     }
 
     /// Whether there is a connection to the server that has this slot.
@@ -104,10 +104,11 @@ impl Servers {
         })
     }
 
-    /// Unsubscribes from the channel of a slot. The one channel of a single server is kept.
+    /// Unsubscribes from a channel.
     pub(crate) fn unsubscribe(&self, slot: u16, channel: &str) {
-        if let Self::Cluster(cluster) = self {
-            cluster.unsubscribe(slot, channel);
+        match self {
+            Self::One(link) => link.unsubscribe("UNSUBSCRIBE", channel),
+            Self::Cluster(cluster) => cluster.unsubscribe(slot, channel),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::native_commands::set_if_unchanged;
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
 use crate::transactions::Transactions;
-use crate::wire::{Arg, Command, Value, cmd};
+use crate::wire::{Arg, Command, MessageListener, Value, cmd};
 
 /// How often a claim is sent while each call removes expired holders: enough for a quarter of a million.
 const MAX_CLAIM_CALLS: usize = 1024;
@@ -40,7 +40,7 @@ pub struct RedisStore {
     /// Connections for renewals only, made by the first renewal and served by its runtime: that of the
     /// client's keeper, so renewals go on while the program's runtime is blocked or has ended. Claims that
     /// `WAIT` for replicas do not delay them either.
-    renewals: Servers,
+    pub(crate) renewals: Servers,
     pub(crate) keyring: Keyring,
     pub(crate) scripts: Arc<Scripts>,
     /// What swaps cells, unless scripts do.
@@ -62,14 +62,20 @@ impl RedisStore {
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
         // Every step has a timeout of its own; this one is for all steps together.
-        let late = no_answer(&config);
-        tokio::time::timeout(config.timeout, Self::open(config)).await.unwrap_or(Err(late))
-    }
-
-    async fn open(config: RedisConfig) -> Result<Self> {
-        let cluster = matches!(config.topology, Topology::Cluster { .. });
+        let (late, timeout) = (no_answer(&config), config.timeout);
         let waiters = Arc::new(WaiterRegistry::default());
         let listener = Arc::clone(&waiters);
+        let opened = Self::open(config, waiters, listener);
+        tokio::time::timeout(timeout, opened).await.unwrap_or(Err(late))
+    }
+
+    /// Connects. `listener` receives all messages.
+    pub(crate) async fn open(
+        config: RedisConfig,
+        waiters: Arc<WaiterRegistry>,
+        listener: Arc<dyn MessageListener>,
+    ) -> Result<Self> {
+        let cluster = matches!(config.topology, Topology::Cluster { .. });
         let servers = Servers::connect(&config, Some(listener)).await?;
         let scripts = Arc::new(Scripts::load(&servers, servers.is_sharded()).await?);
         let keyring = Keyring::new(&config.prefix, cluster);
@@ -284,6 +290,23 @@ impl RedisStore {
         Err(error.about(&claim.name))
     }
 
+    /// Makes a renewal over the connection for renewals. While that is dialled, and if the server has none to
+    /// spare, the other connection serves: it is harmless to renew twice.
+    pub(crate) async fn over_renewals<'a, T, F>(
+        &'a self,
+        slot: u16,
+        over: impl Fn(&'a Servers) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'a,
+    {
+        if self.renewals.is_connected(slot) {
+            return over(&self.renewals).await;
+        }
+        let both = [over(&self.renewals).boxed(), over(&self.servers).boxed()];
+        select_ok(both).await.map(|(value, _)| value)
+    }
+
     /// Fails unless as many replicas as the configuration asks for have acknowledged a write.
     pub(crate) fn check_replicas(
         &self,
@@ -326,6 +349,7 @@ impl Store for RedisStore {
         let promised = Capabilities::none()
             .fencing(fencing)
             .fifo()
+            .waiters()
             .push()
             .shared()
             .permits()
@@ -404,16 +428,7 @@ impl Store for RedisStore {
             let call = Call { operation: "renew", slot, keys, arguments, wait: self.wait.as_ref() };
             self.scripts.renew.run_or(&self.scripts.single_key, servers, call)
         };
-        let renewed = match self.renewals.is_connected(keys.slot) {
-            true => over(&self.renewals).await,
-            // While the connection for renewals is dialled, and if the server has none to spare, the
-            // other connection serves. It is harmless to renew twice.
-            false => {
-                let both = [over(&self.renewals).boxed(), over(&self.servers).boxed()];
-                select_ok(both).await.map(|(value, _)| value)
-            }
-        };
-        match renewed? {
+        match self.over_renewals(keys.slot, over).await? {
             (Value::Integer(1), acknowledged) => {
                 let checked = self.check_replicas("renew", acknowledged);
                 let unknown = |error: Error| error.about(&claim.name).with_unknown_effect();
@@ -538,7 +553,7 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-fn released(operation: &'static str, reply: &Value) -> Result<Released> {
+pub(crate) fn released(operation: &'static str, reply: &Value) -> Result<Released> {
     match reply {
         Value::Integer(1) => Ok(Released::Released),
         Value::Integer(0) => Ok(Released::NotHeld),
@@ -546,7 +561,7 @@ fn released(operation: &'static str, reply: &Value) -> Result<Released> {
     }
 }
 
-fn unexpected_reply(operation: &'static str) -> Error {
+pub(crate) fn unexpected_reply(operation: &'static str) -> Error {
     let why = "the reply is unexpected: is this a Redis server?";
     Error::new(ErrorKind::Unreachable, operation, why).with_unknown_effect()
 }

@@ -54,6 +54,7 @@ impl Store for SqliteStore {
         Capabilities::none()
             .fencing(Fencing::Until { fault })
             .fifo()
+            .waiters()
             .shared()
             .permits()
             .cross_process()

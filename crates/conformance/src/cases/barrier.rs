@@ -13,11 +13,11 @@ use crate::cases::processes::{ttl_for_killed_process, url};
 use crate::fixture::{client, long, name, raw};
 use crate::holder_process::HolderProcess;
 
-/// A party on a connection of its own. `None`: the store keeps no values, and says why.
+/// A party on a connection of its own. `None`: the store keeps no values or no permits, and says why.
 async fn party(fixture: &dyn Fixture, name: &LockName, parties: u32) -> Option<(Client, Barrier)> {
     let client = client(fixture).await;
     let barrier = client.barrier(name.as_str(), parties);
-    if raw_cells(fixture).await.is_none() {
+    if raw_cells(fixture).await.is_none() || !client.store().capabilities().permits {
         assert_eq!(barrier.unwrap_err().kind(), ErrorKind::Unsupported);
         return None;
     }

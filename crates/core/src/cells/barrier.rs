@@ -96,6 +96,10 @@ impl Barrier {
             let why = format!("{parties} parties: choose between 1 and {}", Self::MAX_PARTIES);
             return Err(Error::new(ErrorKind::Invalid, WAIT, why).about(&slot.key.name));
         }
+        if !client.store().capabilities().permits {
+            let why = "this store has no permits, of which each party holds one: use another store";
+            return Err(Error::new(ErrorKind::Unsupported, WAIT, why).about(&slot.key.name));
+        }
         let places = client.semaphore(&format!("barrier:{name}"), parties)?;
         Ok(Self { slot, places, parties, ttl: TTL, place: None })
     }

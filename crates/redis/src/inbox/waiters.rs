@@ -187,7 +187,7 @@ impl WaiterRegistry {
 }
 
 impl MessageListener for WaiterRegistry {
-    fn on_message(&self, message: &[u8]) {
+    fn on_message(&self, _channel: &[u8], message: &[u8]) {
         let Some((owner, pushed)) = std::str::from_utf8(message).ok().and_then(parse) else {
             tracing::debug!("a message in the inbox cannot be parsed");
             return;

@@ -201,6 +201,7 @@ impl Store for RedlockStore {
         };
         Capabilities::none()
             .fencing(fencing)
+            .waiters()
             .push()
             .shared()
             .downgrade()

@@ -96,7 +96,7 @@ pub(super) struct NodeListener {
 }
 
 impl MessageListener for NodeListener {
-    fn on_message(&self, message: &[u8]) {
+    fn on_message(&self, _channel: &[u8], message: &[u8]) {
         let owner = std::str::from_utf8(message).ok().and_then(|text| text.parse().ok());
         let Some(owner): Option<OwnerId> = owner else { return };
         if let Some(waiter) = self.waiters.waiters.lock().get_mut(&owner) {

@@ -31,7 +31,7 @@ use super::{Command, Stream, cmd};
 /// Receives published messages.
 pub(crate) trait MessageListener: Send + Sync {
     /// A message arrived on a channel that this connection has subscribed to.
-    fn on_message(&self, message: &[u8]);
+    fn on_message(&self, channel: &[u8], message: &[u8]);
 
     /// Messages may have been missed: a channel or the connection was lost.
     fn on_gap(&self);
@@ -446,9 +446,10 @@ impl Shared {
         let kind = parts.next()?.text()?;
         match &*kind {
             "message" | "smessage" => {
-                if let (Some(listener), Some(Value::Text(message))) = (&self.listener, parts.nth(1))
+                if let (Some(listener), Some(Value::Text(channel)), Some(Value::Text(message))) =
+                    (&self.listener, parts.next(), parts.next())
                 {
-                    listener.on_message(&message);
+                    listener.on_message(&channel, &message);
                 }
             }
             "subscribe" | "ssubscribe" => {

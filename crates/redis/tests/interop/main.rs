@@ -5,6 +5,7 @@
 
 mod cases;
 mod mixed;
+mod redisson;
 mod scene;
 mod theirs;
 

@@ -1,0 +1,20 @@
+//! The suite on one Redis server, in the layout of Redisson. All cases share it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod shared_server;
+
+use std::sync::Weak;
+
+use shared_server::SharedServer;
+use tenure_testkit::RedisServer;
+use tokio::sync::Mutex;
+
+async fn redis() -> SharedServer<RedisServer> {
+    static RUNNING: Mutex<Weak<RedisServer>> = Mutex::const_new(Weak::new());
+    let url =
+        |server: &RedisServer| format!("redis://127.0.0.1:{}?dialect=redisson", server.port());
+    SharedServer::get_or_start(&RUNNING, || RedisServer::start(&[]), url).await
+}
+
+tenure_conformance::suite!(redis, needs "redis-server");

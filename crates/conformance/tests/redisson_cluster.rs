@@ -1,0 +1,21 @@
+//! The suite on a Redis Cluster of three masters and three replicas, in the layout of Redisson. All cases share it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod shared_server;
+
+use std::sync::Weak;
+
+use shared_server::SharedServer;
+use tenure_testkit::RedisCluster;
+use tokio::sync::Mutex;
+
+async fn cluster() -> SharedServer<RedisCluster> {
+    static RUNNING: Mutex<Weak<RedisCluster>> = Mutex::const_new(Weak::new());
+    let url = |cluster: &RedisCluster| {
+        format!("redis+cluster://{}?dialect=redisson", cluster.addresses())
+    };
+    SharedServer::get_or_start(&RUNNING, RedisCluster::start, url).await
+}
+
+tenure_conformance::suite!(cluster, needs "redis-server");

@@ -1,0 +1,19 @@
+-- Releases a hold, and tells the waiters if the lock is free.
+-- KEYS  1 lock  2 note  3 channel of plain locks  4 channel of read-write locks  5 fair queue  6 timer
+-- ARGV  1 holder  2 what the names of timers begin with
+-- Returns 1 if the claim held the lock, 0 if not.
+-- Invariant: nothing of another holder is touched.
+local call, STEM = redis.call, ARGV[2]
+
+--@free
+
+-- Something else may have the name by now.
+if redis.pcall('HEXISTS', KEYS[1], ARGV[1]) ~= 1 then return 0 end
+if call('HGET', KEYS[1], 'mode') ~= 'read' then
+  free('1')
+  return 1
+end
+local held = call('DEL', KEYS[6])
+call('HDEL', KEYS[1], ARGV[1])
+leave_read()
+return held
