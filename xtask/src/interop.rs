@@ -30,7 +30,7 @@ pub(crate) fn provide() -> Vec<Problem> {
         Ok(folders) => folders,
         Err(error) => return vec![Problem::Unavailable(format!("other clients: {error}"))],
     };
-    let preparations: [(&str, Prepare); 9] = [
+    let preparations: [(&str, Prepare); 10] = [
         ("python3", python),
         ("python3", redis_6_2),
         ("python3", valkey_9),
@@ -40,6 +40,7 @@ pub(crate) fn provide() -> Vec<Problem> {
         ("cargo", rust),
         ("javac", java),
         ("mvn", maven),
+        ("mvn", redisson),
     ];
     let present = preparations.into_iter().filter(|(tool, _)| is_installed(tool));
     present.filter_map(|(_, make)| make(&folders).err()).collect()
@@ -223,22 +224,66 @@ fn maven(folders: &Folders) -> Outcome {
 /// Builds the drivers with one release of Curator.
 fn curator(folders: &Folders, client: &str, jars: impl IntoIterator<Item = PathBuf>) -> Outcome {
     let classes = folders.target.join(client);
-    let path = std::env::join_paths([classes.clone()].into_iter().chain(jars))
+    let drivers = [(client, "Hold"), (&format!("measure-{client}"), "Measure")];
+    java_drivers(folders, &classes, "java", &drivers, jars)
+}
+
+/// Compiles drivers in Java, the first of which is for tests and the second for measurements.
+fn java_drivers(
+    folders: &Folders,
+    classes: &Path,
+    sources: &str,
+    drivers: &[(&str, &str); 2],
+    jars: impl IntoIterator<Item = PathBuf>,
+) -> Outcome {
+    let [(client, _), _] = drivers;
+    let path = std::env::join_paths([classes.to_owned()].into_iter().chain(jars))
         .map_err(|error| Problem::Unavailable(format!("tests with {client}: {error}")))?;
     let mut javac = Command::new("javac");
-    javac.args(["-Xlint:all,-path", "-Werror", "-d"]).arg(&classes).arg("-cp").arg(&path);
-    let sources = ["Hold", "Measure"].map(|name| folders.sources.join(format!("java/{name}.java")));
-    build(client, javac.args(sources))?;
+    javac.args(["-Xlint:all,-path,-classfile,-processing", "-Werror", "-d"]).arg(classes);
+    javac.arg("-cp").arg(&path);
+    let files =
+        drivers.map(|(_, class)| folders.sources.join(sources).join(format!("{class}.java")));
+    build(client, javac.args(files))?;
     // The first compiler tier starts sooner; measurements need the optimizing one.
-    let java = |launcher: &str, options: &[&str], class| {
+    for ((launcher, class), options) in drivers.iter().zip([&["-XX:TieredStopAtLevel=1"][..], &[]])
+    {
         let mut words =
             vec![Path::new("java"), Path::new("-Xmx96m"), Path::new("-XX:+UseSerialGC")];
         words.extend(options.iter().map(Path::new));
         words.extend([Path::new("-cp"), Path::new(&path), Path::new(class)]);
-        folders.launch(launcher, &words)
-    };
-    java(client, &["-XX:TieredStopAtLevel=1"], "Hold")?;
-    java(&format!("measure-{client}"), &[], "Measure")
+        folders.launch(launcher, &words)?;
+    }
+    Ok(())
+}
+
+/// The releases of Redisson that locks are shared with: the current one, and those at which what it writes or
+/// how it renews and waits has changed.
+const REDISSON: [&str; 5] = ["4.7.0", "3.52.0", "3.24.3", "3.23.5", "3.22.0"];
+
+fn redisson(folders: &Folders) -> Outcome {
+    for version in REDISSON {
+        let client = format!("redisson-{version}");
+        let home = folders.target.join(&client);
+        let jars = home.join("jars");
+        if !jars.join(format!("redisson-{version}.jar")).exists() {
+            let option = |name: &str, value: &Path| {
+                let mut option = OsString::from(format!("-D{name}="));
+                option.push(value);
+                option
+            };
+            let mut maven = Command::new("mvn");
+            maven.args(["--quiet", "--batch-mode", "dependency:copy-dependencies", "--file"]);
+            maven.arg(folders.sources.join("redisson/pom.xml"));
+            maven.arg(option("redisson.version", Path::new(version)));
+            maven.arg(option("maven.repo.local", &folders.target.join("maven/repository")));
+            fetch(&client, maven.arg(option("outputDirectory", &jars)))?;
+        }
+        let drivers =
+            [(&*client, "HoldRedisson"), (&format!("measure-{client}"), "MeasureRedisson")];
+        java_drivers(folders, &home, "redisson", &drivers, [jars.join("*")])?;
+    }
+    Ok(())
 }
 
 fn fetch(client: &str, command: &mut Command) -> Outcome {

@@ -19,6 +19,7 @@ mod redis_queue;
 mod redis_readers;
 mod redis_tasks;
 mod redis_wire;
+mod redisson_clients;
 mod redlock;
 mod table;
 mod zookeeper;
@@ -53,6 +54,7 @@ const SCENARIOS: &[Scenario] = &[
     ("zk-handoff", zookeeper::handoff),
     ("zk-reader", primitives::zookeeper_reader),
     ("zk-waiters", ordered_waiters::zookeeper),
+    ("redisson-clients", redisson_clients::measure),
     ("zk-clients", zookeeper_clients::measure),
 ];
 

@@ -114,8 +114,10 @@ static OPTIONS: [UrlOption; 15] = [
     Tls::SERVER_NAME,
 ];
 
-static QUORUM_OPTIONS: [UrlOption; 9] = [
+static QUORUM_OPTIONS: [UrlOption; 10] = [
     PREFIX,
+    UrlOption::new("dialect", "tenure", "no other: Redisson keeps a lock on one server")
+        .defaults_to("tenure"),
     UrlOption::new("node-timeout", "DURATION", "how long one server may take to answer")
         .defaults_to("a two hundredth of the TTL, from 5 to 50 ms"),
     UrlOption::new("max-ttl", "DURATION", "the longest TTL that any client uses there")
@@ -223,6 +225,11 @@ fn config(url: &StoreUrl, context: &Connecting) -> Result<RedisConfig> {
 
 /// The same of everything on every server.
 fn quorum(url: &StoreUrl, context: &Connecting) -> Result<RedlockConfig> {
+    if is_redisson(url)? {
+        let why = "Redisson keeps a lock on one server, and a quorum cannot share it: use redis://, \
+                   redis+sentinel:// or redis+cluster:// for dialect=redisson";
+        return Err(url.invalid(why));
+    }
     let number = match segments(url)[..] {
         [] => None,
         [number] => Some(number),
@@ -334,6 +341,11 @@ mod tests {
         assert_eq!(config("redis://h?cells=watch").unwrap().cells, CellUpdates::Watch);
         assert!(cluster.fencing && !config("redis://h?fencing=off").unwrap().fencing);
 
+        assert_eq!(config("redis://h").unwrap().prefix, "tenure:");
+        assert_eq!(config("redis+unix:///s?dialect=redisson").unwrap().prefix, "");
+        let off = config("redis+cluster://h?dialect=redisson&prefix=app:&sharded=off").unwrap();
+        assert_eq!((off.prefix.as_str(), off.sharded), ("app:", Sharded::Off));
+
         let named = Some("cache.example".to_owned());
         for secure in ["rediss://h", "rediss+sentinel://h/main", "rediss+cluster://h"] {
             assert_eq!(config(secure).unwrap().tls, Some(Tls::default()), "{secure}");
@@ -381,6 +393,7 @@ mod tests {
         for bad in [
             "redlock://a,b,c/x",
             "redlock://a,b,c?ca=x",
+            "redlock://a,b,c?dialect=redisson",
             "redlock://a,b,c/0/1",
             "redlock://a,b,c?max-ttl=0s",
         ] {
@@ -404,6 +417,10 @@ mod tests {
             "redis://h?replicas=many",
             "redis://h?fencing=maybe",
             "redis://h?cells=maybe",
+            "redis://h?dialect=other",
+            "redis://h?dialect=redisson&sharded=on",
+            "redis+cluster://h?sharded=on",
+            "redis+cluster://h?dialect=redisson&sharded=maybe",
             "redis://h?nonsense=1",
             "redis://h?db=1",
             "redis+unix:///s?db=x",

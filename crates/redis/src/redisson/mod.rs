@@ -42,6 +42,8 @@ mod family;
 mod inspect;
 mod names;
 mod scripts;
+#[cfg(test)]
+mod scripts_tests;
 mod waiters;
 
 use std::fmt;

@@ -2,13 +2,14 @@
 
 mod crowd;
 mod foreign;
+mod many_nodes;
 mod pair;
 mod single;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Client, ErrorKind, LockState, Options};
+use tenure_core::{Client, ErrorKind, Guard, LockState, Options};
 use tenure_redis::{RedisConfig, RedissonStore, Topology};
 use tenure_testkit::{ExternalClient, Process, RedisServer};
 
@@ -47,10 +48,7 @@ impl Scene {
         kind: &str,
         watchdog: Duration,
     ) -> Java {
-        let (port, watchdog) = (self.server.port().to_string(), watchdog.as_millis().to_string());
-        let mut java = Java(version.start(&[&port, NAME, kind, &watchdog]).unwrap());
-        assert!(java.answer("count").await.ends_with(" 0"));
-        java
+        Java::start(version, &self.server.port().to_string(), kind, watchdog).await
     }
 
     pub(crate) async fn state(&self) -> LockState {
@@ -59,12 +57,15 @@ impl Scene {
 
     /// Whether a claim of ours finds the lock busy.
     pub(crate) async fn is_busy(&self, shared: bool) -> bool {
-        let refused = match shared {
-            false => self.ours.mutex(NAME).unwrap().try_acquire().await.map(drop),
-            true => self.ours.rw_lock(NAME).unwrap().try_read().await.map(drop),
+        let outcome = match shared {
+            false => self.ours.mutex(NAME).unwrap().try_acquire().await,
+            true => self.ours.rw_lock(NAME).unwrap().try_read().await.map(Guard::from),
         };
-        match refused {
-            Ok(()) => false,
+        match outcome {
+            Ok(guard) => {
+                guard.release().await.unwrap();
+                false
+            }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
                 true
@@ -90,6 +91,19 @@ pub(crate) fn long() -> Options {
 pub(crate) struct Java(Process);
 
 impl Java {
+    /// Starts one on these servers, as the program names them. Its Redisson has connected when this returns.
+    pub(crate) async fn start(
+        version: &ExternalClient,
+        servers: &str,
+        kind: &str,
+        watchdog: Duration,
+    ) -> Self {
+        let watchdog = watchdog.as_millis().to_string();
+        let mut java = Self(version.start(&[servers, NAME, kind, &watchdog]).unwrap());
+        assert!(java.answer("count").await.ends_with(" 0"));
+        java
+    }
+
     /// Whether it takes the lock now, with this term, or with that of the watchdog.
     pub(crate) async fn try_hold(&mut self, term: Option<Duration>) -> bool {
         let answer = self.answer(&format!("try {}", millis(term))).await;

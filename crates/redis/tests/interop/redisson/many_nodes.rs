@@ -1,0 +1,103 @@
+//! Locks shared on a Cluster and behind Sentinels.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tenure_core::Client;
+use tenure_redis::{RedisConfig, RedissonStore, Topology};
+use tenure_testkit::{ExternalClient, GENEROUS, RedisCluster, RedisSentinel, eventually};
+use tokio::time::timeout;
+
+use super::{CURRENT, Duration, Java, LONG, NAME, WATCHDOG, long, redisson_3_22};
+
+fn addresses(list: &str) -> Vec<(String, u16)> {
+    let address = |one: &str| {
+        let (host, port) = one.rsplit_once(':').unwrap();
+        (host.to_owned(), port.parse().unwrap())
+    };
+    list.split(',').map(address).collect()
+}
+
+async fn ours(topology: Topology) -> Client {
+    let mut config = RedisConfig::new(topology);
+    config.prefix.clear();
+    Client::new(Arc::new(RedissonStore::connect(config).await.unwrap())).unwrap()
+}
+
+/// As the Java programs name servers.
+fn named(kind: &str, addresses: &[(String, u16)]) -> String {
+    let ports: Vec<_> = addresses.iter().map(|(_, port)| port.to_string()).collect();
+    format!("{kind}:{}", ports.join(","))
+}
+
+/// Hands the lock over both ways. The poll cap is longer than the bound: only messages can be what is heard.
+async fn hand_over(ours: &Client, theirs: &mut Java, what: &str) {
+    let options = long().poll_cap(Duration::from_secs(600));
+    let mutex = ours.mutex(NAME).unwrap().with(options);
+    let guard = mutex.acquire().await.unwrap();
+    theirs.want(Some(LONG));
+    assert!(theirs.is_silent().await);
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    theirs.held().await;
+    let to_theirs = start.elapsed();
+    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiter.is_finished());
+    let start = Instant::now();
+    theirs.release().await;
+    let guard = timeout(GENEROUS, waiter).await.expect("our waiter hears of it").unwrap();
+    println!("{what}: handed to theirs in {to_theirs:?}, to ours in {:?}", start.elapsed());
+    guard.release().await.unwrap();
+}
+
+async fn on_a_cluster(version: &ExternalClient) {
+    let cluster = RedisCluster::start().unwrap();
+    let nodes = addresses(&cluster.addresses());
+    let mut theirs = Java::start(version, &named("cluster", &nodes), "lock", WATCHDOG).await;
+    let ours = ours(Topology::Cluster { nodes }).await;
+    hand_over(&ours, &mut theirs, &format!("{} on a Cluster", version.name)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_both_arrive_on_a_cluster() {
+    for version in [&CURRENT, &redisson_3_22::RELEASE] {
+        if !version.is_missing("messages on a Cluster") {
+            on_a_cluster(version).await;
+        }
+    }
+}
+
+/// After a failover the lock is shared as before it: whichever side takes it keeps the other out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_shared_before_and_after_a_failover_by_sentinels() {
+    if CURRENT.is_missing("a failover by Sentinels") {
+        return;
+    }
+    let mut group = RedisSentinel::start(Duration::from_secs(2)).unwrap();
+    let sentinels = addresses(&group.addresses());
+    let mut theirs = Java::start(&CURRENT, &named("sentinel", &sentinels), "lock", WATCHDOG).await;
+    let ours = ours(Topology::Sentinel { sentinels, service: "main".into() }).await;
+    hand_over(&ours, &mut theirs, "behind Sentinels").await;
+    group.server(0).kill9().unwrap();
+    assert!(eventually(GENEROUS, || async { group.master().is_some_and(|one| one != 0) }).await);
+    let mutex = ours.mutex(NAME).unwrap().with(long());
+    let mut guard = None;
+    for _ in 0..60 {
+        match mutex.acquire_within(Duration::from_secs(2)).await {
+            Ok(held) => {
+                guard = Some(held);
+                break;
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
+    let guard = guard.expect("ours finds the new master");
+    // Their Redisson follows on its own: until then it answers with an error or not at all.
+    theirs.send("wait 600000");
+    assert!(theirs.is_silent().await, "two hold after the failover");
+    guard.release().await.unwrap();
+    theirs.held().await;
+    assert!(ours.mutex(NAME).unwrap().try_acquire().await.is_err());
+    theirs.release().await;
+}

@@ -1,0 +1,138 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RFencedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/** Drives Redisson's locks: see ../README.md. */
+public final class HoldRedisson {
+    public static void main(String[] words) throws Exception {
+        RedissonClient client = Redisson.create(config(words[0], Long.parseLong(words[3])));
+        RLock lock = lock(client, words[1], words[2]);
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            System.out.println(answer(client, lock, words[1], line.split(" ")));
+        }
+        // Redisson's threads would stay.
+        System.exit(0);
+    }
+
+    /** A port, `cluster:PORT,PORT` or `sentinel:PORT,PORT`, all on 127.0.0.1. */
+    static Config config(String servers, long watchdog) {
+        Config config = new Config();
+        config.setThreads(4).setNettyThreads(2).setLockWatchdogTimeout(watchdog);
+        String[] ports = servers.substring(servers.indexOf(':') + 1).split(",");
+        for (int at = 0; at < ports.length; at++) {
+            ports[at] = "redis://127.0.0.1:" + ports[at];
+        }
+        if (servers.startsWith("cluster:")) {
+            config.useClusterServers().addNodeAddress(ports).setScanInterval(500)
+                    .setMasterConnectionMinimumIdleSize(2).setMasterConnectionPoolSize(8)
+                    .setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(4);
+        } else if (servers.startsWith("sentinel:")) {
+            config.useSentinelServers().addSentinelAddress(ports).setMasterName("main")
+                    .setScanInterval(500).setCheckSentinelsList(false)
+                    .setMasterConnectionMinimumIdleSize(2).setMasterConnectionPoolSize(8)
+                    .setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(4);
+        } else {
+            config.useSingleServer().setAddress(ports[0])
+                    .setConnectionMinimumIdleSize(2).setConnectionPoolSize(8);
+        }
+        return config;
+    }
+
+    static RLock lock(RedissonClient client, String name, String kind) {
+        switch (kind) {
+            case "lock":
+                return client.getLock(name);
+            case "fair":
+                return client.getFairLock(name);
+            case "spin":
+                return client.getSpinLock(name);
+            case "fenced":
+                return client.getFencedLock(name);
+            case "read":
+                return client.getReadWriteLock(name).readLock();
+            case "write":
+                return client.getReadWriteLock(name).writeLock();
+            default:
+                throw new IllegalArgumentException(kind);
+        }
+    }
+
+    private static String answer(RedissonClient client, RLock lock, String name, String[] words)
+            throws Exception {
+        switch (words[0]) {
+            case "try":
+                // Without a term, the watchdog renews the lock.
+                long term = Long.parseLong(words[1]);
+                return lock.tryLock(0, term == 0 ? -1 : term, TimeUnit.MILLISECONDS) ? "held" : "busy";
+            case "wait":
+                term = Long.parseLong(words[1]);
+                lock.lock(term == 0 ? -1 : term, TimeUnit.MILLISECONDS);
+                return "held";
+            case "release":
+                try {
+                    lock.unlock();
+                    return "released";
+                } catch (IllegalMonitorStateException noHolder) {
+                    return "not held";
+                }
+            case "force":
+                return lock.forceUnlock() ? "released" : "not held";
+            case "count":
+                return lock.isLocked() + " " + lock.getHoldCount();
+            case "token":
+                Long token = client.getFencedLock(name).getToken();
+                return String.valueOf(token);
+            case "fence":
+                Long fence = ((RFencedLock) lock).tryLockAndGetToken();
+                return String.valueOf(fence);
+            case "contend":
+                return contend(client, lock, name, words);
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    /** `contend THREADS MS FILE`: threads that each add one to the number in a file, under the lock. */
+    private static String contend(RedissonClient client, RLock lock, String name, String[] words)
+            throws Exception {
+        Path file = Path.of(words[3]);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[2]));
+        Thread[] threads = new Thread[Integer.parseInt(words[1])];
+        long[] counts = new long[threads.length];
+        for (int at = 0; at < threads.length; at++) {
+            int own = at;
+            threads[at] = new Thread(() -> {
+                try {
+                    while (System.nanoTime() < end) {
+                        lock.lock();
+                        try {
+                            long before = Long.parseLong(Files.readString(file).trim());
+                            Files.writeString(file, String.valueOf(before + 1));
+                            counts[own]++;
+                        } finally {
+                            lock.unlock();
+                        }
+                    }
+                } catch (Exception error) {
+                    error.printStackTrace();
+                    System.exit(1);
+                }
+            });
+            threads[at].start();
+        }
+        long total = 0;
+        for (int at = 0; at < threads.length; at++) {
+            threads[at].join();
+            total += counts[at];
+        }
+        return String.valueOf(total);
+    }
+}
