@@ -67,6 +67,7 @@ fn the_documents_grant_the_rights_that_redis_needs() {
         tenure_redis::ACL_SENTINEL,
         tenure_redis::ACL_CLUSTER,
         tenure_redis::ACL_QUORUM,
+        tenure_redis::ACL_REDISSON,
         tenure_redis::ACL_DELIFEQ,
         tenure_redis::ACL_DELEX,
     ];

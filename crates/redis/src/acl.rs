@@ -26,6 +26,10 @@ pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
 /// Besides [`ACL`], for `cells=watch`.
 pub const ACL_WATCH: &str = "+watch +multi +exec";
 
+/// Besides [`ACL`], for `dialect=redisson`, where the user also needs the keys of the locks (`~*`) and the
+/// channels `&redisson_*`.
+pub const ACL_REDISSON: &str = "+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop";
+
 /// Besides [`ACL`], on servers that know the command (Valkey 9): a free lock is released without a
 /// script. Others refuse an `ACL SETUSER` with it.
 pub const ACL_DELIFEQ: &str = "+delifeq";
@@ -52,7 +56,7 @@ mod tests {
             .filter(|word| word.starts_with('+'))
             .collect();
         let newer = [ACL_DELIFEQ, ACL_DELEX].join(" ");
-        let rest = [ACL_QUORUM, ACL_WATCH, &newer, "+select +wait"].join(" ");
+        let rest = [ACL_QUORUM, ACL_WATCH, ACL_REDISSON, &newer, "+select +wait"].join(" ");
         let rights = [ACL, ACL_SENTINEL, ACL_CLUSTER, &rest].join(" ");
         let granted: BTreeSet<&str> =
             rights.split(' ').filter(|word| word.starts_with('+')).collect();
@@ -82,15 +86,41 @@ mod tests {
             include_str!("../lua/renew.lua"),
             include_str!("../lua/take.lua"),
         );
-        let calls = scripts.split("call('").skip(1);
-        let mut called: BTreeSet<String> = calls
-            .map(|rest| format!("+{}", rest.split('\'').next().unwrap().to_lowercase()))
-            .collect();
+        let mut called = called_by(scripts);
         called.insert("+publish".into());
         // On a Cluster it is another of its subcommands.
         assert!(called.remove("+pubsub"));
         called.insert("+pubsub|numsub".into());
         let granted: BTreeSet<String> = of_scripts().split(' ').map(str::to_owned).collect();
         assert_eq!(called, granted);
+    }
+
+    /// The commands that these scripts call, as rights.
+    fn called_by(scripts: &str) -> BTreeSet<String> {
+        let calls = scripts.split("call('").skip(1);
+        let command = |rest: &str| rest.split('\'').next().unwrap().to_lowercase();
+        calls.map(|rest| format!("+{}", command(rest))).collect()
+    }
+
+    #[test]
+    fn the_rights_for_redisson_are_what_its_scripts_and_commands_need_besides() {
+        let mut called = called_by(concat!(
+            include_str!("../lua/redisson/downgrade.lua"),
+            include_str!("../lua/redisson/evict.lua"),
+            include_str!("../lua/redisson/fair.lua"),
+            include_str!("../lua/redisson/free.lua"),
+            include_str!("../lua/redisson/inspect.lua"),
+            include_str!("../lua/redisson/layout.lua"),
+            include_str!("../lua/redisson/release.lua"),
+            include_str!("../lua/redisson/renew.lua"),
+            include_str!("../lua/redisson/take.lua"),
+        ));
+        // Sent outside the scripts.
+        called.extend(["+hrandfield", "+getrange"].map(str::to_owned));
+        let usual: BTreeSet<String> = ACL.split_whitespace().map(str::to_owned).collect();
+        let needed: Vec<_> = called.difference(&usual).cloned().collect();
+        let mut granted: Vec<_> = ACL_REDISSON.split(' ').map(str::to_owned).collect();
+        granted.sort();
+        assert_eq!(needed, granted);
     }
 }

@@ -128,11 +128,12 @@
 //! Behind Sentinels also `+role`; on a Cluster also `+cluster|shards +cluster|slots +asking
 //! +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub` (before 7.0 `cluster|slots`, `asking` and
 //! `unsubscribe` instead); on a quorum also `+info +client|id +client|kill`; for a database
-//! other than 0 `+select`; for `replicas=` `+wait`; for `cells=watch` `+watch +multi +exec`.
+//! other than 0 `+select`; for `replicas=` `+wait`; for `cells=watch` `+watch +multi +exec`;
+//! for `dialect=redisson` `+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop`, `~*` and `&redisson_*`.
 //! Servers that have a compare-and-delete command
 //! are used with less work if the user may call it: `+delifeq` on Valkey 9, `+delex` on Redis 8.4.
 //! Older servers do not know these names and refuse them. The constants [`ACL`], [`ACL_SENTINEL`],
-//! [`ACL_CLUSTER`], [`ACL_QUORUM`], [`ACL_WATCH`], [`ACL_DELIFEQ`] and [`ACL_DELEX`] have the same.
+//! [`ACL_CLUSTER`], [`ACL_QUORUM`], [`ACL_WATCH`], [`ACL_REDISSON`], [`ACL_DELIFEQ`] and [`ACL_DELEX`] have the same.
 //!
 //! # Guarantees
 //!
@@ -166,7 +167,9 @@ mod store;
 mod transactions;
 mod wire;
 
-pub use acl::{ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL, ACL_WATCH};
+pub use acl::{
+    ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_REDISSON, ACL_SENTINEL, ACL_WATCH,
+};
 pub use config::{CellUpdates, RedisConfig, RedlockConfig, Sharded, Topology};
 pub use credentials::{Credentials, CredentialsProvider};
 pub use factory::{RedisFactory, RedlockFactory};

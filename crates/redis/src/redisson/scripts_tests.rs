@@ -46,8 +46,8 @@ impl Bench {
         let mut parts = source.split("call(");
         let mut marked = parts.next().unwrap().to_owned();
         for (place, part) in parts.enumerate() {
-            let site =
-                format!("{name} {place} {}", part.split(',').next().unwrap()).replace('\'', "");
+            let command = part.split([',', ')']).next().unwrap().replace('\'', "");
+            let site = format!("{name} {place} {command}");
             marked.push_str(&format!("call('{site}', {part}"));
             self.sites.borrow_mut().insert(site);
         }

@@ -1,9 +1,13 @@
 //! Names under which something is stored that is no lock of Redisson.
 
-use tenure_core::ErrorKind;
-use tenure_testkit::lacks;
+use std::sync::Arc;
 
-use super::{NAME, Scene};
+use tenure_core::{Client, ErrorKind};
+use tenure_redis::{ACL, ACL_REDISSON, RedisConfig, RedissonStore, Topology};
+use tenure_testkit::{GENEROUS, lacks};
+use tokio::time::timeout;
+
+use super::{NAME, Scene, long};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_lock_is_named_and_left_alone() {
@@ -40,4 +44,35 @@ async fn what_is_no_lock_is_named_and_left_alone() {
         assert_eq!(said(&["DBSIZE"]), "1", "{family}: something was left");
         said(&["DEL", NAME]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_suffice() {
+    if lacks("redis-server", "the documented rights") {
+        return;
+    }
+    let scene = Scene::set().await;
+    let rights = format!("ACL SETUSER locker on >pw ~* &redisson_* {ACL} {ACL_REDISSON}");
+    let rights: Vec<&str> = rights.split_whitespace().collect();
+    assert_eq!(scene.server.command(&rights).unwrap(), "OK");
+    let server = ("127.0.0.1".into(), scene.server.port());
+    let mut config = RedisConfig::new(Topology::Single { server });
+    config.prefix.clear();
+    config.username = Some("locker".into());
+    config.password = Some("pw".into());
+    let client = Client::new(Arc::new(RedissonStore::connect(config).await.unwrap())).unwrap();
+    let writer = client.rw_lock(NAME).unwrap().with(long()).write().await.unwrap();
+    let reader = client.rw_lock(NAME).unwrap().with(long());
+    let waiter = tokio::spawn(async move { reader.read().await.unwrap() });
+    assert_eq!(client.list("").await.unwrap().len(), 1);
+    let writer = writer.downgrade().await.unwrap();
+    let reader = timeout(GENEROUS, waiter).await.expect("it is let in").unwrap();
+    assert_eq!(client.inspect(NAME).await.unwrap().holders.len(), 2);
+    let owner = reader.owner().to_string();
+    assert!(client.evict(NAME, &owner, "test").await.unwrap());
+    assert_eq!(client.audit(NAME).await.unwrap().len(), 1);
+    writer.release().await.unwrap();
+    scene.server.command(&["SET", NAME, "x"]).unwrap();
+    let refused = client.mutex(NAME).unwrap().try_acquire().await.unwrap_err();
+    assert!(refused.to_string().contains("a string"), "{refused}");
 }
