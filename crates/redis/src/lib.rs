@@ -1,5 +1,8 @@
 //! Locks on Redis: one server, Sentinel, Cluster, or a quorum of servers ([`RedlockStore`]).
 //!
+//! [`RedissonStore`] is a store with the same connections in the layout of Redisson, the Java client; its
+//! module has its keys and reasons. What follows is about [`RedisStore`].
+//!
 //! This crate turns each call of the [`Store`](tenure_core::store::Store) contract into one script or
 //! command, and each reply into an outcome. It does not retry. It waits for a lock only in `wait`, and
 //! keeps nothing alive but the places of claims that are in `wait`. It never reads this machine's wall
