@@ -149,8 +149,9 @@ fn every_command_of_the_scripts_is_reached_and_gets_only_text() {
     // A plain lock of theirs, and waiters of a fair one.
     bench.said(&["HSET", "a", JAVA, "2"]);
     assert_eq!(bench.take(1, "x"), "busy -1 lock");
-    bench.said(&["DEL", "a"]);
+    assert!(bench.inspect().contains(JAVA));
     bench.said(&["RPUSH", QUEUE, "gone", JAVA]);
+    assert_eq!(bench.evict(JAVA), "1");
     bench.said(&["ZADD", TIMEOUTS, "1", "gone", "9000000000000", JAVA]);
     assert!(bench.take(1, "x").starts_with("busy "));
     assert_eq!(bench.said(&["LLEN", QUEUE]), "1");
