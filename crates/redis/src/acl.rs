@@ -26,8 +26,8 @@ pub const ACL_QUORUM: &str = "+info +client|id +client|kill";
 /// Besides [`ACL`], for `cells=watch`.
 pub const ACL_WATCH: &str = "+watch +multi +exec";
 
-/// Besides [`ACL`], for `dialect=redisson`, where the user also needs the keys of the locks (`~*`) and the
-/// channels `&redisson_*`.
+/// Besides [`ACL`], for `dialect=redisson`, where the user also needs the keys of the locks (`~*` instead of
+/// `~tenure:*`) and the channels `&redisson_*`.
 pub const ACL_REDISSON: &str = "+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop";
 
 /// Besides [`ACL`], on servers that know the command (Valkey 9): a free lock is released without a
