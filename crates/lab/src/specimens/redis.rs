@@ -1,0 +1,177 @@
+//! Locks on one Redis server.
+
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+
+use super::redis_link::{Link, Reply};
+use super::{Algorithm, Bench, Held, Hold, owner_id, poll};
+use crate::steps::Steps;
+
+/// Which of the algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `SETNX`, then `EXPIRE`; released by a script that compares the owner.
+    SetnxExpire,
+    /// Acquired and released by scripts that are called by their hash alone.
+    Script,
+    /// The lock's value is the time when it ends, by the clock of its client; `GETSET` takes over.
+    GetSet,
+    /// `SET NX PX`, released by `DEL`.
+    BlindDel,
+    /// `SET NX PX`, released by `GET`, a comparison in the client, and `DEL`.
+    GetDel,
+    /// `INCR`: the client that gets 1 holds the lock.
+    Incr,
+    /// `WATCH`, `GET`, `MULTI`, `SET PX`, `EXEC`, and the same for the release.
+    Watch,
+}
+
+const TAKE: &str = "if redis.call('SETNX', KEYS[1], ARGV[1]) == 1 then \
+    redis.call('PEXPIRE', KEYS[1], ARGV[2]) return 1 end return 0";
+
+const GIVE_BACK: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// A client of one of the algorithms.
+pub(crate) struct RedisSpecimen(Rc<Inner>);
+
+struct Inner {
+    kind: Kind,
+    link: Link,
+    steps: Rc<Steps>,
+    /// The hashes of the scripts to take and to give back, loaded once.
+    scripts: tokio::sync::OnceCell<[String; 2]>,
+}
+
+struct RedisHold {
+    inner: Rc<Inner>,
+    lock: String,
+    value: String,
+}
+
+impl RedisSpecimen {
+    pub(crate) fn new(kind: Kind, bench: &Bench) -> Self {
+        let link = Link::to(bench.servers.first().map_or("", String::as_str));
+        let steps = Rc::clone(&bench.steps);
+        Self(Rc::new(Inner { kind, link, steps, scripts: tokio::sync::OnceCell::new() }))
+    }
+}
+
+#[async_trait(?Send)]
+impl Algorithm for RedisSpecimen {
+    async fn acquire(&self, lock: &str, ttl: Duration, wait: Duration) -> io::Result<Option<Hold>> {
+        poll(wait, async || {
+            let value = self.0.attempt(lock, ttl).await?;
+            let hold = |value| {
+                let (inner, lock) = (Rc::clone(&self.0), lock.to_owned());
+                Box::new(RedisHold { inner, lock, value }) as Hold
+            };
+            Ok(value.map(hold))
+        })
+        .await
+    }
+}
+
+impl Inner {
+    /// One attempt. Returns the value that the lock has now, if it is held.
+    async fn attempt(&self, lock: &str, ttl: Duration) -> io::Result<Option<String>> {
+        let (millis, mine) = (ttl.as_millis().to_string(), owner_id(&self.steps));
+        let got = match self.kind {
+            Kind::SetnxExpire => {
+                let got = self.link.call(&["SETNX", lock, &mine]).await?.int() == 1;
+                if got {
+                    self.steps.reach("between").await;
+                    self.link.call(&["PEXPIRE", lock, &millis]).await?;
+                }
+                got
+            }
+            Kind::Script => {
+                let [take, _] = self.scripts().await?;
+                self.link.call(&["EVALSHA", take, "1", lock, &mine, &millis]).await?.int() == 1
+            }
+            Kind::BlindDel | Kind::GetDel => {
+                self.link.call(&["SET", lock, &mine, "NX", "PX", &millis]).await?.is_ok()
+            }
+            Kind::Incr => {
+                let got = self.link.call(&["INCR", lock]).await?.int() == 1;
+                if got {
+                    self.steps.reach("between").await;
+                    self.link.call(&["PEXPIRE", lock, &millis]).await?;
+                }
+                got
+            }
+            Kind::Watch => self.swap(lock, &Reply::Nil, &["SET", lock, &mine, "PX", &millis]).await?,
+            Kind::GetSet => return self.attempt_getset(lock, ttl).await,
+        };
+        Ok(got.then_some(mine))
+    }
+
+    /// The five steps: `SETNX` with the time when the lock ends; if it is taken, `GET`; if that time is over,
+    /// `GETSET`; if it returns the same time, the lock is mine; if not, another was faster.
+    async fn attempt_getset(&self, lock: &str, ttl: Duration) -> io::Result<Option<String>> {
+        let millis = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+        let (start, ttl) = (millis(SystemTime::now()), ttl.as_millis());
+        let end = (start + ttl).to_string();
+        if self.link.call(&["SETNX", lock, &end]).await?.int() == 1 {
+            self.steps.reach("between").await;
+            return Ok(Some(end));
+        }
+        let Some(before) = self.link.call(&["GET", lock]).await?.text() else { return Ok(None) };
+        if before.parse::<u128>().is_ok_and(|ends| ends > millis(SystemTime::now())) {
+            return Ok(None);
+        }
+        let replaced = self.link.call(&["GETSET", lock, &end]).await?.text();
+        Ok((replaced.as_ref() == Some(&before)).then_some(end))
+    }
+
+    /// Runs `change` if the lock's value is `expected` and does not change meanwhile.
+    async fn swap(&self, lock: &str, expected: &Reply, change: &[&str]) -> io::Result<bool> {
+        self.link.call(&["WATCH", lock]).await?;
+        if self.link.call(&["GET", lock]).await? != *expected {
+            self.link.call(&["UNWATCH"]).await?;
+            return Ok(false);
+        }
+        self.steps.reach(if *expected == Reply::Nil { "between" } else { "checked" }).await;
+        self.link.call(&["MULTI"]).await?;
+        self.link.call(change).await?;
+        Ok(self.link.call(&["EXEC"]).await? != Reply::Nil)
+    }
+
+    async fn scripts(&self) -> io::Result<&[String; 2]> {
+        let load = async |script| {
+            let hash = self.link.call(&["SCRIPT", "LOAD", script]).await?.text();
+            hash.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        };
+        self.scripts.get_or_try_init(async || Ok([load(TAKE).await?, load(GIVE_BACK).await?])).await
+    }
+}
+
+#[async_trait(?Send)]
+impl Held for RedisHold {
+    async fn release(self: Box<Self>) -> io::Result<bool> {
+        let Self { inner, lock, value } = *self;
+        let (link, lock) = (&inner.link, &*lock);
+        let mine = Reply::Text(value.clone());
+        match inner.kind {
+            Kind::SetnxExpire => {
+                Ok(link.call(&["EVAL", GIVE_BACK, "1", lock, &value]).await?.int() == 1)
+            }
+            Kind::Script => {
+                let [_, give_back] = inner.scripts().await?;
+                Ok(link.call(&["EVALSHA", give_back, "1", lock, &value]).await?.int() == 1)
+            }
+            Kind::BlindDel | Kind::Incr => Ok(link.call(&["DEL", lock]).await?.int() == 1),
+            Kind::GetDel | Kind::GetSet => {
+                if link.call(&["GET", lock]).await? != mine {
+                    return Ok(false);
+                }
+                inner.steps.reach("checked").await;
+                Ok(link.call(&["DEL", lock]).await?.int() == 1)
+            }
+            Kind::Watch => inner.swap(lock, &mine, &["DEL", lock]).await,
+        }
+    }
+}
