@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Audit(Audit),
     Doctor(Doctor),
     Demo(Demo),
+    #[cfg(feature = "lab")]
+    Lab(Lab),
     Completions(Completions),
     Man(Man),
 }
@@ -428,6 +430,128 @@ pub(crate) struct Oversell {
     /// Be one of the processes
     #[arg(long, hide = true)]
     pub(crate) as_buyers: bool,
+}
+
+/// Play the hazards of distributed locks on private servers
+///
+/// Starts servers of its own on the loopback address, in temporary directories, and plays scripted
+/// hazards against lock algorithms with real processes: crashes, pauses, partitions, failovers, wrong
+/// clocks. Each experiment ends with a verdict: `safe`, `fenced` (two clients believed to hold the lock,
+/// and every stale write was rejected), `broken`, or `-` where it does not apply. Some algorithms are
+/// specimens, known to be broken: they show that the experiments can tell. --store is not used.
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    pub(crate) lab: Labs,
+}
+
+#[cfg(feature = "lab")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum Labs {
+    Ls(LabLs),
+    Run(LabRun),
+    Matrix(LabMatrix),
+    LockSet(LabLockSet),
+    #[command(hide = true)]
+    Client(LabClient),
+}
+
+/// List the hazards and the algorithms
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct LabLs {}
+
+/// Play one hazard against one algorithm, and tell what happened
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct LabRun {
+    /// Name of the hazard
+    #[arg(value_name = "HAZARD")]
+    pub(crate) hazard: String,
+    /// Name of the algorithm
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) algorithm: String,
+    /// Write a page with the timeline to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<std::path::PathBuf>,
+    /// Show the page in a browser
+    #[arg(long)]
+    pub(crate) open: bool,
+}
+
+/// Play every hazard against every algorithm
+///
+/// Prints a table, writes a page with a timeline for each experiment, and compares the verdicts with
+/// those that are expected. Exits with 1 if any differs, in either direction.
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct LabMatrix {
+    /// Leave out what starts slowly: Sentinel and Cluster
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only these hazards; a comma between two
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) hazards: Vec<String>,
+    /// Only these algorithms; a comma between two
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) algorithms: Vec<String>,
+    /// Experiments at the same time
+    #[arg(long, value_name = "N", default_value = "10")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) at_once: u8,
+    /// Write the page to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<std::path::PathBuf>,
+    /// Show the page in a browser
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Write the timelines of the documentation to this directory
+    #[arg(long, hide = true, value_name = "DIRECTORY")]
+    pub(crate) pictures: Option<std::path::PathBuf>,
+    /// Print the verdicts in the format of the expected ones
+    #[arg(long, hide = true)]
+    pub(crate) print_expected: bool,
+}
+
+/// Count the updates that paused holders destroy
+///
+/// Processes add to a set under a lock of --store. Every few seconds the holder is stopped in the middle of its
+/// work, until its lock has expired and others have written; then it writes what it had read before. One set
+/// accepts everything, the other one compares fencing tokens. Prints how many acknowledged updates each of them
+/// has lost, and exits with 1 if the fenced one has lost any.
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct LabLockSet {
+    /// How long it lasts
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) duration: Duration,
+    /// Number of processes
+    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) processes: u8,
+    /// Lease duration
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_ttl)]
+    pub(crate) ttl: Duration,
+    /// Time between two pauses
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) pause_every: Duration,
+}
+
+/// Be a client process of an experiment
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct LabClient {
+    pub(crate) name: String,
+    pub(crate) algorithm: String,
+    pub(crate) servers: String,
+    pub(crate) resource: String,
+    #[arg(long, default_value = "")]
+    pub(crate) url: String,
+    #[arg(long)]
+    pub(crate) max_hold: Option<u64>,
+    #[arg(long, default_value = "2000")]
+    pub(crate) ttl: u64,
 }
 
 /// Print a completion script for a shell

@@ -21,6 +21,8 @@ mod exit;
 mod front;
 mod generated;
 mod hold;
+#[cfg(feature = "lab")]
+mod lab;
 mod lock;
 mod loss_schedule;
 mod ls;
@@ -28,6 +30,7 @@ mod nested;
 mod once_per;
 mod output;
 mod process;
+mod progress;
 mod release;
 mod revoke;
 mod run;
@@ -96,6 +99,8 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
         Command::Demo(args::Demo { demo: args::Demos::Oversell(arguments) }) => {
             in_runtime(demo::execute(store, &arguments, &output))
         }
+        #[cfg(feature = "lab")]
+        Command::Lab(arguments) => lab::execute(store, &arguments, &output),
         Command::Completions(arguments) => generated::completions(&arguments),
         Command::Man(_) => generated::manual(),
     }

@@ -111,6 +111,47 @@ impl Output {
     }
 }
 
+/// A table with a short word in each cell, coloured by what it says: its headings stand upright above the columns.
+#[cfg(feature = "lab")]
+pub(crate) fn grid(
+    rows: &[&str],
+    columns: &[&str],
+    cell: impl Fn(&str, &str) -> &'static str,
+) -> Result<(), Closed> {
+    let colour = io::stdout().is_terminal() && colour_is_allowed();
+    let margin = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+    let height = columns.iter().map(|column| column.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for line in 0..height {
+        text += &" ".repeat(margin);
+        for column in columns {
+            // Aligned at the bottom.
+            let letter = (line + column.len()).checked_sub(height);
+            let letter = letter.and_then(|at| column.chars().nth(at)).unwrap_or(' ');
+            text.extend([' ', letter]);
+        }
+        text.push('\n');
+    }
+    for row in rows {
+        text += &format!("{row:margin$}");
+        for column in columns {
+            let (letter, code) = match cell(row, column) {
+                "safe" => ("s", "32"),
+                "fenced" => ("f", "34"),
+                "broken" => ("B", "31"),
+                "void" => ("?", "35"),
+                _ => ("·", "2"),
+            };
+            match colour {
+                true => text += &format!(" \x1b[{code}m{letter}\x1b[0m"),
+                false => text += &format!(" {letter}"),
+            }
+        }
+        text.push('\n');
+    }
+    write(text.as_bytes())
+}
+
 /// Writes bytes to standard output and flushes it.
 pub(crate) fn write(bytes: &[u8]) -> Result<(), Closed> {
     let mut stdout = io::stdout().lock();

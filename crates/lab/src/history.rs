@@ -86,13 +86,13 @@ pub struct Wakeups {
     pub requests: u64,
 }
 
-/// A moment with a description.
+/// A fault that was injected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Marked<T> {
+pub struct Fault {
     /// When.
     pub at: Stamp,
     /// What.
-    pub what: T,
+    pub what: String,
 }
 
 /// What happened in an experiment.
@@ -103,9 +103,7 @@ pub struct History {
     /// What reached the resource.
     pub accesses: Vec<Access>,
     /// The faults that were injected.
-    pub faults: Vec<Marked<String>>,
-    /// What the servers said: the client that holds the lock.
-    pub truth: Vec<Marked<Option<String>>>,
+    pub faults: Vec<Fault>,
     /// What had to happen.
     pub expectations: Vec<Expectation>,
     /// What the hand-off cost, where that was measured.

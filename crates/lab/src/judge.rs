@@ -143,9 +143,9 @@ impl Rules {
             damage += self.check_accesses(&accesses, &held, &mut findings);
         }
         self.check_progress(history, &mut findings);
-        let is_broken = findings.iter().any(|finding| {
-            !matches!(finding, Finding::Overlap { .. } | Finding::StaleRejected(_))
-        });
+        let is_broken = findings
+            .iter()
+            .any(|finding| !matches!(finding, Finding::Overlap { .. } | Finding::StaleRejected(_)));
         let verdict = match (is_broken, overlaps, findings.is_empty()) {
             (true, ..) => Verdict::Broken,
             (false, true, _) if self.teeth && damage == 0 => Verdict::Void,

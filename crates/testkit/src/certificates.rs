@@ -1,11 +1,16 @@
 //! TLS certificates for tests.
 
+#[cfg(feature = "certificates")]
 use std::io;
-use std::path::{Path, PathBuf};
+#[cfg(feature = "certificates")]
+use std::path::Path;
+use std::path::PathBuf;
 
+#[cfg(feature = "certificates")]
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
+#[cfg(feature = "certificates")]
 use crate::temp_dir;
 
 /// A new certificate authority, a server certificate for `localhost` and 127.0.0.1, and a client certificate,
@@ -20,6 +25,7 @@ impl Certificates {
     ///
     /// # Errors
     /// If they cannot be created or written.
+    #[cfg(feature = "certificates")]
     pub fn make() -> io::Result<Self> {
         let folder = temp_dir();
         make(folder.path()).map_err(io::Error::other)?;
@@ -38,6 +44,7 @@ impl Certificates {
     }
 }
 
+#[cfg(feature = "certificates")]
 fn make(folder: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut authority = named("tenure test authority", &[])?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -52,6 +59,7 @@ fn make(folder: &Path) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     Ok(())
 }
 
+#[cfg(feature = "certificates")]
 fn named(name: &str, hosts: &[&str]) -> Result<CertificateParams, rcgen::Error> {
     let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(hosts)?;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -59,6 +59,11 @@ impl ChildProcess {
         started.recv().map_err(|_| gone())?.map(Self)
     }
 
+    /// Its standard input and output, if they are pipes and were not taken before.
+    pub(crate) fn take_pipes(&mut self) -> (Option<ChildStdin>, Option<ChildStdout>) {
+        (self.0.stdin.take(), self.0.stdout.take())
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.0.id()
@@ -113,12 +118,6 @@ impl ChildProcess {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(kill_process(pid, signal)?)
-    }
-}
-
-impl From<Child> for ChildProcess {
-    fn from(child: Child) -> Self {
-        Self(child)
     }
 }
 

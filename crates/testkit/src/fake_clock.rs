@@ -46,7 +46,7 @@ impl FakeClock {
     }
 
     /// The environment variables that a process needs to use it.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+    pub fn environment(&self) -> Vec<(String, String)> {
         let path = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
         vec![("LD_PRELOAD".into(), path("clock.so")), ("TENURE_FALSE_CLOCK".into(), path("shift"))]
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::child_process::ChildProcess;
-use crate::{eventually, with_default_signals};
+use crate::eventually;
 
 /// A child process with piped standard input and output, read line by line.
 #[derive(Debug)]
@@ -30,23 +30,24 @@ impl Process {
         Self::spawn(command)
     }
 
-    /// Starts a command with both pipes, and with the default action for all signals.
+    /// Starts a command with both pipes, and with the default action for all signals. Its process is killed when
+    /// this one ends, also while it is stopped.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
-        with_default_signals(&mut command);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let input = child.stdin.take();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = ChildProcess::spawn(command)?;
+        let (input, output) = child.take_pipes();
         let (sender, lines) = mpsc::unbounded_channel();
-        if let Some(output) = child.stdout.take() {
+        if let Some(output) = output {
             // Ends with the pipe: when the child, and every process that inherited its output, has ended.
             std::thread::spawn(move || {
                 let mut read = BufReader::new(output).lines().map_while(Result::ok);
                 read.try_for_each(|line| sender.send(line).map_err(drop))
             });
         }
-        Ok(Self { child: ChildProcess::from(child), input, lines })
+        Ok(Self { child, input, lines })
     }
 
     /// Writes one line to its standard input.

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::progress::Bar;
 use super::shop::{Order, Shop, Way};
 use crate::args;
 use crate::exit::{self, Failure};
+use crate::progress::Bar;
 
 /// How many buyers of each process read before any of them writes, where they do so without a lock. Two in
 /// all are enough to sell too much: the sale never looks right by chance.

@@ -5,7 +5,6 @@
 
 mod crowd;
 mod process;
-mod progress;
 mod shop;
 mod two_buyers;
 

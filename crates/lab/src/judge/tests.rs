@@ -58,7 +58,8 @@ fn overlap(tokens: (u64, u64), second_read: bool, stale_write: bool) -> History 
 fn cases() -> Vec<Case> {
     let turn = |held: Stamp, id: &str, token: u64| {
         let grant = grant(id, held, held + 10, token);
-        let accesses = [access(held + 1, &grant, Read, true), access(held + 2, &grant, Write, true)];
+        let accesses =
+            [access(held + 1, &grant, Read, true), access(held + 2, &grant, Write, true)];
         (grant, accesses)
     };
     let ((a, of_a), (b, of_b)) = (turn(10, "A", 1), turn(30, "B", 2));
@@ -96,7 +97,8 @@ fn cases() -> Vec<Case> {
     let b_refused = access(31, &b, Read, false);
     let refused = history(&[a.clone(), b.clone()], &[b_refused, access(32, &b, Write, false)]);
     // A's token went to B again, or to nobody: then the resource takes a smaller one than before.
-    let orders = |first, second| history(&[grant("A", 10, 20, first), grant("B", 30, 40, second)], &[]);
+    let orders =
+        |first, second| history(&[grant("A", 10, 20, first), grant("B", 30, 40, second)], &[]);
     let mut crossing = orders(2, 1);
     crossing.grants[1].invoked = 8;
     let mut same_at_once = orders(1, 1);
@@ -108,19 +110,15 @@ fn cases() -> Vec<Case> {
     // A rejected access of a later grant must not make an earlier grant stale.
     let (mut a5, b1) = (grant("A", 10, 35, 5), grant("B", 30, 40, 1));
     a5.deadline = Some(25);
-    let regress = [
-        access(11, &a5, Read, true),
-        access(31, &b1, Read, false),
-        access(32, &a5, Write, true),
-    ];
+    let regress =
+        [access(11, &a5, Read, true), access(31, &b1, Read, false), access(32, &a5, Write, true)];
     let regress = history(&[a5, b1], &regress);
     let expecting = |met| {
         let what = "B holds the lock".into();
         History { expectations: vec![Expectation { what, at: 50, met }], ..in_turn.clone() }
     };
-    let waking = |requests| {
-        History { wakeups: Some(Wakeups { waiters: 20, requests }), ..in_turn.clone() }
-    };
+    let waking =
+        |requests| History { wakeups: Some(Wakeups { waiters: 20, requests }), ..in_turn.clone() };
     let idle = history(&[grant("A", 10, 50, 1), grant("B", 30, 60, 2)], &[]);
     use Verdict::{Broken, Fenced, Safe, Void};
     vec![

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use tokio::task::JoinHandle;
 
 use super::redis_link::{Link, Reply};
 use super::{Algorithm, Bench, Held, Hold, owner_id, poll};
@@ -27,6 +28,10 @@ pub(crate) enum Kind {
     Incr,
     /// `WATCH`, `GET`, `MULTI`, `SET PX`, `EXEC`, and the same for the release.
     Watch,
+    /// `SET NX PX`, renewed by a watchdog for as long as the process lives.
+    Watchdog,
+    /// A list: the client whose id is its first element holds the lock.
+    List,
 }
 
 const TAKE: &str = "if redis.call('SETNX', KEYS[1], ARGV[1]) == 1 then \
@@ -44,19 +49,23 @@ struct Inner {
     steps: Rc<Steps>,
     /// The hashes of the scripts to take and to give back, loaded once.
     scripts: tokio::sync::OnceCell<[String; 2]>,
+    /// The id in the list.
+    place: std::cell::OnceCell<String>,
 }
 
 struct RedisHold {
     inner: Rc<Inner>,
     lock: String,
     value: String,
+    watchdog: Option<JoinHandle<()>>,
 }
 
 impl RedisSpecimen {
     pub(crate) fn new(kind: Kind, bench: &Bench) -> Self {
         let link = Link::to(bench.servers.first().map_or("", String::as_str));
         let steps = Rc::clone(&bench.steps);
-        Self(Rc::new(Inner { kind, link, steps, scripts: tokio::sync::OnceCell::new() }))
+        let (scripts, place) = (tokio::sync::OnceCell::new(), std::cell::OnceCell::new());
+        Self(Rc::new(Inner { kind, link, steps, scripts, place }))
     }
 }
 
@@ -67,11 +76,21 @@ impl Algorithm for RedisSpecimen {
             let value = self.0.attempt(lock, ttl).await?;
             let hold = |value| {
                 let (inner, lock) = (Rc::clone(&self.0), lock.to_owned());
-                Box::new(RedisHold { inner, lock, value }) as Hold
+                let watchdog = (inner.kind == Kind::Watchdog)
+                    .then(|| tokio::task::spawn_local(watch(Rc::clone(&inner), lock.clone(), ttl)));
+                Box::new(RedisHold { inner, lock, value, watchdog }) as Hold
             };
             Ok(value.map(hold))
         })
         .await
+    }
+}
+
+/// Renews a lock, whoever holds it.
+async fn watch(inner: Rc<Inner>, lock: String, ttl: Duration) {
+    loop {
+        tokio::time::sleep(ttl / 3).await;
+        let _late = inner.link.call(&["PEXPIRE", &lock, &ttl.as_millis().to_string()]).await;
     }
 }
 
@@ -92,7 +111,7 @@ impl Inner {
                 let [take, _] = self.scripts().await?;
                 self.link.call(&["EVALSHA", take, "1", lock, &mine, &millis]).await?.int() == 1
             }
-            Kind::BlindDel | Kind::GetDel => {
+            Kind::BlindDel | Kind::GetDel | Kind::Watchdog => {
                 self.link.call(&["SET", lock, &mine, "NX", "PX", &millis]).await?.is_ok()
             }
             Kind::Incr => {
@@ -103,8 +122,21 @@ impl Inner {
                 }
                 got
             }
-            Kind::Watch => self.swap(lock, &Reply::Nil, &["SET", lock, &mine, "PX", &millis]).await?,
+            Kind::Watch => {
+                self.swap(lock, &Reply::Nil, &["SET", lock, &mine, "PX", &millis]).await?
+            }
             Kind::GetSet => return self.attempt_getset(lock, ttl).await,
+            Kind::List => {
+                let mine = self.place.get_or_init(|| mine);
+                let place = self.link.call(&["LPOS", lock, mine]).await?;
+                if place == Reply::Nil {
+                    self.link.call(&["RPUSH", lock, mine]).await?;
+                    self.steps.reach("between").await;
+                    self.steps.reach("last").await;
+                }
+                let first = self.link.call(&["LINDEX", lock, "0"]).await?;
+                return Ok((first.text().as_ref() == Some(mine)).then(|| mine.clone()));
+            }
         };
         Ok(got.then_some(mine))
     }
@@ -112,7 +144,8 @@ impl Inner {
     /// The five steps: `SETNX` with the time when the lock ends; if it is taken, `GET`; if that time is over,
     /// `GETSET`; if it returns the same time, the lock is mine; if not, another was faster.
     async fn attempt_getset(&self, lock: &str, ttl: Duration) -> io::Result<Option<String>> {
-        let millis = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+        let millis =
+            |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let (start, ttl) = (millis(SystemTime::now()), ttl.as_millis());
         let end = (start + ttl).to_string();
         if self.link.call(&["SETNX", lock, &end]).await?.int() == 1 {
@@ -137,6 +170,7 @@ impl Inner {
         self.steps.reach(if *expected == Reply::Nil { "between" } else { "checked" }).await;
         self.link.call(&["MULTI"]).await?;
         self.link.call(change).await?;
+        self.steps.reach("last").await;
         Ok(self.link.call(&["EXEC"]).await? != Reply::Nil)
     }
 
@@ -152,11 +186,14 @@ impl Inner {
 #[async_trait(?Send)]
 impl Held for RedisHold {
     async fn release(self: Box<Self>) -> io::Result<bool> {
-        let Self { inner, lock, value } = *self;
+        let Self { inner, lock, value, watchdog } = *self;
+        if let Some(watchdog) = watchdog {
+            watchdog.abort();
+        }
         let (link, lock) = (&inner.link, &*lock);
         let mine = Reply::Text(value.clone());
         match inner.kind {
-            Kind::SetnxExpire => {
+            Kind::SetnxExpire | Kind::Watchdog => {
                 Ok(link.call(&["EVAL", GIVE_BACK, "1", lock, &value]).await?.int() == 1)
             }
             Kind::Script => {
@@ -172,6 +209,7 @@ impl Held for RedisHold {
                 Ok(link.call(&["DEL", lock]).await?.int() == 1)
             }
             Kind::Watch => inner.swap(lock, &mine, &["DEL", lock]).await,
+            Kind::List => Ok(link.call(&["LREM", lock, "1", &value]).await?.int() == 1),
         }
     }
 }

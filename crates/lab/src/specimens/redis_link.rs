@@ -77,7 +77,7 @@ impl Link {
             stream.write_all(request.as_bytes()).await?;
             stream.flush().await?;
             let reply = read(&mut stream).await?;
-            Ok((reply, stream))
+            io::Result::Ok((reply, stream))
         };
         let done = tokio::time::timeout(REPLY, exchange).await;
         let (reply, stream) = done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;

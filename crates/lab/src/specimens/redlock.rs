@@ -19,7 +19,7 @@ const GIVE_BACK: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// How long one server is waited for.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_millis(400);
 
 /// A client of textbook Redlock.
 pub(crate) struct TextbookRedlock(Rc<Inner>);
@@ -61,7 +61,8 @@ impl Algorithm for TextbookRedlock {
 impl Inner {
     async fn attempt(this: &Rc<Self>, lock: &str, ttl: Duration) -> Option<RedlockHold> {
         let (start, value) = (now(), owner_id(&this.steps));
-        let counts = this.on_each(&["EVAL", TAKE, "1", lock, &value, &ttl.as_millis().to_string()]).await;
+        let counts =
+            this.on_each(&["EVAL", TAKE, "1", lock, &value, &ttl.as_millis().to_string()]).await;
         let (votes, most) = counts.iter().fold((0, 0), |(votes, most), &count| {
             (votes + usize::from(count > 0), most.max(count))
         });
@@ -69,7 +70,8 @@ impl Inner {
         let drift = ttl / 100 + Duration::from_millis(2);
         let deadline = start + (ttl - drift).as_nanos() as u64;
         let token = this.with_tokens.then(|| u64::try_from(most).unwrap_or(0));
-        let hold = RedlockHold { inner: Rc::clone(this), lock: lock.to_owned(), value, token, deadline };
+        let hold =
+            RedlockHold { inner: Rc::clone(this), lock: lock.to_owned(), value, token, deadline };
         if votes > this.links.len() / 2 && now() < deadline {
             return Some(hold);
         }

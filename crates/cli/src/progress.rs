@@ -7,21 +7,21 @@ use crate::output;
 const WIDTH: usize = 30;
 
 /// It is wiped when it is dropped.
-pub(super) struct Bar {
+pub(crate) struct Bar {
     title: &'static str,
     total: u64,
     shown: bool,
 }
 
 impl Bar {
-    pub(super) fn new(title: &'static str, total: u64) -> Self {
+    pub(crate) fn new(title: &'static str, total: u64) -> Self {
         let shown = io::stderr().is_terminal() && !output::is_quiet();
         let mut bar = Self { title, total, shown };
         bar.show(0);
         bar
     }
 
-    pub(super) fn show(&mut self, done: u64) {
+    pub(crate) fn show(&mut self, done: u64) {
         if self.shown {
             let line = draw(self.title, done, self.total, output::colour_is_allowed());
             // Without a terminal to write to, there is no bar.

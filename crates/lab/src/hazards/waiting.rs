@@ -1,0 +1,150 @@
+//! Waiters that are forgotten, dead, or all woken at once.
+
+use std::io;
+use std::time::Duration;
+
+use super::{Hazard, SETUP, needs_news, play};
+use crate::algorithms::{Family, Info, Waiting};
+use crate::history::Wakeups;
+use crate::servers::Setup;
+use crate::stage::{LONG, SOON, Stage};
+
+pub(super) static HAZARDS: &[Hazard] = &[
+    Hazard {
+        id: "lost-wakeup",
+        title: "the wake-up of a waiter is lost",
+        story: "B waits. Nothing reaches it any more on its connections, which stay open. A releases: B must get \
+            the lock.",
+        setup: SETUP,
+        spares: needs_news,
+        play: play!(lost_wakeup),
+    },
+    Hazard {
+        id: "reconnect-gap",
+        title: "the release falls into a waiter's reconnect",
+        story: "B waits, and loses its connections. A releases before B is connected again: B must get the lock.",
+        setup: SETUP,
+        spares: needs_news,
+        play: play!(reconnect_gap),
+    },
+    Hazard {
+        id: "dead-waiter",
+        title: "the first waiter of the queue is dead",
+        story: "A holds the lock, B and then C wait. B is killed. A releases: C must get the lock.",
+        setup: SETUP,
+        spares: has_waiters,
+        play: play!(dead_waiter),
+    },
+    Hazard {
+        id: "herd",
+        title: "a release wakes all waiters",
+        story: "Twenty clients wait. A releases, and the requests that this causes are counted: more than one for \
+            each waiter is a herd.",
+        setup: Setup { alone: true, ..SETUP },
+        spares: counts_requests,
+        play: play!(herd),
+    },
+];
+
+fn has_waiters(info: &Info) -> Option<&'static str> {
+    match info.waiting {
+        Waiting::Polls => Some("its waiters do not queue"),
+        _ => None,
+    }
+}
+
+fn counts_requests(info: &Info) -> Option<&'static str> {
+    match (info.waiting, info.family) {
+        (Waiting::Polls | Waiting::Line | Waiting::Hints, _) => {
+            Some("its waiters ask again and again")
+        }
+        (_, Family::Local) => Some("there is no server whose requests could be counted"),
+        (_, Family::Cluster | Family::Sentinel) => Some("played on one server"),
+        _ => None,
+    }
+}
+
+/// A holds the lock, and B waits for it.
+async fn wait_for(stage: &mut Stage, ttl: Duration) -> io::Result<()> {
+    stage.enter("A").await?;
+    stage.enter("B").await?;
+    stage.hold("A", LONG).await?;
+    stage.read("A").await?;
+    stage.start_acquire("B", ttl, LONG)?;
+    stage.wait(Duration::from_millis(500)).await?;
+    stage.write("A").await
+}
+
+async fn must_follow(stage: &mut Stage, name: &str) -> io::Result<()> {
+    let limit = SOON * 3;
+    let outcome = stage.outcome(name, limit).await?;
+    if stage.expect(outcome, name, limit)? {
+        stage.read(name).await?;
+        stage.write(name).await?;
+    }
+    Ok(())
+}
+
+async fn lost_wakeup(stage: &mut Stage) -> io::Result<()> {
+    wait_for(stage, LONG).await?;
+    stage.fault("nothing reaches B on its connections");
+    stage.client("B")?.ways.iter().for_each(|way| way.strand());
+    stage.release("A").await?;
+    must_follow(stage, "B").await
+}
+
+async fn reconnect_gap(stage: &mut Stage) -> io::Result<()> {
+    wait_for(stage, LONG).await?;
+    stage.fault("B loses its connections");
+    let ports = stage.servers.ports.clone();
+    // No server listens there.
+    stage.client("B")?.ways.iter().for_each(|way| way.lead_to(1));
+    stage.release("A").await?;
+    stage.wait(Duration::from_millis(200)).await?;
+    stage.fault("B can connect again");
+    for (way, port) in stage.client("B")?.ways.iter().zip(ports) {
+        way.lead_new_to(port);
+    }
+    must_follow(stage, "B").await
+}
+
+async fn dead_waiter(stage: &mut Stage) -> io::Result<()> {
+    wait_for(stage, stage.ttl).await?;
+    stage.enter("C").await?;
+    stage.start_acquire("C", stage.ttl, LONG)?;
+    stage.wait(Duration::from_millis(500)).await?;
+    stage.kill("B")?;
+    stage.release("A").await?;
+    // A dead waiter may be granted the lock, and keeps it for a TTL at most.
+    let limit = SOON * 3;
+    let outcome = stage.outcome("C", limit).await?;
+    if stage.expect(outcome, "C", limit)? {
+        stage.read("C").await?;
+        stage.write("C").await?;
+    }
+    Ok(())
+}
+
+/// Claims in the queue.
+const CROWD: u64 = 20;
+
+async fn herd(stage: &mut Stage) -> io::Result<()> {
+    stage.enter("A").await?;
+    stage.enter("B").await?;
+    stage.hold("A", LONG).await?;
+    let (lock, before) = (stage.lock.clone(), stage.requests()?);
+    stage.tell("B", &format!("crowd {CROWD} {lock} {}", LONG.as_millis()))?;
+    stage.next("B", &["gathered"], SOON * 3).await?;
+    // Each waiter has asked, and then nothing happens for a while.
+    stage.until_requests(before + CROWD).await?;
+    stage.wait(Duration::from_millis(1_000)).await?;
+    let before = stage.requests()?;
+    stage.release("A").await?;
+    let outcome = stage.outcome("B", SOON * 2).await?;
+    stage.expect(outcome, "B", SOON * 2)?;
+    stage.wait(Duration::from_millis(300)).await?;
+    // The question itself is a request.
+    let requests = stage.requests()?.saturating_sub(before + 1);
+    stage.history.wakeups = Some(Wakeups { waiters: CROWD, requests });
+    Ok(())
+}
