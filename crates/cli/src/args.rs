@@ -453,6 +453,7 @@ pub(crate) enum Labs {
     Run(LabRun),
     Matrix(LabMatrix),
     LockSet(LabLockSet),
+    Soak(LabSoak),
     #[command(hide = true)]
     Client(LabClient),
 }
@@ -536,6 +537,30 @@ pub(crate) struct LabLockSet {
     /// Time between two pauses
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) pause_every: Duration,
+}
+
+/// Take locks of --store from many processes, while random faults happen to them
+///
+/// Processes are stopped for a moment, stopped for longer than the TTL, and killed; acquires are given up, and
+/// some writes are sent without a look at the lease. What happens is judged as by `tenure lab matrix`. Prints
+/// the figures, and exits with 1 if beliefs overlapped, a stale write was accepted, a token did not rise, a lock
+/// stayed without a holder for too long, or something was left behind.
+#[cfg(feature = "lab")]
+#[derive(Args, Debug)]
+pub(crate) struct LabSoak {
+    /// How long it lasts
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) duration: Duration,
+    /// Number of processes
+    #[arg(long, value_name = "N", default_value = "8")]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) processes: u8,
+    /// Lease duration
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_ttl)]
+    pub(crate) ttl: Duration,
+    /// Chooses the faults: the same seed replays them
+    #[arg(long, value_name = "S", default_value = "1")]
+    pub(crate) seed: u64,
 }
 
 /// Be a client process of an experiment

@@ -1,8 +1,9 @@
 //! The laboratory's verdicts are the expected ones.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use tenure_testkit::{lacks, with_default_signals};
+use tenure_testkit::{GENEROUS, lacks, with_default_signals};
 
 fn tenure(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
@@ -33,6 +34,40 @@ fn every_experiment_ends_as_expected() {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("http://") || !page.contains("src="), "the page needs no network");
+}
+
+/// Its servers have ended, and their files are gone.
+#[test]
+fn an_interrupted_laboratory_leaves_nothing_behind() {
+    if lacks("redis-server", "an_interrupted_laboratory_leaves_nothing_behind") {
+        return;
+    }
+    let folder = tenure_testkit::temp_dir();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(["lab", "matrix", "--hazards", "long-work", "--algorithms", "redis,redlock"]);
+    command.env("TMPDIR", folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut lab = with_default_signals(&mut command).spawn().expect("the command can be started");
+    // Each server works in its directory.
+    let servers = || {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let places = processes.filter_map(|one| std::fs::read_link(one.path().join("cwd")).ok());
+        places.filter(|place| place.starts_with(folder.path())).count()
+    };
+    let until = |done: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !done() && start.elapsed() < GENEROUS {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        done()
+    };
+    assert!(until(&|| servers() >= 6), "{} servers run", servers());
+    let pid = i32::try_from(lab.id()).ok().and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.expect("a process id"), rustix::process::Signal::INT)
+        .expect("it runs");
+    assert_eq!(lab.wait().expect("it was started here").code(), Some(130));
+    assert!(until(&|| servers() == 0), "{} servers still run", servers());
+    let left = std::fs::read_dir(folder.path()).expect("it is there").count();
+    assert_eq!(left, 0, "files are left in {}", folder.path().display());
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn millis(text: &str) -> io::Result<Duration> {
 }
 
 /// The lines of standard input. At its end the process ends, whatever its tasks do: then the experiment is over.
-fn standard_input() -> mpsc::UnboundedReceiver<String> {
+pub(crate) fn standard_input() -> mpsc::UnboundedReceiver<String> {
     let (sender, lines) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in io::stdin().lines().map_while(Result::ok) {

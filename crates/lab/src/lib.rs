@@ -15,6 +15,7 @@
 pub mod algorithms;
 pub mod client;
 pub mod expected;
+mod folder;
 pub mod hazards;
 pub mod history;
 pub mod judge;
@@ -24,9 +25,11 @@ pub mod report;
 pub mod resource;
 mod runner;
 mod servers;
+pub mod soak;
 mod specimens;
 mod stage;
 mod steps;
 
+pub use folder::private_folder;
 pub use runner::{Experiment, Lab, Outcome, Result};
 pub use stage::ClientProgram;

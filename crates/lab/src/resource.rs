@@ -60,6 +60,12 @@ impl Resource {
         self.port
     }
 
+    /// What has reached it since the last call.
+    pub(crate) fn take_accesses(&self) -> Vec<Access> {
+        let mut log = self.state.log.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut log.accesses)
+    }
+
     /// What has reached it so far.
     pub fn accesses(&self) -> Vec<Access> {
         self.state.log.lock().unwrap_or_else(PoisonError::into_inner).accesses.clone()

@@ -46,11 +46,15 @@ impl Steps {
 
     /// Reports something to the experiment, with the time.
     pub(crate) fn say(&self, words: impl Display) {
-        let line = format!("{} {words}\n", now());
-        let mut out = std::io::stdout().lock();
-        // Without the experiment there is nothing left to do.
-        if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
-            std::process::exit(0);
-        }
+        write_line(&format!("{} {words}", now()));
+    }
+}
+
+/// Writes a line to the process that has started this one.
+pub(crate) fn write_line(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Without that process there is nothing left to do.
+    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
     }
 }

@@ -9,11 +9,8 @@ use crate::progress::Bar;
 use crate::stores::registry;
 
 pub(super) fn execute(store: &str, arguments: &args::LabLockSet, output: &Output) -> Outcome {
+    super::check_is_shared(store)?;
     let url = registry().parse(store)?;
-    if url.scheme().name() == "memory" {
-        let why = "other processes do not see a memory: store: choose another one";
-        return Err(Failure::new(exit::USAGE, why));
-    }
     let plan = Plan {
         url: store.to_owned(),
         processes: usize::from(arguments.processes),

@@ -25,7 +25,7 @@ pub(super) fn execute(arguments: &args::LabMatrix, output: &Output) -> Outcome {
         })
         .collect();
     let all = experiments.len() as u64;
-    let lab = super::lab()?;
+    let (lab, _folder) = super::lab()?;
     let state = Mutex::new((Bar::new("experiments", all), Vec::<Played>::new()));
     lab.play_all(experiments, usize::from(arguments.at_once), |played| {
         let (bar, results) = &mut *state.lock().unwrap_or_else(PoisonError::into_inner);

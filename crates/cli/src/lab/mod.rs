@@ -2,16 +2,20 @@
 
 mod lock_set;
 mod matrix;
+mod soak;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_lab::lock_set as set;
 use tenure_lab::{ClientProgram, Experiment, Lab};
 use tenure_lab::{algorithms, client, hazards, report};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{self, Output};
+use crate::stores::registry;
 
 pub(crate) fn execute(store: &str, arguments: &args::Lab, output: &Output) -> Outcome {
     match &arguments.lab {
@@ -19,13 +23,43 @@ pub(crate) fn execute(store: &str, arguments: &args::Lab, output: &Output) -> Ou
         args::Labs::Run(arguments) => run(arguments, output),
         args::Labs::Matrix(arguments) => matrix::execute(arguments, output),
         args::Labs::LockSet(arguments) => lock_set::execute(store, arguments, output),
+        args::Labs::Soak(arguments) => soak::execute(store, arguments, output),
         args::Labs::Client(arguments) => be_client(arguments),
     }
 }
 
-/// A laboratory whose clients are this program.
-fn lab() -> Result<Lab, Failure> {
-    Ok(Lab::new(client_program()?))
+/// A laboratory whose clients are this program, and the directory of its servers.
+fn lab() -> Result<(Lab, impl Drop), Failure> {
+    let folder = tenure_lab::private_folder()
+        .map_err(|error| Failure::system("make a directory for servers", &error))?;
+    remove_when_interrupted(folder.path().to_owned());
+    Ok((Lab::new(client_program()?), folder))
+}
+
+/// Removes the directory at the first SIGINT or SIGTERM, and ends by that signal's code. The servers and clients end
+/// with this process, however it ends.
+fn remove_when_interrupted(folder: PathBuf) {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        let code = runtime.block_on(async {
+            let mut term = signal(SignalKind::terminate()).ok()?;
+            let mut interrupt = signal(SignalKind::interrupt()).ok()?;
+            tokio::select! {
+                _ = term.recv() => Some(128 + 15),
+                _ = interrupt.recv() => Some(128 + 2),
+            }
+        });
+        if let Some(code) = code {
+            // A server that still runs may write while its directory is removed.
+            for _ in 0..5 {
+                if std::fs::remove_dir_all(&folder).is_ok() {
+                    break;
+                }
+            }
+            std::process::exit(code);
+        }
+    });
 }
 
 fn client_program() -> Result<ClientProgram, Failure> {
@@ -35,21 +69,35 @@ fn client_program() -> Result<ClientProgram, Failure> {
 }
 
 fn be_client(arguments: &args::LabClient) -> Outcome {
-    if arguments.algorithm == "lock-set" {
-        let args::LabClient { name, servers: lock, resource, url, ttl, .. } = arguments;
-        let worked = set::work(name, lock, resource, url, Duration::from_millis(*ttl));
-        worked.map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
-        return Ok(exit::OK);
+    let args::LabClient { name, algorithm, servers, resource, url, ttl, .. } = arguments;
+    let ttl = Duration::from_millis(*ttl);
+    let failed = |error: std::io::Error| Failure::new(exit::INTERNAL, error.to_string());
+    // Two parts that are no experiments: their place for servers names locks.
+    match algorithm.as_str() {
+        "lock-set" => set::work(name, servers, resource, url, ttl).map_err(failed)?,
+        "soak" => tenure_lab::soak::work(name, servers, resource, url, ttl).map_err(failed)?,
+        _ => client::play(&part(arguments)).map_err(failed)?,
     }
-    let part = client::Part {
+    Ok(exit::OK)
+}
+
+fn part(arguments: &args::LabClient) -> client::Part {
+    client::Part {
         name: arguments.name.clone(),
         algorithm: arguments.algorithm.clone(),
         servers: arguments.servers.split(',').map(str::to_owned).collect(),
         resource: arguments.resource.clone(),
         options: client::Options { url: arguments.url.clone(), max_hold: arguments.max_hold },
-    };
-    client::play(&part).map_err(|error| Failure::new(exit::INTERNAL, error.to_string()))?;
-    Ok(exit::OK)
+    }
+}
+
+/// Whether other processes can use the store.
+fn check_is_shared(store: &str) -> Result<(), Failure> {
+    if registry().parse(store)?.scheme().name() == "memory" {
+        let why = "other processes do not see a memory: store: choose another one";
+        return Err(Failure::new(exit::USAGE, why));
+    }
+    Ok(())
 }
 
 fn list(output: &Output) -> Outcome {
@@ -86,7 +134,8 @@ fn run(arguments: &args::LabRun, output: &Output) -> Outcome {
         hazards::find(&arguments.hazard).ok_or_else(|| unknown("hazard", &arguments.hazard))?;
     let algorithm = algorithms::find(&arguments.algorithm)
         .ok_or_else(|| unknown("algorithm", &arguments.algorithm))?;
-    let played = lab()?.play(Experiment { hazard, algorithm });
+    let (lab, _folder) = lab()?;
+    let played = lab.play(Experiment { hazard, algorithm });
     let written = match output.is_json() {
         true => output.object(&played),
         false => output.line(report::story(&played)),

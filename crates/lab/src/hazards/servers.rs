@@ -169,7 +169,8 @@ async fn hold_narrowly(stage: &mut Stage) -> io::Result<()> {
 
 /// B asks; if it gets the lock, both work.
 async fn ask(stage: &mut Stage) -> io::Result<()> {
-    if stage.acquire("B", LONG, Duration::from_secs(1)).await? == Outcome::Held {
+    // Its connections may have to be made anew.
+    if stage.acquire("B", LONG, Duration::from_secs(4)).await? == Outcome::Held {
         stage.read("B").await?;
     }
     stage.write("A").await?;

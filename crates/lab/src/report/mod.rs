@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use crate::{Outcome, Result, algorithms, hazards};
 
+pub(crate) use story::explain;
 pub use story::story;
 
 const STYLE: &str = include_str!("page.css");

@@ -61,7 +61,7 @@ pub(super) fn describe(access: &Access) -> String {
 }
 
 /// A finding, as a sentence.
-pub(super) fn explain(finding: &Finding, history: &History) -> String {
+pub(crate) fn explain(finding: &Finding, history: &History) -> String {
     match finding {
         Finding::Overlap { first, second, from, until } => {
             let until = (*until).min(history.end);
