@@ -194,8 +194,8 @@ impl Latch {
     ///
     /// # Errors
     /// [`Broken`](ErrorKind::Broken) if a party that had [joined](Self::join) died or left before it counted
-    /// down: the latch will not open. Begin anew, with another name. [`TimedOut`](ErrorKind::TimedOut) if the latch expired before that; otherwise as
-    /// [`count`](Self::count).
+    /// down: the latch will not open. Begin anew, with another name. [`TimedOut`](ErrorKind::TimedOut) if
+    /// the latch expired before that; otherwise as [`count`](Self::count).
     ///
     /// # Cancel safety
     /// Safe to drop and call again.

@@ -103,9 +103,9 @@ impl Term {
 /// Decides one claim.
 ///
 /// All eligible nodes are asked at once. The round is decided as soon as the votes that have
-/// arrived allow, whatever the other nodes do. A lost round releases every node that was asked, also those that refused or did
-/// not answer: each when its own answer is in, or known to be late, so that a release never
-/// overtakes its claim. A late vote for a lost round is answered with a release; one for a won
+/// arrived allow, whatever the other nodes do. A lost round releases every node that was asked, also
+/// those that refused or did not answer: each when its own answer is in, or known to be late, so that a
+/// release never overtakes its claim. A late vote for a lost round is answered with a release; one for a won
 /// round is welcome.
 ///
 /// The token is fixed when a majority has granted; the round does not wait for more. A later vote

@@ -86,8 +86,8 @@ impl Node {
     }
 
     /// The connection, if there is one to a server that has no other address, and whether the server's votes
-    /// count: a server that restarted may have forgotten its locks. If there is none, it is dialled in the background: no call waits for a
-    /// server that may be dead.
+    /// count: a server that restarted may have forgotten its locks. If there is none, it is dialled in the
+    /// background: no call waits for a server that may be dead.
     pub(super) fn connection(self: &Arc<Self>, at: Moment) -> Option<(Connection, bool)> {
         let mut state = self.state.lock();
         if let Some(connection) = &state.greeted
