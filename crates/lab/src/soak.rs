@@ -126,7 +126,7 @@ impl Storm<'_> {
             self.listen().await?;
             if begin.elapsed() > blow {
                 self.strike(&mut dice)?;
-                blow = begin.elapsed() + Duration::from_millis(200 + dice.below(1_800));
+                blow = begin.elapsed() + Duration::from_millis(1_500 + dice.below(4_000));
             }
             if begin.elapsed() > window {
                 self.judge().await?;
@@ -194,11 +194,13 @@ impl Storm<'_> {
     }
 
     async fn judge(&mut self) -> io::Result<()> {
-        // A process reports a grant before it uses it: so the reports of these are on their way at least.
+        // A process reports a grant before it uses it, and its end before it releases. So the reports of all that was
+        // granted up to now, and of what ended before such a grant, are on their way at least.
+        let until = now();
         let accesses = self.resource.take_accesses();
         tokio::time::sleep(Duration::from_millis(300)).await;
         self.listen().await?;
-        self.tally.judge(accesses);
+        self.tally.judge(accesses, until);
         Ok(())
     }
 
@@ -224,7 +226,7 @@ impl Storm<'_> {
         }
         self.tally.listen_to_the_dead().await;
         let accesses = self.resource.take_accesses();
-        self.tally.judge(accesses);
+        self.tally.judge(accesses, now());
         self.tally.orphans = self.orphans().await?;
         Ok(self.tally)
     }

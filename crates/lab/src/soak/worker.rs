@@ -18,7 +18,7 @@ use crate::steps::write_line;
 const TASKS: u64 = 6;
 
 /// Locks that all of them share.
-const LOCKS: u64 = 4;
+const LOCKS: u64 = 16;
 
 /// How long a task waits for a lock.
 const WAIT: Duration = Duration::from_secs(30);
