@@ -177,17 +177,26 @@ impl Latch {
 
     /// Whether a party that has joined and not counted down has no lease any more.
     async fn is_broken(&self) -> Result<bool> {
-        let seen = self.parties.read().await?;
-        let parties = self.read_parties(seen.value())?;
+        let mut parties = self.parties().await?;
         if parties.is_empty() {
             return Ok(false);
         }
         let lock = self.parties.inspect(self.places.name()).await?;
-        let lives = |party: &OwnerId| {
+        parties.retain(|party| {
             let owner = party.to_string();
-            lock.holders.iter().any(|holder| holder.owner == owner)
-        };
-        Ok(!parties.iter().all(lives))
+            lock.holders.iter().all(|holder| holder.owner != owner)
+        });
+        if parties.is_empty() {
+            return Ok(false);
+        }
+        // One that counts down leaves the list before it gives up its lease.
+        let listed = self.parties().await?;
+        Ok(parties.iter().any(|party| listed.contains(party)))
+    }
+
+    async fn parties(&self) -> Result<Vec<OwnerId>> {
+        let seen = self.parties.read().await?;
+        self.read_parties(seen.value())
     }
 
     /// Waits until the count is zero.

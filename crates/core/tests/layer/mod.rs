@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store, WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store,
+    WaitPolicy,
 };
 use tenure_core::{Finding, LockName, LockState, MemoryStore, Result};
 
@@ -32,6 +33,10 @@ pub(crate) trait Layer: Debug + Send + Sync + 'static {
 
     async fn release(&self, memory: &MemoryStore, claim: &Claim) -> Result<Released> {
         memory.release(claim).await
+    }
+
+    async fn inspect(&self, memory: &MemoryStore, name: &LockName) -> Result<LockState> {
+        memory.inspect(name).await
     }
 }
 
@@ -75,7 +80,11 @@ impl<L: Layer> Store for Layered<L> {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.memory.inspect(name).await
+        self.layer.inspect(&self.memory, name).await
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        self.memory.cells()
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
