@@ -406,7 +406,7 @@ on_servers! {
         let findings = store(&of(&servers)).await.diagnose().await.unwrap();
         let all: Vec<_> = findings.iter().map(|finding| finding.what.as_str()).collect();
         let all = all.join("\n");
-        let forgets = findings.iter().find(|it| it.what.contains("forgets its locks")).unwrap();
+        let forgets = findings.iter().find(|it| it.what.contains("a restart loses its locks")).unwrap();
         assert_eq!(forgets.severity, Severity::Advice, "{forgets:?}");
         assert!(forgets.what.contains(&servers[1].port().to_string()), "{forgets:?}");
         assert!(!forgets.what.contains(&servers[0].port().to_string()), "{forgets:?}");

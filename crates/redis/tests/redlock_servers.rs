@@ -45,7 +45,7 @@ on_servers! {
         let words = said(&findings);
         assert!(words.contains("versions differ (Redis 6.2."), "{words}");
         assert!(words.contains("every lock is on disk"), "{words}");
-        assert!(words.contains("forgets its locks"), "{words}");
+        assert!(words.contains("a restart loses its locks"), "{words}");
         assert!(findings.iter().all(|it| it.severity != Severity::Unsafe), "{words}");
         servers[2].kill9().unwrap();
         let first = hold(&store, &claim("a", Duration::from_secs(1))).await;

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use tenure_core::store::Claim;
 use tenure_core::{Client, Finding, LockName, Mode, Options, Severity};
-use tenure_testkit::{Ensemble, GENEROUS, Member, eventually};
+use tenure_testkit::{Ensemble, Member, eventually};
 use tokio::task::JoinHandle;
 
 pub use fault_schedule::{LONGEST_STALL, storm};
@@ -63,7 +63,7 @@ pub fn worst(findings: Vec<Finding>) -> (Severity, String) {
 /// # Panics
 /// If that takes too long.
 pub async fn until_waiting(client: &Client, name: &str, count: usize) {
-    let reached = eventually(GENEROUS, || async {
+    let reached = eventually(ELECTION, || async {
         client.inspect(name).await.is_ok_and(|state| state.waiters.len() == count)
     });
     assert!(reached.await, "{count} never waited for {name}");

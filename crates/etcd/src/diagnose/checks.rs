@@ -233,7 +233,7 @@ mod tests {
             (plain, "encryption"),
             (slow, "30s"),
             (hidden, "only root may"),
-            (uncounted, "how many members"),
+            (uncounted, "number of members"),
             (facts("3.5.29", 3), "holes"),
             (facts("nightly", 3), "not known"),
         ] {

@@ -235,7 +235,7 @@ mod tests {
             (with(|it| it.servers[1].1 = Answer::Stuck), "h1 (it takes connections"),
             (with(|it| it.servers[1].1 = Answer::HangsUp), "h1 (it hangs up)"),
             (with(|it| drop(it.servers.pop())), "names 2 of 3"),
-            (with(|it| it.voters = None), "how many servers"),
+            (with(|it| it.voters = None), "number of servers"),
             (with(|it| it.servers[0] = it.servers[1].clone()), "0 of the servers say"),
             (with(|it| it.servers[0].1 = Answer::Mute), "four-letter words"),
             (with(|it| it.servers[1].1 = Answer::Distrust("expired".into())), "h1 (expired)"),
