@@ -2,7 +2,7 @@
 //! happened.
 //!
 //! An [experiment](Experiment) is a [hazard](hazards) and an [algorithm](algorithms). It has a stage: private
-//! servers, client processes behind proxies, and a [resource](resource) with a fence. The hazard is a script that
+//! servers, client processes behind proxies, and a [resource] with a fence. The hazard is a script that
 //! tells the clients what to do and injects faults. It waits for events, never for a time to be short, so it comes
 //! out the same way each time. What happens is a [`History`](history::History), which the [judge] reads.
 //!
