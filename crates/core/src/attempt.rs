@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tenure_proto::{Watchdog, deadline};
 use tracing::Instrument;
 
@@ -13,13 +14,14 @@ use crate::lease::Lease;
 use crate::metric;
 use crate::self_wait::SelfWait;
 use crate::spurious_wake::SpuriousWakeBackoff;
-use crate::task::Place;
+use crate::task::CallSite;
+use crate::waits::Recorded;
 use crate::{
     Claim, ClaimOutcome, Effect, Error, ErrorKind, Grant, LockName, Mode, Moment, Options,
     QueueTicket, Result, Wait, WaitPolicy, now, require_runtime,
 };
 
-/// For how many call timeouts an attempt goes on while the store fails and has not queued the claim.
+/// How many call timeouts an attempt outlasts while the store fails and the claim is not queued.
 const UNQUEUED_CALLS: u32 = 5;
 
 /// The longest lease of a queue entry. A waiter that dies is in the way for no longer than a holder that
@@ -29,7 +31,7 @@ fn longest_queue_lease(ttl: Duration) -> Duration {
     ttl.max(Duration::from_secs(30))
 }
 
-/// How often a claim is repeated whose grant has too little of its term left.
+/// How often a claim is repeated because too little of its grant's term is left.
 const RETRIES_OF_SHORT_TERMS: u32 = 2;
 
 /// Makes one attempt to hold a lock. If it does not end with a guard, the grant or the queue entry is given
@@ -40,34 +42,80 @@ pub(crate) async fn acquire(
     mode: Mode,
     options: &Options,
     wait: Wait,
-    place: Place,
+    site: CallSite,
 ) -> Result<Guard> {
-    require_runtime("acquire").map_err(|error| error.about(name))?;
-    options.check()?;
-    if !mode.is_sound() {
-        let why = "take at least one permit, and no more than there are";
-        return Err(Error::new(ErrorKind::Invalid, "acquire", why).about(name));
-    }
-    if inner.keeper.is_gone() {
-        let why = "the client's background task has ended, so the lock would not be renewed: make \
-                   a new client, and report what the log says";
-        return Err(Error::new(ErrorKind::Internal, "acquire", why).about(name));
-    }
+    let attempt = Attempt::begin(inner, name, mode, options, wait, site)?;
     if wait != Wait::NoWait
         && let Some(order) = &inner.order
     {
-        order.waits(name, place);
+        order.waits(name, site);
     }
     let span = tracing::debug_span!("acquire", lock = %name, ?mode);
-    let claim = inner.mint(name, mode, options);
-    Attempt::new(inner, claim, options, wait, place).finish().instrument(span).await
+    attempt.finish().instrument(span).await
+}
+
+/// Takes several free locks in one call to the store. `None`: nothing was taken, and each is to be acquired by
+/// itself.
+pub(crate) async fn acquire_together(
+    inner: &Arc<Inner>,
+    locks: &[(&LockName, &Options)],
+    site: CallSite,
+) -> Option<Result<Vec<Guard>>> {
+    let mut attempts = Vec::new();
+    for (name, options) in locks {
+        match Attempt::begin(inner, name, Mode::Exclusive, options, Wait::NoWait, site) {
+            Ok(attempt) => attempts.push(attempt),
+            Err(error) => return Some(Err(error)),
+        }
+    }
+    let claims: Vec<Claim> = attempts.iter().map(|attempt| attempt.undo.claim.clone()).collect();
+    attempts.iter_mut().for_each(|attempt| attempt.undo.armed = true);
+    let sent = inner.clock.now();
+    let error = match inner.call("acquire", inner.store.claim_together(&claims)).await {
+        Ok(Some(grants)) if grants.len() == attempts.len() => {
+            inner.answered();
+            let since = |grant: &Grant| grant.since.unwrap_or(sent);
+            let mut granted = attempts.iter().zip(&grants);
+            if granted.any(|(attempt, grant)| attempt.check_term(since(grant)).is_err()) {
+                join_all(attempts.iter_mut().map(Attempt::give_back)).await;
+                return None;
+            }
+            let granted = attempts.into_iter().zip(grants);
+            let guard = |(attempt, grant): (Attempt<'_>, Grant)| {
+                let since = since(&grant);
+                attempt.into_guard(grant, since)
+            };
+            return Some(Ok(granted.map(guard).collect()));
+        }
+        Ok(None) => {
+            attempts.iter_mut().for_each(|attempt| attempt.undo.armed = false);
+            return None;
+        }
+        Ok(Some(_)) => {
+            let why = "the store did not grant as many locks as were claimed: report it";
+            Error::new(ErrorKind::Internal, "acquire", why).with_unknown_effect()
+        }
+        Err(error) => error,
+    };
+    if error.effect() == Effect::None {
+        attempts.iter_mut().for_each(|attempt| attempt.undo.armed = false);
+    }
+    join_all(attempts.iter_mut().map(Attempt::give_back)).await;
+    Some(Err(error.about(locks[0].0)))
+}
+
+/// The wait that is recorded, if one is, ends with the lock.
+fn granted(recorded: &mut Option<Recorded>) {
+    if let Some(mut wait) = recorded.take() {
+        wait.is_granted = true;
+    }
 }
 
 struct Attempt<'a> {
     inner: &'a Arc<Inner>,
     options: &'a Options,
     wait: Wait,
-    place: Place,
+    site: CallSite,
     started: Moment,
     /// How often the claim is repeated while the store does not wake it.
     poll: Duration,
@@ -75,7 +123,8 @@ struct Attempt<'a> {
     last_answer: LastAnswer,
     /// Whether the client's clock ended the last call.
     was_unanswered: bool,
-    /// Whether the attempt may wait for its own task: looked for when it is queued.
+    /// The search for a hold of the same task, made when the claim is queued: the attempt may wait for
+    /// itself.
     self_wait: Option<Option<SelfWait>>,
 }
 
@@ -103,27 +152,41 @@ impl Drop for Undo<'_> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(
+    /// Checks what is asked for, and prepares a claim.
+    fn begin(
         inner: &'a Arc<Inner>,
-        claim: Claim,
+        name: &LockName,
+        mode: Mode,
         options: &'a Options,
         wait: Wait,
-        place: Place,
-    ) -> Self {
+        site: CallSite,
+    ) -> Result<Self> {
+        require_runtime("acquire").map_err(|error| error.about(name))?;
+        options.check()?;
+        if !mode.is_sound() {
+            let why = "take at least one permit, and no more than there are";
+            return Err(Error::new(ErrorKind::Invalid, "acquire", why).about(name));
+        }
+        if inner.keeper.is_gone() {
+            let why = "the client's background task has ended, so the lock would not be renewed: make \
+                       a new client, and report what the log says";
+            return Err(Error::new(ErrorKind::Internal, "acquire", why).about(name));
+        }
+        let claim = inner.mint(name, mode, options);
         let poll = options.poll_cap.min(longest_queue_lease(claim.ttl) / 4);
         let undo = Undo { inner, claim, armed: false };
-        Self {
+        Ok(Self {
             inner,
             options,
             wait,
-            place,
+            site,
             started: now(),
             poll,
             undo,
             last_answer: LastAnswer::None,
             was_unanswered: false,
             self_wait: None,
-        }
+        })
     }
 
     async fn finish(mut self) -> Result<Guard> {
@@ -137,6 +200,7 @@ impl<'a> Attempt<'a> {
         match outcome {
             Ok((grant, since)) => Ok(self.into_guard(grant, since)),
             Err(error) => {
+                metric::not_acquired(&self.label(), error.kind());
                 self.give_back().await;
                 Err(error.about(&self.undo.claim.name))
             }
@@ -150,7 +214,7 @@ impl<'a> Attempt<'a> {
             Wait::AtMost(_) | Wait::Forever => self.inner.call_timeout * UNQUEUED_CALLS,
         });
         let mut wakes = SpuriousWakeBackoff::new(self.poll, now());
-        let mut waiting = None;
+        let (mut waiting, mut recorded) = (None, None::<Recorded>);
         let mut too_short = 0;
         loop {
             let mut sent = self.inner.clock.now();
@@ -158,7 +222,10 @@ impl<'a> Attempt<'a> {
                 Ok(ClaimOutcome::Granted(grant)) => {
                     let since = grant.since.unwrap_or(sent);
                     match self.check_term(since) {
-                        Ok(()) => return Ok((grant, since)),
+                        Ok(()) => {
+                            granted(&mut recorded);
+                            return Ok((grant, since));
+                        }
                         // A repeated claim starts the term anew, and its reply may be quicker.
                         Err(_) if too_short < RETRIES_OF_SHORT_TERMS => {
                             too_short += 1;
@@ -170,7 +237,10 @@ impl<'a> Attempt<'a> {
                 Ok(ClaimOutcome::Queued(ticket)) => {
                     faults.queued();
                     self.last_answer = LastAnswer::Queued;
-                    waiting.get_or_insert_with(metric::Waiting::start);
+                    waiting.get_or_insert_with(|| metric::Waiting::start(self.label()));
+                    if let (None, Some(waits)) = (&recorded, &self.inner.long_waits) {
+                        recorded = Some(waits.begin(&self.undo.claim, self.started));
+                    }
                     let Some(outcome) = self.wait(&ticket).await else { continue };
                     // The claim was answered. If the wait failed, the outage begins here.
                     sent = self.inner.clock.now();
@@ -191,6 +261,7 @@ impl<'a> Attempt<'a> {
                 // anew.
                 Ok(ClaimOutcome::Granted(grant)) => match grant.since {
                     Some(since) if self.check_term(since).is_ok() => {
+                        granted(&mut recorded);
                         return Ok((grant, since));
                     }
                     _ => {}
@@ -200,7 +271,7 @@ impl<'a> Attempt<'a> {
                     self.undo.armed = false;
                     let why = self
                         .own_hold()
-                        .unwrap_or_else(|| "another holds it: try later, or wait".into());
+                        .unwrap_or_else(|| "another claim holds it: try later, or wait".into());
                     return Err(Error::new(ErrorKind::Busy, "acquire", why));
                 }
                 Err(error) => {
@@ -249,13 +320,13 @@ impl<'a> Attempt<'a> {
     async fn wait(&mut self, ticket: &QueueTicket) -> Option<Result<ClaimOutcome>> {
         let claim = &self.undo.claim;
         let self_wait = self.self_wait.get_or_insert_with(|| {
-            SelfWait::look(&self.inner.keeper.in_the_way_of(claim), self.place)
+            SelfWait::look(&self.inner.keeper.in_the_way_of(claim), self.site)
         });
-        // Waiters that came together need not ask together.
+        // Spread over a quarter of the interval: claims that were queued together do not poll together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
         let poll = self.poll.mul_f64(1.0 - spread);
         let limit = match ticket.ask_again_in {
-            // The store keeps the claim queued. Ask now and then all the same, in case it fails to.
+            // The store keeps the claim queued. Poll all the same, though rarely, in case it fails to.
             _ if ticket.tended => (poll * 64).min(Duration::from_secs(60)).max(poll),
             Some(time) => time.min(poll),
             None => poll,
@@ -289,7 +360,9 @@ impl<'a> Attempt<'a> {
     fn into_guard(mut self, grant: Grant, since: Moment) -> Guard {
         self.undo.armed = false;
         let claim = self.undo.claim.clone();
-        metric::acquired(now().since(self.started));
+        let label = self.label();
+        let waited = matches!(self.last_answer, LastAnswer::Queued);
+        metric::acquired(&label, now().since(self.started), waited);
         let hold_until = self.options.max_hold.map(|limit| self.inner.clock.now() + limit);
         let watchdog = Watchdog::new(since, claim.ttl, hold_until);
         let deadline = watchdog.deadline();
@@ -297,11 +370,16 @@ impl<'a> Attempt<'a> {
         let clock = self.inner.clock;
         let lease = Lease::new(claim, grant.token, deadline, hold_until, clock, background);
         let keep_until = self.options.at_least.map(|time| clock.now() + time);
-        let lease = Arc::new(lease.acquired_at(self.place).kept_until(keep_until));
+        let lease = lease.acquired_at(self.site).kept_until(keep_until);
+        let lease = Arc::new(lease.counted(metric::Held::start(label)));
         if let Some(order) = &self.inner.order {
             order.holds(&lease);
         }
         Guard::new(Arc::clone(self.inner), lease, watchdog)
+    }
+
+    fn label(&self) -> metric::Label {
+        self.inner.labels.of(&self.undo.claim.name)
     }
 
     /// Leaves the queue, or gives back a grant that came too late, before the error is returned. If the
@@ -315,7 +393,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Says that this client holds the lock itself, if it does.
+    /// If this client holds the lock itself, says so and where it was acquired.
     fn own_hold(&self) -> Option<String> {
         let own = self.inner.keeper.in_the_way_of(&self.undo.claim);
         let held_at = own.first()?.acquired_by.at;
@@ -336,7 +414,9 @@ impl<'a> Attempt<'a> {
             LastAnswer::None => format!("the store did not answer within {limit:?}: wait longer"),
             LastAnswer::Queued => match self.own_hold() {
                 Some(why) => why,
-                None => format!("it was not free within {limit:?}: try later, or wait longer"),
+                None => {
+                    format!("the lock was not free within {limit:?}: try later, or wait longer")
+                }
             },
         };
         Error::new(ErrorKind::TimedOut, "acquire", why)

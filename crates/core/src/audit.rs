@@ -110,7 +110,7 @@ impl AuditRecord {
 }
 
 /// The text as a part of a record: without control characters, and not too long.
-fn one_line(text: &str, longest: usize) -> String {
+pub(crate) fn one_line(text: &str, longest: usize) -> String {
     text.chars().take(longest).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

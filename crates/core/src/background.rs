@@ -88,7 +88,7 @@ impl Background {
         operation: &'static str,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        // It aborts its tasks when it is dropped.
+        // Dropping the set aborts its tasks.
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn_on(work, &self.runtime);
         match tasks.join_next().await {
@@ -113,7 +113,7 @@ pub fn require_runtime(operation: &'static str) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, operation, why))
 }
 
-/// Tokio panics where its signal driver finds no descriptors, so they are looked for first.
+/// Tokio panics if its signal driver finds no free descriptors, so this looks for some first.
 fn build() -> io::Result<Runtime> {
     #[cfg(unix)]
     {

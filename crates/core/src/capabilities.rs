@@ -2,8 +2,8 @@
 
 use crate::Clock;
 
-/// What a store can promise. Asserted in both directions by the conformance suite: a store that
-/// says it cannot do a thing must refuse it, not pretend.
+/// What a store can promise. The conformance suite asserts each promise in both directions: a store must
+/// refuse what it says it cannot do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -19,6 +19,9 @@ pub struct Capabilities {
     pub shared: bool,
     /// [`Mode::Permits`](crate::Mode::Permits) is supported.
     pub permits: bool,
+    /// Permits and the other modes may have one name: then they keep each other out, and wait in one queue.
+    /// Without it, the store refuses one of them while the other has the name.
+    pub mixed_modes: bool,
     /// A writer can become a reader without releasing the lock
     /// ([`WriteGuard::downgrade`](crate::WriteGuard::downgrade)).
     pub downgrade: bool,
@@ -57,6 +60,7 @@ impl Capabilities {
             push: false,
             shared: false,
             permits: false,
+            mixed_modes: false,
             downgrade: false,
             detects_death: false,
             tells_losses: false,
@@ -97,7 +101,7 @@ macro_rules! promises {
     };
 }
 
-promises!(fifo waiters push shared permits downgrade detects_death tells_losses audits cross_process ages);
+promises!(fifo waiters push shared permits mixed_modes downgrade detects_death tells_losses audits cross_process ages);
 
 /// How far a store's fencing tokens can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]

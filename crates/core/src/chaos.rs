@@ -14,7 +14,7 @@ use crate::cells::contract::{
 use crate::listener::HandleLoss;
 use crate::{
     AuditRecord, Capabilities, Claim, ClaimOutcome, Downgraded, Error, ErrorKind, Eviction, Fence,
-    Finding, Hold, LockName, LockState, LossListener, LossListeners, QueueTicket, Released,
+    Finding, Hold, Holder, LockName, LockState, LossListener, LossListeners, QueueTicket, Released,
     Renewal, Result, Store, WaitPolicy,
 };
 
@@ -156,7 +156,7 @@ impl Chaos {
         &*self.store
     }
 
-    /// Makes a call, with the faults that chance has for it.
+    /// Makes a call, with the faults drawn for it.
     pub(crate) async fn call<T, F: Future<Output = Result<T>>>(
         &self,
         call: impl Fn() -> F,
@@ -177,7 +177,7 @@ impl Chaos {
 }
 
 impl Network {
-    /// Makes a call, with the faults that chance has for it.
+    /// Makes a call, with the faults drawn for it.
     async fn call<T, F: Future<Output = Result<T>>>(&self, call: impl Fn() -> F) -> Result<T> {
         self.open().await;
         self.travel().await;
@@ -305,6 +305,10 @@ impl Store for Chaos {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         self.network.call(|| self.store.inspect(name)).await
+    }
+
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        self.network.call(|| self.store.holders(name)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {

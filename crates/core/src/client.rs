@@ -1,5 +1,6 @@
 //! The client: a handle on a store.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +11,11 @@ use crate::keeper::Keeper;
 use crate::order_check::OrderCheck;
 use crate::primitives::Lock;
 use crate::store::CALL_TIMEOUT;
+use crate::waits::Recorder;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
     Moment, MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
-    Semaphore, Store, Watch, require_runtime,
+    Semaphore, Store, Watch, metric, require_runtime,
 };
 
 /// The name of a client's thread.
@@ -57,8 +59,22 @@ pub(crate) struct Inner {
     pub(crate) last_answer: AtomicU64,
     /// Which locks are taken while others are held, if that is checked.
     pub(crate) order: Option<OrderCheck>,
+    /// Which locks have a label of their own in the metrics.
+    pub(crate) labels: metric::Labels,
+    /// The long waits of its claims, if they are recorded.
+    pub(crate) long_waits: Option<Recorder>,
     origin: Arc<Origin>,
     pub(crate) background: Background,
+}
+
+/// What a client is made with, besides its store.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    call_timeout: Duration,
+    checks_order: bool,
+    /// How long a wait is that is recorded.
+    pub(crate) long_wait: Option<Duration>,
+    labels: metric::Labels,
 }
 
 impl Client {
@@ -73,7 +89,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Internal`] where the system has no thread, timer or file descriptor left.
     pub fn new(store: Arc<dyn Store>) -> Result<Self> {
-        Self::on(Background::start(THREAD)?, store, CALL_TIMEOUT, false)
+        Self::on(Background::start(THREAD)?, store, Settings::new())
     }
 
     /// A client of the same store that gives up on a single call to it after `limit`, instead of
@@ -91,9 +107,9 @@ impl Client {
             let why = "a call needs some time: choose a limit above zero";
             return Err(Error::new(ErrorKind::Invalid, "make a client", why));
         }
-        let checks_order = self.inner.order.is_some();
-        let (background, store) = (self.inner.background.clone(), Arc::clone(&self.inner.store));
-        Self::on(background, store, limit.min(LONGEST), checks_order)
+        let mut settings = self.inner.settings();
+        settings.call_timeout = limit.min(LONGEST);
+        self.with(settings)
     }
 
     /// A client of the same store that warns of locks which are taken in conflicting orders: `a` and then
@@ -120,8 +136,34 @@ impl Client {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_order_check(self) -> Result<Self> {
-        let (background, store) = (self.inner.background.clone(), Arc::clone(&self.inner.store));
-        Self::on(background, store, self.inner.call_timeout, true)
+        let mut settings = self.inner.settings();
+        settings.checks_order = true;
+        self.with(settings)
+    }
+
+    /// A client of the same store whose metrics have a label `lock` with these values, at most 200 of them: a
+    /// name of a lock, or a prefix of names that ends with `*`. The first that fits counts. All other locks have
+    /// the label `other`, because names are unbounded.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure_core::{Client, MemoryStore};
+    /// let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let client = client.with_lock_labels(["deploy", "orders/*"])?;
+    /// # Ok::<(), tenure_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for more than 200; otherwise as [`new`](Self::new).
+    #[cfg(feature = "metrics")]
+    pub fn with_lock_labels<'a>(self, rules: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        let mut settings = self.inner.settings();
+        settings.labels = metric::Labels::new(rules);
+        if settings.labels.count() > metric::Labels::MOST {
+            let why = "at most 200 locks and prefixes can have a label: name prefixes";
+            return Err(Error::new(ErrorKind::Invalid, "make a client", why));
+        }
+        self.with(settings)
     }
 
     /// How long one call to the store may take.
@@ -209,7 +251,9 @@ impl Client {
     }
 
     /// The holders and waiters of all locks that begin with `prefix`: a [`list`](Self::list), and then one
-    /// [`inspect`](Self::inspect) for each lock. Locks that have become free in between are left out.
+    /// [`inspect`](Self::inspect) for each lock, several at a time. Locks that have become free in between are
+    /// left out, and so are those that cannot be read although the store answers, such as damaged ones: these are
+    /// logged as warnings of the `tracing` crate.
     ///
     /// # Errors
     /// Faults of the store.
@@ -217,13 +261,8 @@ impl Client {
     /// # Cancel safety
     /// Safe to drop: it changes nothing.
     pub async fn inspect_all(&self, prefix: &str) -> Result<Vec<LockState>> {
-        let mut states = Vec::new();
-        for name in self.list(prefix).await? {
-            let state = self.inspect(name.as_str()).await?;
-            if !state.is_free() {
-                states.push(state);
-            }
-        }
+        let mut states = self.inspect_each(self.list(prefix).await?, &mut BTreeSet::new()).await?;
+        states.retain(|state| !state.is_free());
         Ok(states)
     }
 
@@ -231,7 +270,8 @@ impl Client {
     /// to wait for a lock, acquire it.
     ///
     /// The store is sampled once a second ([`Watch::every`] chooses another interval), so short holds may
-    /// go unseen. Nothing is asked before the first [`Watch::next`].
+    /// go unseen. The cost of a sample is bounded, however many locks there are. Nothing is asked before the
+    /// first [`Watch::next`].
     pub fn watch(&self, prefix: &str) -> Watch {
         Watch::new(self.clone(), prefix)
     }
@@ -294,8 +334,8 @@ impl Client {
         within(limit, "diagnose the store", self.inner.store.diagnose()).await
     }
 
-    /// Waits until every release that was left to the background is done, or its TTL has passed;
-    /// then has the store give back what it kept for this client. Call it before the process ends,
+    /// Waits until every release that was left to the background is done, or its TTL has passed; writes
+    /// down [long waits](Self::with_long_waits) that are over; then has the store give back what it kept for this client. Call it before the process ends,
     /// or what was dropped last is freed only by its TTL. Locks that are still held stay held, and
     /// the client can be used again.
     ///
@@ -303,6 +343,9 @@ impl Client {
     /// Dropping it stops the waiting, not the releases.
     pub async fn close(&self) {
         self.inner.janitor.flush().await;
+        if let Some(recorder) = &self.inner.long_waits {
+            recorder.write(&self.inner).await;
+        }
         let closed = async {
             self.inner.store.close_idle().await;
             Ok(())
@@ -316,14 +359,20 @@ impl Client {
         Ok(Lock::new(self.clone(), LockName::new(name)?))
     }
 
+    /// A client of the same store, on the same thread.
+    pub(crate) fn with(&self, settings: Settings) -> Result<Self> {
+        Self::on(self.inner.background.clone(), Arc::clone(&self.inner.store), settings)
+    }
+
     /// A client whose renewals and releases run on this thread.
     pub(crate) fn on(
         background: Background,
         store: Arc<dyn Store>,
-        call_timeout: Duration,
-        checks_order: bool,
+        settings: Settings,
     ) -> Result<Self> {
+        let Settings { call_timeout, checks_order, long_wait, labels } = settings;
         crate::owner::settle_in();
+        labels.begin();
         let keeper = Keeper::start(Arc::clone(&store), call_timeout, &background)?;
         let janitor = Janitor::start(Arc::clone(&store), call_timeout, &background);
         let origin = Origin::here();
@@ -338,10 +387,16 @@ impl Client {
             clock,
             last_answer,
             order,
+            labels,
+            long_waits: long_wait.map(Recorder::new),
             origin,
             background,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        if let Some(recorder) = inner.long_waits.clone() {
+            inner.background.runtime().spawn(recorder.serve(Arc::downgrade(&inner)));
+        }
+        Ok(Self { inner })
     }
 }
 
@@ -351,7 +406,27 @@ impl fmt::Debug for Client {
     }
 }
 
+impl Settings {
+    pub(crate) fn new() -> Self {
+        Self { call_timeout: CALL_TIMEOUT, ..Self::default() }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(recorder) = &self.long_waits {
+            recorder.end();
+        }
+    }
+}
+
 impl Inner {
+    pub(crate) fn settings(&self) -> Settings {
+        let (call_timeout, checks_order) = (self.call_timeout, self.order.is_some());
+        let long_wait = self.long_waits.as_ref().map(Recorder::threshold);
+        Settings { call_timeout, checks_order, long_wait, labels: self.labels.clone() }
+    }
+
     /// A fresh claim: its owner exists before the first byte leaves.
     pub(crate) fn mint(&self, name: &LockName, mode: Mode, options: &Options) -> Claim {
         let ttl = options.ttl_within(self.store.longest_ttl());
@@ -376,7 +451,7 @@ impl Inner {
         Moment::from_nanos(self.last_answer.load(Ordering::Relaxed))
     }
 
-    /// One call to the store, with a deadline of ours.
+    /// One call to the store, bounded by the client's call timeout.
     pub(crate) async fn call<T>(
         &self,
         operation: &'static str,

@@ -131,8 +131,8 @@ impl StdError for Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock is held, and the caller did not want to wait. Try later. If this client holds it itself, the
-    /// message says so and where it was acquired.
+    /// The lock is held, and the call does not wait for it. Try later. If this client holds the lock
+    /// itself, the message says so and where it was acquired.
     Busy,
     /// The lock was not free within the time the caller gave.
     TimedOut,
@@ -142,9 +142,10 @@ pub enum ErrorKind {
     QuorumLost,
     /// The lock was held and is no longer. Stop the work it protected.
     Lost,
-    /// A party of the barrier died or left, so the others cannot pass. Begin the phase anew.
+    /// A party of the barrier or latch died or left, so the others cannot pass. Repeat the phase; a latch
+    /// needs a new name.
     Broken,
-    /// The grant came with too little of its term left to be of use. Ask for a longer TTL.
+    /// Too little of the grant's term was left when it arrived. Ask for a longer TTL.
     LeaseTooShort,
     /// The request makes no sense: a bad name, TTL or number of permits. Correct it.
     Invalid,

@@ -24,7 +24,7 @@ pub enum Severity {
     Fine,
     /// Locks work, but something makes faults more likely, or could not be checked.
     Advice,
-    /// Locks can be lost, or given to two, in ordinary operation: do not lock on this store.
+    /// Locks can be lost, or granted to two claims, in ordinary operation: do not lock on this store.
     Unsafe,
 }
 

@@ -1,19 +1,22 @@
 //! Guards: locks that are held.
 
+mod typed;
+
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tenure_proto::Watchdog;
 
+pub use self::typed::{FencedGuard, ReadGuard, WriteGuard};
 use crate::client::Inner;
 use crate::fault_budget::FaultBudget;
 use crate::lease::Lease;
 use crate::task::run_under;
 use crate::{
-    Background, Downgraded, Error, ErrorKind, Fence, Hold, LockName, LossReason, Mode, OwnerId,
-    Released, Renewal, Result, Revocation, Token, Validity, metric, revoke,
+    Background, Downgraded, Error, Fence, Hold, LockName, LossReason, Mode, OwnerId, Released,
+    Renewal, Result, Revocation, Token, Validity, revoke,
 };
 
 /// A lock that is held, until it is released, dropped or lost.
@@ -201,13 +204,46 @@ impl Guard {
         if !self.lease.kept_for().is_zero() {
             return self.release_later().await;
         }
-        // A renewal that crosses the release must not be taken for a loss.
-        self.inner.keeper.forget(self.owner());
-        // Whatever works under the lock elsewhere must stop before another can hold it.
-        self.lease.give_up();
-        self.release = Release::Sent;
+        self.begin_release();
         let release = self.inner.store.release(&self.lease.claim);
         let outcome = self.inner.call("release", release).await;
+        self.end_release(outcome)
+    }
+
+    /// As [`release`](Self::release) of each, in one call to the store if all are of one client and the store can
+    /// do that. Returns the first error.
+    pub(crate) async fn release_together(mut guards: Vec<Self>) -> Result<()> {
+        let alike = |guard: &Self| {
+            Arc::ptr_eq(&guard.inner, &guards[0].inner) && guard.lease.kept_for().is_zero()
+        };
+        let inner = match &guards[..] {
+            [first, _, ..] if guards.iter().all(alike) => Arc::clone(&first.inner),
+            _ => return first_error(join_all(guards.into_iter().map(Self::release)).await),
+        };
+        guards.iter_mut().for_each(Self::begin_release);
+        let claims: Vec<_> = guards.iter().map(|guard| guard.lease.claim.clone()).collect();
+        let released = inner.call("release", inner.store.release_together(&claims)).await;
+        let ended = guards.into_iter().map(async |guard| {
+            let outcome = match &released {
+                Ok(true) => Ok(Released::Released),
+                Ok(false) => inner.call("release", inner.store.release(&guard.lease.claim)).await,
+                Err(error) => Err(error.clone()),
+            };
+            guard.end_release(outcome)
+        });
+        first_error(join_all(ended).await)
+    }
+
+    fn begin_release(&mut self) {
+        // A renewal that crosses the release must not be taken for a loss.
+        self.inner.keeper.forget(self.owner());
+        // Work under the lock in other tasks must stop before another claim can hold it.
+        self.lease.give_up();
+        self.release = Release::Sent;
+    }
+
+    /// If the outcome is not certain, dropping the guard leaves the release to the background.
+    fn end_release(mut self, outcome: Result<Released>) -> Result<()> {
         match outcome {
             Ok(Released::Released) => {
                 self.release = Release::Done;
@@ -249,8 +285,8 @@ impl Guard {
     /// the claim is released in the background, in whichever mode it is held by then.
     async fn downgrade(mut self) -> Result<Self> {
         let inner = Arc::clone(&self.inner);
-        // Whatever writes under the lock elsewhere must stop before a reader can hold it. The claim is
-        // renewed meanwhile, for a lease that no other task knows.
+        // Work that writes under the lock in other tasks must stop before a reader can hold it. The claim
+        // is renewed meanwhile, for a lease that no other task knows.
         let keep_until = self.lease.keep_until;
         // If it fails, the lock is given back at once.
         let between = self.lease.successor(self.mode(), self.token());
@@ -290,7 +326,7 @@ impl Guard {
     }
 
     fn lost_before_downgrade(&self) -> Error {
-        let why = "it was lost while it was held for writing: the work done under it may have overlapped \
+        let why = "the lock was lost while it was held for writing: the work done under it may have overlapped \
                    with another holder's, so check what it did";
         let reason = self.lease.loss().unwrap_or(LossReason::NotHeld);
         Error::lost(reason, "downgrade", why).about(self.name())
@@ -330,203 +366,15 @@ impl Guard {
     }
 
     fn lost_before_release(&self) -> Error {
-        let why = "it was no longer held: the work done under it may have overlapped with another \
+        let why = "the lock was no longer held: the work done under it may have overlapped with another \
                    holder's, so check what it did";
         let reason = self.lease.loss().unwrap_or(LossReason::NotHeld);
         Error::lost(reason, "release", why).about(self.name())
     }
 }
 
-/// A [`Guard`] of a reader, from [`RwLock::read`](crate::RwLock::read). Other readers may hold the lock at
-/// the same time; no writer does.
-#[must_use = "the lock is released as soon as the guard is dropped"]
-#[derive(Debug)]
-pub struct ReadGuard(Guard);
-
-/// A [`Guard`] of a writer, from [`RwLock::write`](crate::RwLock::write). No other claim holds the lock at
-/// the same time.
-#[must_use = "the lock is released as soon as the guard is dropped"]
-#[derive(Debug)]
-pub struct WriteGuard(Guard);
-
-/// A [`Guard`] that has a fencing token, from [`Mutex::fenced`](crate::Mutex::fenced).
-#[must_use = "the lock is released as soon as the guard is dropped"]
-#[derive(Debug)]
-pub struct FencedGuard {
-    guard: Guard,
-    token: Token,
-}
-
-impl ReadGuard {
-    pub(crate) const fn new(guard: Guard) -> Self {
-        Self(guard)
-    }
-
-    /// Refused: a read hold cannot become a write hold. The guard is given back.
-    ///
-    /// Two readers that both asked for this would wait for each other for ever: each of them keeps its read
-    /// hold, and a writer waits until all readers have left. So acquire the lock for writing if the work may
-    /// come to write; or release the read hold, acquire the lock for writing, and read again what may have
-    /// changed in between. The way back is open: [`WriteGuard::downgrade`].
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use tenure::{Client, ErrorKind, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::Error> {
-    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
-    /// let rates = client.rw_lock("rates")?;
-    /// let reader = rates.read().await?;
-    /// let (reader, refusal) = reader.upgrade().unwrap_err();
-    /// assert_eq!(refusal.kind(), ErrorKind::Unsupported);
-    ///
-    /// reader.release().await?;
-    /// let writer = rates.write().await?;
-    /// // … read again: another writer may have been here in between …
-    /// # writer.release().await
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Always: this guard, which still holds the lock, and an [`Unsupported`](crate::ErrorKind::Unsupported)
-    /// that says what to do instead.
-    pub fn upgrade(self) -> Result<WriteGuard, (Self, Error)> {
-        let why = "two readers that become writers would wait for each other for ever: release the read \
-                   hold, acquire the lock for writing, and read again what may have changed in between";
-        let refusal = Error::new(ErrorKind::Unsupported, "upgrade", why).about(self.name());
-        Err((self, refusal))
-    }
-
-    /// Gives the lock back, as [`Guard::release`].
-    ///
-    /// # Errors
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    /// As [`Guard::release`].
-    pub async fn release(self) -> Result<()> {
-        self.0.release().await
-    }
-}
-
-impl WriteGuard {
-    pub(crate) const fn new(guard: Guard) -> Self {
-        Self(guard)
-    }
-
-    /// Turns the write hold into a read hold. No other writer holds the lock in between, so what this holder
-    /// wrote is what it reads; the readers that wait directly behind it get the lock, too.
-    ///
-    /// Wait for all writes before you call it: with the call the write hold is over, and every
-    /// [`Validity`] that was made of this guard says so. The token of the read hold is that of the write
-    /// hold, or a higher one. A [`max_hold`](crate::Options::max_hold) counts from the beginning of the
-    /// write hold.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// # use tenure::{Client, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::Error> {
-    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
-    /// let rates = client.rw_lock("rates")?;
-    /// let writer = rates.write().await?;
-    /// // … write the new rates …
-    /// let reader = writer.downgrade().await?;
-    /// // … read them back: no other writer was here in between …
-    /// let other = rates.try_read().await?;
-    /// # other.release().await?;
-    /// # reader.release().await
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// After every error the lock is given back in the background.
-    /// [`Unsupported`](ErrorKind::Unsupported) if the store cannot do it
-    /// ([`Capabilities::downgrade`](crate::store::Capabilities::downgrade));
-    /// [`Lost`](ErrorKind::Lost) if the lock was lost before; and faults of the store that last for five
-    /// call timeouts ([`Client::with_call_timeout`](crate::Client::with_call_timeout)). A call whose reply
-    /// was lost is repeated, which does no harm.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases the lock in the background, in whichever mode it is held by then.
-    pub async fn downgrade(self) -> Result<ReadGuard> {
-        self.0.downgrade().await.map(ReadGuard)
-    }
-
-    /// Gives the lock back, as [`Guard::release`].
-    ///
-    /// # Errors
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    /// As [`Guard::release`].
-    pub async fn release(self) -> Result<()> {
-        self.0.release().await
-    }
-}
-
-impl FencedGuard {
-    pub(crate) const fn new(guard: Guard, token: Token) -> Self {
-        Self { guard, token }
-    }
-
-    /// The fencing token: send it along with every protected write.
-    pub const fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Gives the lock back, as [`Guard::release`].
-    ///
-    /// # Errors
-    /// As [`Guard::release`].
-    ///
-    /// # Cancel safety
-    /// As [`Guard::release`].
-    pub async fn release(self) -> Result<()> {
-        self.guard.release().await
-    }
-}
-
-impl Deref for ReadGuard {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
-
-impl Deref for WriteGuard {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.0
-    }
-}
-
-impl Deref for FencedGuard {
-    type Target = Guard;
-
-    fn deref(&self) -> &Guard {
-        &self.guard
-    }
-}
-
-impl From<ReadGuard> for Guard {
-    fn from(guard: ReadGuard) -> Self {
-        guard.0
-    }
-}
-
-impl From<WriteGuard> for Guard {
-    fn from(guard: WriteGuard) -> Self {
-        guard.0
-    }
-}
-
-impl From<FencedGuard> for Guard {
-    fn from(guard: FencedGuard) -> Self {
-        guard.guard
-    }
+fn first_error(outcomes: Vec<Result<()>>) -> Result<()> {
+    outcomes.into_iter().collect()
 }
 
 /// Resolves when the lock need not stay taken any longer.
@@ -549,7 +397,8 @@ impl Drop for Guard {
         if let Some(order) = &self.inner.order {
             order.gave_up(&self.lease);
         }
-        metric::given_up(self.lease.now().since(self.lease.acquired));
+        self.lease.held.given_up(self.lease.now().since(self.lease.acquired));
+        self.lease.held.end();
         tracing::debug!(lock = %self.lease.claim.name, "given up");
         match self.release {
             Release::Due => self.inner.janitor.release_dropped(Arc::clone(&self.lease)),

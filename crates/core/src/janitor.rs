@@ -19,13 +19,13 @@ use crate::{Background, Claim, LossReason, Released, Result, Store, metric, now}
 /// Bounded: beyond [`PENDING`](Janitor::PENDING) claims, further ones are left to their TTL.
 #[derive(Debug)]
 pub(crate) struct Janitor {
-    orders: mpsc::UnboundedSender<Order>,
+    jobs: mpsc::UnboundedSender<ReleaseJob>,
     pending: Arc<Pending>,
 }
 
 /// A release that is to be made.
 #[derive(Debug)]
-struct Order {
+struct ReleaseJob {
     claim: Claim,
     /// The guard's lease, where this is its first release: if nothing is held, it was lost.
     lease: Option<Arc<Lease>>,
@@ -34,7 +34,7 @@ struct Order {
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// Releases that were ordered.
+    /// Releases that are neither confirmed nor abandoned yet.
     count: AtomicUsize,
     /// Holds that stay taken for a while, and are released then.
     kept: AtomicUsize,
@@ -57,10 +57,10 @@ impl Janitor {
         call_timeout: Duration,
         background: &Background,
     ) -> Self {
-        let (orders, received) = mpsc::unbounded_channel();
+        let (jobs, received) = mpsc::unbounded_channel();
         let pending = Arc::new(Pending::default());
         background.runtime().spawn(sweep(store, call_timeout, received, background.clone()));
-        Self { orders, pending }
+        Self { jobs, pending }
     }
 
     /// Takes over the release of a claim. Never blocks.
@@ -81,12 +81,12 @@ impl Janitor {
 
     fn take_over(&self, claim: Claim, lease: Option<Arc<Lease>>) {
         let before = self.pending.count.fetch_add(1, Ordering::AcqRel);
-        let order = Order { claim, lease, _done: Done(Arc::clone(&self.pending)) };
+        let job = ReleaseJob { claim, lease, _done: Done(Arc::clone(&self.pending)) };
         let refused = match before < Self::PENDING {
-            true => self.orders.send(order).err().map(|refused| refused.0),
-            false => Some(order),
+            true => self.jobs.send(job).err().map(|refused| refused.0),
+            false => Some(job),
         };
-        if let Some(Order { claim, .. }) = refused {
+        if let Some(ReleaseJob { claim, .. }) = refused {
             let lock = &claim.name;
             tracing::warn!(%lock, "too many releases pending: this one is left to its TTL");
             metric::release_abandoned();
@@ -129,7 +129,7 @@ impl Drop for Expected {
 
 impl Pending {
     fn is_idle(&self) -> bool {
-        // In this order: a hold that is no longer kept has ordered its release before.
+        // In this order: when a hold is no longer kept, its release is pending already.
         self.kept.load(Ordering::Acquire) == 0 && self.count.load(Ordering::Acquire) == 0
     }
 
@@ -143,18 +143,18 @@ impl Pending {
 async fn sweep(
     store: Arc<dyn Store>,
     call_timeout: Duration,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut jobs: mpsc::UnboundedReceiver<ReleaseJob>,
     background: Background,
 ) {
     let first = Arc::new(Semaphore::new(Janitor::AT_ONCE));
     let again = Arc::new(Semaphore::new(Janitor::AT_ONCE));
-    while let Some(order) = orders.recv().await {
+    while let Some(job) = jobs.recv().await {
         let Some(slot) = free(&first).await else { return };
         let (store, background) = (Arc::clone(&store), background.clone());
         let again = Arc::clone(&again);
         tokio::spawn(async move {
-            release(&*store, call_timeout, &order, slot, &again).await;
-            drop((order, background));
+            release(&*store, call_timeout, &job, slot, &again).await;
+            drop((job, background));
         });
     }
 }
@@ -167,14 +167,15 @@ async fn free(slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
 async fn release(
     store: &dyn Store,
     call_timeout: Duration,
-    order: &Order,
+    job: &ReleaseJob,
     first: OwnedSemaphorePermit,
     again: &Arc<Semaphore>,
 ) {
-    let claim = &order.claim;
-    // A release that failed may have had its effect: then a second one finds nothing.
-    let mut lease = order.lease.as_ref();
-    // Later than this the TTL has done the work.
+    let claim = &job.claim;
+    // A release that failed may have had its effect: then a repeated one finds nothing held, which is no
+    // loss.
+    let mut lease = job.lease.as_ref();
+    // By then the TTL has freed the lock.
     let give_up = now() + claim.ttl;
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
     let mut slot = Some(first);

@@ -16,8 +16,7 @@ use crate::clock::Alarm;
 use crate::lease::Lease;
 use crate::listener::{HandleLoss, LossListener};
 use crate::{
-    Background, Claim, Clock, Error, ErrorKind, Hold, Mode, Moment, OwnerId, Renewal, Result,
-    Store, metric,
+    Background, Claim, Clock, Error, ErrorKind, Hold, Mode, Moment, OwnerId, Renewal, Result, Store,
 };
 
 /// Renews leases in time, and marks them as in danger or lost, from [`watch`](Keeper::watch) to
@@ -265,7 +264,7 @@ impl LeaseTable {
             Some(Renewal::Renewed) => tracked.renewed(sent),
             Some(Renewal::Lost) => tracked.lose(),
             None => {
-                metric::renewal_missed();
+                tracked.lease.held.renewal_missed();
                 let pause = tracked.backoff.next(tracked.lease.claim.owner.chance(sent));
                 tracked.watchdog.handle_failed(tracked.lease.now(), pause);
             }

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::WeakBackground;
-use crate::task::{Acquired, Place};
+use crate::task::{Acquired, CallSite};
 use crate::{Claim, Clock, Error, LossReason, Mode, Moment, Revocation, Token, metric};
 
 /// One grant, as the guard and the keeper share it.
@@ -45,6 +45,8 @@ pub(crate) struct Lease {
     cancellation: OnceLock<CancellationToken>,
     /// The request to let go that the holder was told of.
     pub(crate) revocation: OnceLock<Revocation>,
+    /// For the metrics.
+    pub(crate) held: metric::Held,
     /// Where timers run if the caller has no runtime.
     background: WeakBackground,
 }
@@ -90,13 +92,20 @@ impl Lease {
             renewal_failure: Mutex::default(),
             cancellation: OnceLock::new(),
             revocation: OnceLock::new(),
+            held: metric::Held::default(),
             background,
         }
     }
 
     /// The same lease, acquired at this place of the program.
-    pub(crate) fn acquired_at(mut self, place: Place) -> Self {
-        self.acquired_by.at = place;
+    pub(crate) fn acquired_at(mut self, site: CallSite) -> Self {
+        self.acquired_by.at = site;
+        self
+    }
+
+    /// The same lease, counted as one that is held.
+    pub(crate) fn counted(mut self, held: metric::Held) -> Self {
+        self.held = held;
         self
     }
 
@@ -107,8 +116,8 @@ impl Lease {
         let (deadline, background) = (self.deadline(), self.background.clone());
         let next = Self::new(claim, token, deadline, self.hold_until, self.clock, background);
         let (acquired, acquired_by) = (self.acquired, self.acquired_by.clone());
-        let revocation = self.revocation.clone();
-        Self { acquired, acquired_by, keep_until: self.keep_until, revocation, ..next }
+        let (revocation, held) = (self.revocation.clone(), self.held.clone());
+        Self { acquired, acquired_by, keep_until: self.keep_until, revocation, held, ..next }
     }
 
     /// The same lease, of a lock that stays taken until this moment.
@@ -193,6 +202,7 @@ impl Lease {
             let (lock, owner) = (&self.claim.name, self.claim.owner);
             let left = self.remaining();
             tracing::warn!(%lock, ?owner, ?left, "lease in danger: not renewed for half its term");
+            self.held.in_danger();
             self.changed.notify_waiters();
         }
     }
@@ -204,7 +214,8 @@ impl Lease {
             LossReason::MaxHold => MAX_HOLD,
             _ => EXPIRED,
         };
-        // A release that finds nothing held was given up before it was known to be lost.
+        // `give_up` comes before the release. A release that finds the lock not held still records the
+        // loss.
         let given_up = reason == LossReason::NotHeld && self.turn([GIVEN_UP], health);
         if given_up || self.turn([SOUND, DANGER], health) {
             let (lock, owner, token) = (&self.claim.name, self.claim.owner, self.token);
@@ -212,7 +223,8 @@ impl Lease {
             let cause = self.renewal_failure.lock().as_ref().map(ToString::to_string);
             let cause = cause.as_deref().unwrap_or("no renewal failed before it");
             tracing::warn!(%lock, ?owner, ?token, ?reason, ?late, cause, "lease lost");
-            metric::lost(reason);
+            self.held.lost(reason);
+            self.held.end();
             self.announce_end();
         }
     }
@@ -226,7 +238,7 @@ impl Lease {
 
     fn announce_end(&self) {
         self.changed.notify_waiters();
-        // Either this sees the token, or its maker sees the end.
+        // Either this call sees the token, or the call that creates the token sees the end.
         fence(Ordering::SeqCst);
         if let Some(token) = self.cancellation.get() {
             token.cancel();
@@ -240,7 +252,7 @@ impl Lease {
         if self.loss().is_some() {
             token.cancel();
         }
-        // Cancelling it elsewhere must not cancel it for others.
+        // A child, because a user that cancels the token must not cancel it for others.
         token.child_token()
     }
 

@@ -1,8 +1,8 @@
 //! tenure's one API for locks, and the contract every store fulfils.
 //!
-//! Code here may wait, retry, keep a lease alive and clean up; it is the only place in the project
-//! that does. It may not speak a protocol (that is a store's business) and may not decide when a
-//! lease is lost or which claim is next (that is `tenure-proto`'s).
+//! Code here waits, retries calls to a store, renews leases and cleans up, once for all engines. It may
+//! not speak a protocol (that is a store's business) and may not decide when a lease is lost or which
+//! claim is next (that is `tenure-proto`'s).
 //!
 //! Users start at [`Client`]; authors of an engine start at [`store`]. Most users depend on the
 //! `tenure` crate, which re-exports this one and opens stores by URL.
@@ -50,6 +50,7 @@ pub mod store;
 mod task;
 mod url;
 mod validity;
+mod waits;
 mod watch;
 
 pub use audit::{AuditEvent, AuditRecord};
@@ -78,6 +79,7 @@ pub use revoke::{Revocation, Revoke, RevokedHolder};
 pub use state::{Holder, LockState, Waiter};
 pub use tenure_proto::{LossReason, Mode, Token};
 pub use validity::Validity;
-pub use watch::{Change, ChangeKind, ChangedClaim, Watch, WatchEvent};
+pub use waits::{LongWait, LongWaits, Party};
+pub use watch::{Change, ChangeKind, ChangedClaim, Intervention, Watch, WatchEvent};
 
 pub(crate) use store::*;

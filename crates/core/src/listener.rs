@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_that_is_left_is_notified_of_a_loss_and_no_other_is_kept() {
+    fn a_loss_is_reported_to_every_live_client_and_dropped_clients_are_removed() {
         let listeners = LossListeners::default();
         let hold = Hold::new(OwnerId::random(), None);
         let (gone, here) = (Arc::new(Heard::default()), Arc::new(Heard::default()));

@@ -177,7 +177,7 @@ impl Lock {
                 details.woken.notify_one();
             }
         }
-        // Claims that had ended were removed from the queue without their details.
+        // Claims that expired were removed from the queue but not from the details.
         if self.details.len() > 2 * self.queue.len() + 16 || self.queue.is_empty() {
             let queue = &self.queue;
             self.details.retain(|owner, _| queue.contains(owner));
@@ -253,6 +253,7 @@ impl Store for MemoryStore {
             .push()
             .shared()
             .permits()
+            .mixed_modes()
             .downgrade()
             .detects_death()
             .tells_losses()

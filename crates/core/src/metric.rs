@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::LossReason;
+use crate::{ErrorKind, LockName, LossReason};
 
 /// Calls a macro of the `metrics` crate, if there is one.
 macro_rules! record {
@@ -16,43 +16,206 @@ macro_rules! record {
     };
 }
 
+/// Which locks have a `lock` label of their own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Labels {
+    #[cfg(feature = "metrics")]
+    rules: std::sync::Arc<[std::sync::Arc<str>]>,
+}
+
+/// The `lock` label of one lock.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "metrics"), derive(Default))]
+pub(crate) struct Label {
+    #[cfg(feature = "metrics")]
+    text: metrics::SharedString,
+}
+
+impl Labels {
+    /// How many rules there may be: each is a label.
+    #[cfg(feature = "metrics")]
+    pub(crate) const MOST: usize = 200;
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn new<'a>(rules: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { rules: rules.into_iter().map(std::sync::Arc::from).collect() }
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn count(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Lets the counters of rare events begin at zero: one that begins at one does not show its first event as
+    /// an increase.
+    pub(crate) fn begin(&self) {
+        #[cfg(feature = "metrics")]
+        for text in self.rules.iter().map(|rule| rule.clone().into()).chain([OTHER.into()]) {
+            let text: metrics::SharedString = text;
+            record!(counter!("tenure_renewals_late_total", "lock" => text.clone()).increment(0));
+            record!(counter!("tenure_renewals_missed_total", "lock" => text.clone()).increment(0));
+            for reason in [NOT_HELD, MAX_HOLD, EXPIRED] {
+                record!(
+                    counter!("tenure_losses_total", "lock" => text.clone(), "reason" => reason)
+                        .increment(0)
+                );
+            }
+        }
+    }
+
+    pub(crate) fn of(&self, name: &LockName) -> Label {
+        #[cfg(feature = "metrics")]
+        {
+            let fits = |rule: &&std::sync::Arc<str>| match rule.strip_suffix('*') {
+                Some(prefix) => name.as_str().starts_with(prefix),
+                None => ***rule == *name.as_str(),
+            };
+            let rule = self.rules.iter().find(fits);
+            Label { text: rule.map_or_else(|| OTHER.into(), |rule| rule.clone().into()) }
+        }
+        #[cfg(not(feature = "metrics"))]
+        Label {}
+    }
+}
+
+/// The label of all other locks.
+#[cfg(feature = "metrics")]
+const OTHER: &str = "other";
+
+#[cfg(feature = "metrics")]
+impl Default for Label {
+    fn default() -> Self {
+        Self { text: OTHER.into() }
+    }
+}
+
 /// Counts one waiter from its creation until it is dropped.
-pub(crate) struct Waiting(());
+pub(crate) struct Waiting(Label);
 
 impl Waiting {
-    pub(crate) fn start() -> Self {
-        record!(gauge!("tenure_waiters").increment(1));
-        Self(())
+    pub(crate) fn start(label: Label) -> Self {
+        record!(gauge!("tenure_waiters", "lock" => label.text.clone()).increment(1));
+        Self(label)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        record!(gauge!("tenure_waiters").decrement(1));
+        record!(gauge!("tenure_waiters", "lock" => self.0.text.clone()).decrement(1));
     }
 }
 
-pub(crate) fn acquired(after: Duration) {
-    record!(histogram!("tenure_acquire_wait_seconds").record(after));
+const NOT_HELD: &str = "not_held";
+const MAX_HOLD: &str = "max_hold";
+const EXPIRED: &str = "expired";
+
+/// Counts one hold until it ends, for whichever reason is noticed first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    label: Label,
+    #[cfg(feature = "metrics")]
+    is_counted: std::sync::Arc<std::sync::atomic::AtomicBool>,
 }
 
-pub(crate) fn given_up(held: Duration) {
-    record!(histogram!("tenure_hold_seconds").record(held));
+impl Held {
+    pub(crate) fn start(label: Label) -> Self {
+        record!(gauge!("tenure_held", "lock" => label.text.clone()).increment(1));
+        #[cfg(feature = "metrics")]
+        return Self { label, is_counted: std::sync::Arc::new(true.into()) };
+        #[cfg(not(feature = "metrics"))]
+        Self { label }
+    }
+
+    pub(crate) fn end(&self) {
+        #[cfg(feature = "metrics")]
+        if self.is_counted.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            record!(gauge!("tenure_held", "lock" => self.label.text.clone()).decrement(1));
+        }
+    }
+
+    pub(crate) fn given_up(&self, held: Duration) {
+        let label = &self.label;
+        record!(histogram!("tenure_hold_seconds", "lock" => label.text.clone()).record(held));
+    }
+
+    pub(crate) fn in_danger(&self) {
+        let label = &self.label;
+        record!(counter!("tenure_renewals_late_total", "lock" => label.text.clone()).increment(1));
+    }
+
+    pub(crate) fn renewal_missed(&self) {
+        let label = &self.label;
+        record!(
+            counter!("tenure_renewals_missed_total", "lock" => label.text.clone()).increment(1)
+        );
+    }
+
+    pub(crate) fn lost(&self, reason: LossReason) {
+        let reason = match reason {
+            LossReason::NotHeld => NOT_HELD,
+            LossReason::MaxHold => MAX_HOLD,
+            _ => EXPIRED,
+        };
+        let label = &self.label;
+        record!(
+            counter!("tenure_losses_total", "lock" => label.text.clone(), "reason" => reason)
+                .increment(1)
+        );
+    }
 }
 
-pub(crate) fn renewal_missed() {
-    record!(counter!("tenure_renewals_missed_total").increment(1));
+/// A claim was granted. `waited`: it was queued before, so that another handed the lock over to it.
+pub(crate) fn acquired(label: &Label, after: Duration, waited: bool) {
+    record!(histogram!("tenure_acquire_wait_seconds", "lock" => label.text.clone()).record(after));
+    if waited {
+        record!(counter!("tenure_handoffs_total", "lock" => label.text.clone()).increment(1));
+    }
 }
 
-pub(crate) fn lost(reason: LossReason) {
-    let reason = match reason {
-        LossReason::NotHeld => "not_held",
-        LossReason::MaxHold => "max_hold",
-        _ => "expired",
-    };
-    record!(counter!("tenure_losses_total", "reason" => reason).increment(1));
+pub(crate) fn not_acquired(label: &Label, kind: ErrorKind) {
+    record!(
+        counter!("tenure_acquire_failures_total", "lock" => label.text.clone(), "kind" => word(kind))
+            .increment(1)
+    );
+}
+
+/// The value of the label `kind`.
+#[cfg(feature = "metrics")]
+const fn word(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Busy => "busy",
+        ErrorKind::TimedOut => "timed_out",
+        ErrorKind::Unreachable => "unreachable",
+        ErrorKind::QuorumLost => "quorum_lost",
+        ErrorKind::Lost => "lost",
+        ErrorKind::Broken => "broken",
+        ErrorKind::LeaseTooShort => "lease_too_short",
+        ErrorKind::Invalid => "invalid",
+        ErrorKind::OutOfRange => "out_of_range",
+        ErrorKind::Unsupported => "unsupported",
+        ErrorKind::Denied => "denied",
+        ErrorKind::Full => "full",
+        ErrorKind::Damaged => "damaged",
+        ErrorKind::Internal => "internal",
+    }
 }
 
 pub(crate) fn release_abandoned() {
     record!(counter!("tenure_releases_abandoned_total").increment(1));
+}
+
+#[cfg(all(test, feature = "metrics"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_has_the_label_of_the_first_rule_that_fits_or_is_among_the_others() {
+        let labels = Labels::new(["deploy", "orders/*", "orders/7"]);
+        for (name, label) in
+            [("deploy", "deploy"), ("deploy2", "other"), ("orders/7", "orders/*"), ("x", "other")]
+        {
+            assert_eq!(&*labels.of(&name.parse().unwrap()).text, label, "{name}");
+        }
+        assert_eq!(&*Labels::default().of(&"x".parse().unwrap()).text, "other");
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
-use crate::task::Place;
+use crate::task::CallSite;
 use crate::{
     Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Revocation, Wait,
 };
@@ -19,8 +19,9 @@ use crate::{
 /// as a transfer between two accounts.
 ///
 /// A wait cannot deadlock: all `MultiLock`s wait for their locks one after the other in the order of their
-/// names, and hold no later one meanwhile. Locks that are all free are taken at once, in one round trip on
-/// most stores. The locks may be on different stores ([`MultiLock::of`]).
+/// names, and hold no later one meanwhile. Locks that are all free are taken at once: in one call where the
+/// store has one for it (Redis, but not a Cluster), otherwise by calls side by side. The locks may be on
+/// different stores ([`MultiLock::of`]).
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -70,7 +71,7 @@ impl MultiLock {
         for group in locks.chunk_by(same_name) {
             for (index, lock) in group.iter().enumerate() {
                 if group[..index].iter().any(|earlier| earlier.shares_store_with(lock)) {
-                    let why = "it is named twice, and would wait for itself: name it once";
+                    let why = "a lock that is named twice would wait for itself: name it once";
                     return Err(invalid(why).about(lock.name()));
                 }
             }
@@ -79,7 +80,7 @@ impl MultiLock {
     }
 
     pub(crate) fn no_lock() -> Error {
-        Error::new(ErrorKind::Invalid, "join locks", "there are none: name at least one")
+        Error::new(ErrorKind::Invalid, "join locks", "no lock is named: name at least one")
     }
 
     /// The locks' names, in order.
@@ -146,9 +147,13 @@ impl MultiLock {
         self.acquire_at(Location::caller(), wait)
     }
 
-    async fn acquire_at(&self, place: Place, wait: Wait) -> Result<MultiGuard> {
+    async fn acquire_at(&self, site: CallSite, wait: Wait) -> Result<MultiGuard> {
         let started = Instant::now();
-        let mut taken = self.take_free(place).await;
+        let mut taken = match Mutex::acquire_together(&self.locks, site).await {
+            Some(Ok(guards)) => return Self::held(guards).await,
+            Some(Err(error)) => vec![Err(error)],
+            None => self.take_free(site).await,
+        };
         let first_missing = taken.iter().position(Result::is_err);
         let Some(first_missing) = first_missing else {
             return Self::held(taken.into_iter().flatten().collect()).await;
@@ -169,7 +174,7 @@ impl MultiLock {
                 Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(started.elapsed())),
                 other => other,
             };
-            match lock.acquire_at(place, wait).await {
+            match lock.acquire_at(site, wait).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
                     give_back(guards).await;
@@ -181,8 +186,8 @@ impl MultiLock {
     }
 
     /// Tries all locks at once.
-    async fn take_free(&self, place: Place) -> Vec<Result<Guard>> {
-        join_all(self.locks.iter().map(|lock| lock.acquire_at(place, Wait::NoWait))).await
+    async fn take_free(&self, site: CallSite) -> Vec<Result<Guard>> {
+        join_all(self.locks.iter().map(|lock| lock.acquire_at(site, Wait::NoWait))).await
     }
 
     /// Checks that none of them was lost while the others were waited for.
@@ -192,7 +197,7 @@ impl MultiLock {
             return Ok(MultiGuard { guards });
         };
         give_back(guards).await;
-        let why = "it was lost while another lock was waited for: try again";
+        let why = "the lock was lost while another lock was waited for: try again";
         Err(Error::lost(reason, "hold", why).about(&name))
     }
 }
@@ -273,14 +278,13 @@ impl MultiGuard {
     /// # Cancel safety
     /// As [`Guard::release`].
     pub async fn release(self) -> Result<()> {
-        let released = join_all(self.guards.into_iter().map(Guard::release)).await;
-        released.into_iter().collect()
+        Guard::release_together(self.guards).await
     }
 }
 
-/// Releases locks of which not all were to be had. Failures are left to the background.
+/// Releases the locks of an attempt that did not get all of them. Failures are left to the background.
 async fn give_back(guards: Vec<Guard>) {
-    let _ = join_all(guards.into_iter().map(Guard::release)).await;
+    let _ = Guard::release_together(guards).await;
 }
 
 impl fmt::Debug for MultiGuard {

@@ -42,8 +42,8 @@ impl Options {
         Self { ttl: None, max_hold: None, at_least: None, not_kept: None, label, poll_cap }
     }
 
-    /// How long a grant is good without a renewal: the time others wait when the holder vanishes.
-    /// The guard renews it at a third. Between 100 ms and 24 h.
+    /// How long a grant is good without a renewal: the time other claims wait when the holder vanishes.
+    /// The client renews it after a third of that. Between 100 ms and 24 h.
     ///
     /// The default is 30 s, or the longest term that the store allows if that is shorter
     /// ([`Guard::ttl`](crate::Guard::ttl) returns it). A TTL that is set here is never changed: a store
@@ -66,9 +66,9 @@ impl Options {
     ///
     /// A release before that time returns at once, and the client renews the lock in the background until
     /// the time has passed, or the lock is [revoked](crate::Client::revoke).
-    /// [`Client::close`](crate::Client::close) waits for that. Multi-locks, elections, barriers and work that
-    /// is done once refuse it. If the process ends without it, the lock is
-    /// free at once on a store that detects deaths, and otherwise when its TTL has passed.
+    /// [`Client::close`](crate::Client::close) waits for that. If the process ends without `close`, the
+    /// lock is free at once on a store that detects deaths, and otherwise when its TTL has passed.
+    /// Multi-locks, elections, latches, barriers and work that is done once refuse this option.
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = Some(time);
         self
@@ -83,12 +83,12 @@ impl Options {
         self
     }
 
-    /// The most a lost wake-up can cost: a waiter asks again after this time even if it was
-    /// not woken. Between 1 ms and 1 h; the default is a second.
+    /// The longest delay after a lost wake-up: a waiter polls after this time even if it was not woken.
+    /// Between 1 ms and 1 h; the default is a second.
     ///
-    /// A waiter that dies keeps its position in the queue for a little more than three times as long, but no
-    /// longer than its TTL, or 30 s if the TTL is shorter. So where the poll cap is above a quarter
-    /// of that, the waiter asks after that quarter instead.
+    /// A waiter that dies keeps its position in the queue for a little more than three times as long, but
+    /// no longer than its TTL, or 30 s if the TTL is shorter. So where the poll cap is above a quarter of
+    /// that, the waiter polls after that quarter instead.
     pub fn poll_cap(mut self, cap: Duration) -> Self {
         self.poll_cap = cap;
         self
@@ -108,7 +108,7 @@ impl Options {
         self
     }
 
-    /// Refuses what makes no sense, before the first byte leaves.
+    /// Refuses options that make no sense, before anything is sent.
     pub(crate) fn check(&self) -> Result<()> {
         let fault = |why: String| Err(Error::new(ErrorKind::Invalid, "use these options", why));
         if let Some(ttl) = self.ttl
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_give_its_locks_back_at_once_refuses_a_minimum_time() {
+    fn primitives_that_must_release_at_once_refuse_at_least() {
         let options = Options::new().without_keeping("an election");
         assert!(options.check().is_ok());
         let refused = options.at_least(Duration::from_secs(1)).check().unwrap_err();

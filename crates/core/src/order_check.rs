@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::LockName;
 use crate::lease::Lease;
-use crate::task::{Place, TaskKey};
+use crate::task::{CallSite, TaskKey};
 
 /// Remembers in which orders the tasks of a client wait for locks while they hold others.
 ///
@@ -27,8 +27,8 @@ struct Seen {
 /// Where a task took one lock, and then another one.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
-    first: Place,
-    then: Place,
+    first: CallSite,
+    then: CallSite,
     /// The opposite order was seen as well, and reported.
     warned: bool,
 }
@@ -38,10 +38,10 @@ impl OrderCheck {
     const HOLDS: usize = 16;
 
     /// The task that runs now begins to wait for a lock.
-    pub(crate) fn waits(&self, name: &LockName, at: Place) {
+    pub(crate) fn waits(&self, name: &LockName, at: CallSite) {
         let seen = &mut *self.0.lock();
         let Some(held) = seen.held.get(&TaskKey::current()) else { return };
-        let before: Vec<(LockName, Place)> = held
+        let before: Vec<(LockName, CallSite)> = held
             .iter()
             .filter(|lease| lease.acquired_by.home().is_some() && lease.claim.name != *name)
             .take(Self::HOLDS)
@@ -77,7 +77,7 @@ impl OrderCheck {
 }
 
 impl Seen {
-    fn note(&mut self, first: LockName, first_at: Place, then: &LockName, then_at: Place) {
+    fn note(&mut self, first: LockName, first_at: CallSite, then: &LockName, then_at: CallSite) {
         let opposite = (then.clone(), first);
         let other = self.orders.get_mut(&opposite);
         let warned = other.is_some();
@@ -89,7 +89,7 @@ impl Seen {
                 %first, %then, %first_at, %then_at,
                 opposite_first_at = %other.first, opposite_then_at = %other.then,
                 "two locks are taken in both orders: {first:?} at {first_at} and then {then:?} at {then_at}, \
-                 but {then:?} at {} and then {first:?} at {}. Two tasks that do so at a time wait for each \
+                 but {then:?} at {} and then {first:?} at {}. Two tasks that do so at the same time wait for each \
                  other. Take them in one order, or with a `MultiLock`",
                 other.first, other.then
             );
@@ -124,17 +124,17 @@ mod tests {
     fn its_memory_is_bounded_by_a_number_of_pairs_and_by_what_is_held() {
         let check = OrderCheck::default();
         let name = |number: usize| LockName::new(&format!("orders/{number}")).unwrap();
-        let place = std::panic::Location::caller();
+        let site = std::panic::Location::caller();
         for number in 0..3 * OrderCheck::PAIRS {
             let held = lease(&name(number));
             check.holds(&held);
-            check.waits(&name(number + 1), place);
+            check.waits(&name(number + 1), site);
             check.gave_up(&held);
         }
         assert_eq!(check.sizes(), (0, OrderCheck::PAIRS, OrderCheck::PAIRS));
         let many: Vec<_> = (0..100).map(|number| lease(&name(number))).collect();
         many.iter().for_each(|lease| check.holds(lease));
-        check.waits(&name(1_000_000), place);
+        check.waits(&name(1_000_000), site);
         let noted =
             check.0.lock().oldest.iter().filter(|(_, then)| *then == name(1_000_000)).count();
         assert_eq!(noted, OrderCheck::HOLDS);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, ErrorKind, Moment};
 
-/// 128 random bits that name one claim, minted before the first byte of it leaves.
+/// 128 random bits that name one claim, drawn before its first request is sent.
 ///
 /// A program that knows the id can release the claim, so it is shown in full only where a user asked for
 /// it ([`Display`](fmt::Display)); [`Debug`](fmt::Debug) and logs show its first four bytes.

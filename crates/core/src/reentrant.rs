@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::task::Place;
+use crate::task::CallSite;
 use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Wait};
 
 /// A [`Mutex`] that can be acquired again by its holder. Use it where a function that takes a lock calls
@@ -137,7 +137,7 @@ impl ReentrantMutex {
         self.acquire_at(Location::caller(), wait)
     }
 
-    async fn acquire_at(&self, place: Place, wait: Wait) -> Result<ReentrantGuard> {
+    async fn acquire_at(&self, site: CallSite, wait: Wait) -> Result<ReentrantGuard> {
         if let Some(entered) = self.enter() {
             return entered;
         }
@@ -158,7 +158,7 @@ impl ReentrantMutex {
             Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(started.elapsed())),
             other => other,
         };
-        let guard = Arc::new(self.0.mutex.acquire_at(place, wait).await?);
+        let guard = Arc::new(self.0.mutex.acquire_at(site, wait).await?);
         *self.0.hold.lock() = Arc::downgrade(&guard);
         Ok(ReentrantGuard(guard))
     }
@@ -175,7 +175,8 @@ impl ReentrantMutex {
     fn a_clone_waits(&self, wait: Wait) -> Error {
         let (kind, why) = match wait {
             Wait::AtMost(limit) => {
-                let why = format!("it was not free within {limit:?}: try later, or wait longer");
+                let why =
+                    format!("the lock was not free within {limit:?}: try later, or wait longer");
                 (ErrorKind::TimedOut, why)
             }
             _ => (ErrorKind::Busy, "a clone of this handle waits for it: try later".into()),

@@ -1,9 +1,9 @@
 //! Cooperative revocation: asking the holders of a lock to let go.
 //!
-//! A request is a small value beside the lock ([`CellSpace::Revocation`]), which names the holds that it is
-//! for. It expires within a minute unless its asker, which waits for the holders, writes it again: so
-//! nothing is left of an asker that has died, and a holder that begins to listen late hears it all the
-//! same. A holder that listens marks the request as heard.
+//! A request is a small value beside the lock ([`CellSpace::Revocation`]), which names the holds that it
+//! is for. It expires within a minute unless the asker, which waits for the holders, writes it again. So
+//! a dead asker leaves nothing behind, and a holder that begins to listen late still hears the request. A
+//! holder that listens marks the request as heard.
 
 mod request;
 
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// Why the lock is wanted back, in one line.
+    /// Why the asker wants the lock, in one line.
     pub reason: String,
     /// The process that asks.
     pub by: Arc<Origin>,
@@ -170,7 +170,7 @@ const LOOK: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(50
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
 /// How often it looks on a store that pushes, in case that a message was lost.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// How often a write begins anew when others came first.
+/// How often a write is retried because other writes came first.
 const MAX_CONFLICTS: usize = 10;
 
 impl Revoke {
@@ -246,8 +246,8 @@ impl Asker {
             let state = inspect(&self.slot).await?;
             let left: Vec<usize> =
                 (0..self.asked.len()).filter(|at| self.asked[*at].follow(&state)).collect();
-            // Those that have let go may have confirmed just before.
-            self.look_who_heard().await?;
+            // A holder that has let go may have confirmed the request just before.
+            self.read_confirmations().await?;
             if left.is_empty() {
                 return Ok(());
             }
@@ -297,8 +297,8 @@ impl Asker {
         Ok(())
     }
 
-    /// Writes the request. The first time, it replaces that of another asker; later it leaves alone one
-    /// that has replaced it.
+    /// Writes the request. The first write replaces the request of another asker; later ones leave alone
+    /// a request that has replaced this one.
     async fn write(&mut self, first: bool) -> Result<()> {
         let mut seen = self.slot.read().await?;
         for _ in 0..MAX_CONFLICTS {
@@ -307,7 +307,7 @@ impl Asker {
                 if present.id != self.request.id && !first {
                     return Ok(());
                 }
-                self.request.learn_who_heard(present);
+                self.request.copy_confirmations(present);
             }
             let text = self.request.write().into_bytes();
             match self.slot.swap(&seen, Some(text), Expiry::After(REQUEST_FOR)).await? {
@@ -315,17 +315,18 @@ impl Asker {
                 Outcome::Conflict(current) => seen = current,
             }
         }
-        let why = format!("others changed the request first, {MAX_CONFLICTS} times: try again");
+        let why =
+            format!("other processes changed the request first, {MAX_CONFLICTS} times: try again");
         Err(Error::new(ErrorKind::Busy, self.slot.key.space.write(), why)
             .about(&self.slot.key.name))
     }
 
-    async fn look_who_heard(&mut self) -> Result<()> {
+    async fn read_confirmations(&mut self) -> Result<()> {
         if self.asked.iter().all(|asked| asked.heard) {
             return Ok(());
         }
         if let Some(present) = Request::read(&self.slot.read().await?) {
-            self.request.learn_who_heard(&present);
+            self.request.copy_confirmations(&present);
         }
         for asked in &mut self.asked {
             asked.heard |=
@@ -407,7 +408,7 @@ pub(crate) async fn revoked(inner: &Arc<Inner>, lease: &Lease) -> Result<Revocat
             Ok(lease.revocation.get_or_init(|| heard).clone())
         }
         reason = lease.lost() => {
-            let why = "it was lost before a request to let go came";
+            let why = "the lock was lost before a request to let go came";
             Err(Error::lost(reason, slot.key.space.read(), why).about(&slot.key.name))
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::lease::Lease;
-use crate::task::{Place, TaskKey, runs_under};
+use crate::task::{CallSite, TaskKey, runs_under};
 
 /// How long a task waits for a lock that it acquired itself before it is warned.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const SUSPICIOUS: Duration = Duration::from_secs(1);
 /// An attempt that may wait for its own task.
 pub(crate) struct SelfWait {
     holds: Arc<Lease>,
-    waits_at: Place,
+    waits_at: CallSite,
     due: Instant,
     warned: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct SelfWait {
 impl SelfWait {
     /// Looks for a hold of this task among the holds of the client that are in the attempt's way. Warns at
     /// once of one that the attempt certainly waits for.
-    pub(crate) fn look(in_the_way: &[Arc<Lease>], waits_at: Place) -> Option<Self> {
+    pub(crate) fn look(in_the_way: &[Arc<Lease>], waits_at: CallSite) -> Option<Self> {
         if let Some(lease) = in_the_way.iter().find(|lease| runs_under(lease.claim.owner)) {
             let (lock, held_at) = (&lease.claim.name, lease.acquired_by.at);
             tracing::warn!(

@@ -51,7 +51,7 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// What the lock is held for. May be empty.
     pub label: String,
-    /// How long the lock has been held, if known. Locks of other clients do not say.
+    /// How long the lock has been held, if known. Other projects' clients do not record it.
     pub age: Option<Duration>,
     /// How long the grant lasts without a renewal. `None`: it does not end (a lock of another client
     /// without a TTL).

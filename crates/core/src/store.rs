@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 
 use crate::{
-    AuditEvent, AuditRecord, Error, ErrorKind, Fence, Finding, LockName, LockState, Result, Token,
+    AuditEvent, AuditRecord, Error, ErrorKind, Fence, Finding, Holder, LockName, LockState, Result,
+    Token,
 };
 
 pub use crate::background::{Background, require_runtime};
@@ -18,6 +19,7 @@ pub use crate::cells::contract::{
     Add, Added, CellClock, CellKey, CellSpace, Cells, Expiry, Rule, Stored, Swap, SwapId, Swapped,
     Take, Taken, Version,
 };
+pub use crate::cells::parties::is_for_parties;
 pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};
 pub use crate::connecting::Connecting;
@@ -62,7 +64,7 @@ pub fn step_limit(call_timeout: Duration) -> Duration {
 /// - Faults are errors; busy, queued, lost and not held are answers.
 ///
 /// The methods with a default are for what few stores can do or need. A store around a store must pass
-/// each of them on.
+/// each of them on, except `claim_together` and `release_together`, without which claims travel one by one.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What the store can promise.
@@ -103,7 +105,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Starts a held claim's term anew, from now.
     ///
     /// # Errors
-    /// Faults of the store. Not to hold is the answer [`Renewal::Lost`].
+    /// Faults of the store. That the claim does not hold the lock is the answer [`Renewal::Lost`].
     async fn renew(&self, claim: &Claim) -> Result<Renewal>;
 
     /// Turns the hold of a writer into that of a reader, in one step: no other writer holds in between. Its
@@ -115,7 +117,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Faults of the store. [`Unsupported`](crate::ErrorKind::Unsupported), with the reason, if it cannot
-    /// do this without letting a writer in between. Not to hold is the answer [`Downgraded::Lost`].
+    /// do this without letting a writer in between. That the claim does not hold the lock is the answer
+    /// [`Downgraded::Lost`].
     async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
         let why = "this store cannot turn a write hold into a read hold in one step: release the lock and \
                    acquire it for reading, and check what has changed in between";
@@ -128,6 +131,32 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults of the store.
     async fn release(&self, claim: &Claim) -> Result<Released>;
+
+    /// Takes several free locks in one call, all or none: for [`MultiLock`](crate::MultiLock). The claims are
+    /// exclusive, and of different locks.
+    ///
+    /// `None`: nothing was taken, because a claim holds one of the locks or waits for it, or because the store
+    /// would need as many calls as there are claims. Then the caller makes each claim by itself.
+    ///
+    /// # Errors
+    /// As [`claim`](Store::claim).
+    async fn claim_together(&self, claims: &[Claim]) -> Result<Option<Vec<Grant>>> {
+        let _ = claims;
+        Ok(None)
+    }
+
+    /// Gives up several holds in one call, all or none.
+    ///
+    /// `false`: nothing was given up, because one of the claims does not hold, because a claim waits for one of
+    /// the locks, or because the store would need as many calls as there are claims. Then the caller releases
+    /// each claim by itself.
+    ///
+    /// # Errors
+    /// As [`release`](Store::release).
+    async fn release_together(&self, claims: &[Claim]) -> Result<bool> {
+        let _ = claims;
+        Ok(false)
+    }
 
     /// Notifies `listener`, from now on, when a hold ends early: evicted, or with the end of its session.
     /// The store keeps the listener until it [is closed](LossListener::is_closed).
@@ -151,6 +180,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults of the store.
     async fn inspect(&self, name: &LockName) -> Result<LockState>;
+
+    /// The holders of a lock, as [`inspect`](Store::inspect) shows them, without its queue. Each of many waiters
+    /// asks this now and then, so a store that can leave out the queue should.
+    ///
+    /// # Errors
+    /// Faults of the store.
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        Ok(self.inspect(name).await?.holders)
+    }
 
     /// The names of all locks that are held or waited for and begin with `prefix`, sorted.
     ///
@@ -211,17 +249,17 @@ fn no_audit(operation: &'static str, name: &LockName) -> Error {
     Error::new(ErrorKind::Unsupported, operation, why).about(name)
 }
 
-/// Whether a claim that cannot be granted at once should stay.
+/// What the store does with a claim that cannot be granted at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// No: answer [`ClaimOutcome::Busy`] and forget the claim.
+    /// Answer [`ClaimOutcome::Busy`] and keep nothing of the claim.
     NoWait,
-    /// Yes: queue it.
+    /// Queue the claim.
     Queue {
-        /// Forget it if it does not ask again within this time.
+        /// Remove the claim from the queue if it does not ask again within this time.
         lease: Duration,
-        /// How often it asks, at the least. A store whose tickets are [`tended`](QueueTicket::tended) looks
-        /// for lost wake-ups as often.
+        /// The longest interval at which the claim asks again. A store whose tickets are
+        /// [`tended`](QueueTicket::tended) checks for lost wake-ups as often.
         poll: Duration,
     },
 }
@@ -240,7 +278,7 @@ pub enum ClaimOutcome {
     Granted(Grant),
     /// The claim waits in the queue.
     Queued(QueueTicket),
-    /// The lock is held, and the claim did not want to wait. Nothing of it is left in the store.
+    /// The lock is held, and the policy was [`WaitPolicy::NoWait`]. The store keeps nothing of the claim.
     Busy,
 }
 

@@ -8,8 +8,8 @@ use std::thread::{self, ThreadId};
 
 use crate::OwnerId;
 
-/// A place in the program.
-pub(crate) type Place = &'static Location<'static>;
+/// The place in the program that made a call.
+pub(crate) type CallSite = &'static Location<'static>;
 
 /// The task that runs now; outside a task, as in `block_on`, the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ impl TaskKey {
 /// Where, and by which task, a lock was acquired.
 #[derive(Debug)]
 pub(crate) struct Acquired {
-    pub(crate) at: Place,
+    pub(crate) at: CallSite,
     pub(crate) by: TaskKey,
     /// Another task has used the guard: it was moved there.
     moved: AtomicBool,
@@ -38,7 +38,7 @@ pub(crate) struct Acquired {
 
 impl Acquired {
     /// Acquired by the task that runs now.
-    pub(crate) fn now(at: Place) -> Self {
+    pub(crate) fn now(at: CallSite) -> Self {
         Self { at, by: TaskKey::current(), moved: AtomicBool::new(false) }
     }
 

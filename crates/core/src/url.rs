@@ -454,7 +454,7 @@ fn login(
         None => (text, None),
     };
     if user == "***" || password == Some("***") {
-        // Tried as a password it would fail, and may lock the user out.
+        // Sent as a password, `***` would fail, and repeated failures may lock the user out.
         let why = "`***` stands where a password was hidden; put the password there (one that is \
                    `***` is written %2A%2A%2A), or leave it out and set TENURE_PASSWORD";
         return Err(malformed(why));

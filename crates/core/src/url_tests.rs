@@ -286,7 +286,7 @@ fn an_earlier_name_of_an_option_is_refused_with_the_new_one() {
 }
 
 #[test]
-fn whatever_is_encoded_decodes_to_the_same_bytes() {
+fn encoded_text_decodes_to_the_same_bytes() {
     let every_byte: Vec<u8> = (0..=255).collect();
     for bytes in [&every_byte[..], b"/a b?c%20", "ключ\u{85}".as_bytes(), b"", b"%", b"100%"] {
         for special in [PLAIN, PATH, VALUE, USER] {

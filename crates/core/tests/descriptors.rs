@@ -25,7 +25,7 @@ fn a_client_without_descriptors_for_its_timer_is_refused() {
                 assert_eq!(error.kind(), ErrorKind::Internal);
                 assert!(error.to_string().contains("raise the limit"), "{error}");
                 refused += 1;
-                files.pop().expect("it needs no more than there are");
+                files.pop().expect("the client needs no more descriptors than there are");
             }
         }
     };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "integration/layer.rs"]
 mod layer;
 
 use std::collections::BTreeMap;
@@ -91,6 +92,11 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
     assert_eq!(sums.get("tenure_hold_seconds"), 2.0);
     assert_eq!(sums.get("tenure_losses_total"), 1.0);
     assert!(sums.get("tenure_renewals_missed_total") >= 1.0);
+    assert_eq!(sums.get("tenure_held"), 0.0);
+    assert_eq!(sums.get("tenure_held peak"), 1.0);
+    assert_eq!(sums.get("tenure_handoffs_total"), 1.0);
+    assert_eq!(sums.get("tenure_renewals_late_total"), 1.0);
+    assert_eq!(sums.get("tenure_acquire_failures_total"), 1.0);
     assert_eq!(sums.get("tenure_waiters"), 0.0);
     assert_eq!(sums.get("tenure_waiters peak"), 1.0);
 
@@ -129,6 +135,7 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
         let mutex = client.mutex("a").unwrap().with(Options::new().ttl(TTL));
         lose(block_on(mutex.acquire()).unwrap(), &client);
         assert_eq!(sums.get("tenure_losses_total"), f64::from(number), "{way}");
+        assert_eq!(sums.get("tenure_held"), 0.0, "{way}");
     }
     std::thread::sleep(TTL * 2);
     assert_eq!(sums.get("tenure_losses_total"), 5.0, "the keeper counts none again");
@@ -164,6 +171,7 @@ async fn use_locks() {
     while client.inspect("a").await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
+    mutex.try_acquire().await.unwrap_err();
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
     chaos.pause();

@@ -1,6 +1,6 @@
 //! Which claims may hold a lock together: one rule for mutex, read-write lock and semaphore.
 
-/// How a claim wants to hold a lock.
+/// The mode in which a claim is to hold a lock.
 ///
 /// A mutex asks [`Exclusive`](Mode::Exclusive), a reader [`Shared`](Mode::Shared), a semaphore
 /// [`Permits`](Mode::Permits). All three wait in one queue and are admitted by one rule.
@@ -16,7 +16,7 @@ pub enum Mode {
     Permits {
         /// Permits this claim takes, at least one and at most `of`.
         take: u32,
-        /// Permits there are in all, as this claim sees it.
+        /// Permits there are in all, by this claim's count.
         of: u32,
     },
 }
@@ -141,7 +141,7 @@ mod tests {
             for mode in sequence {
                 let mut with = inside.clone();
                 with.push(mode);
-                // Semaphores that disagree about their size are judged by the newcomer alone.
+                // Of semaphores that disagree about their size, that of the new claim counts.
                 let agree = with.iter().all(|m| !matches!(m, Mode::Permits { of: 1, .. }))
                     || with.iter().all(|m| matches!(m, Mode::Permits { of: 1, .. }));
                 if agree {

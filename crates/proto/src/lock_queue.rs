@@ -275,7 +275,7 @@ mod tests {
             assert!(queue.handle_downgrade(&0, at(50)), "also when it is asked for again");
         }
         assert_eq!(admitted(&mut queue, at(50)), [1, 2]);
-        assert_eq!(queue.state(&0, at(149)), ClaimState::Holds(at(150)), "its term starts anew");
+        assert_eq!(queue.state(&0, at(149)), ClaimState::Holds(at(150)), "the term starts anew");
         for reader in [1, 2] {
             queue.handle_leave(&reader);
         }
@@ -288,9 +288,9 @@ mod tests {
     fn only_a_live_hold_is_downgraded_and_no_permit() {
         let mut queue = queue_of(&[Mode::Exclusive, Mode::Exclusive]);
         admitted(&mut queue, at(0));
-        assert!(!queue.handle_downgrade(&1, at(1)), "it waits");
-        assert!(!queue.handle_downgrade(&7, at(1)), "it is not there");
-        assert!(!queue.handle_downgrade(&0, at(100)), "its term has ended");
+        assert!(!queue.handle_downgrade(&1, at(1)), "the claim waits");
+        assert!(!queue.handle_downgrade(&7, at(1)), "the claim is not there");
+        assert!(!queue.handle_downgrade(&0, at(100)), "the term has ended");
         let mut permits = queue_of(&[Mode::Permits { take: 1, of: 1 }]);
         admitted(&mut permits, at(0));
         assert!(!permits.handle_downgrade(&0, at(1)));

@@ -1,13 +1,12 @@
 //! What one process knows of a lock's queue of ordered entries, and what it must do next so that
 //! its own waiters are admitted: list the queue, or watch some entries.
 //!
-//! The engine orders the entries, new ones come last, and whether an entry is admitted follows from
-//! the entries before it ([`admitted`]). So what was listed once stays a superset of what is there,
-//! up to the order that the listing covers; and an entry that is admitted by a superset of what is
-//! before it is admitted. An entry that was exclusive may come to be shared, never the other way
-//! round, so an old view keeps others out, and lets none in. A process with many waiters needs one
-//! listing for all of them, and watches on behalf of the first of them only: no later one can be admitted
-//! before it.
+//! The engine orders the entries, new ones come last, and whether an entry is admitted follows from the
+//! entries before it ([`admitted`]). So what was listed once stays a superset of what is there, up to the
+//! order that the listing covers; and an entry that is admitted by a superset of what is before it is
+//! admitted. An exclusive entry may become a shared one, never the other way round, so an old view may
+//! keep a claim out, but never admits one. A process with many waiters needs one listing for all of them,
+//! and watches on behalf of the first of them only: no later one can be admitted before it.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +17,9 @@ use crate::{Mode, Occupancy};
 /// identity of the queue in front of its own numbers.
 pub type Order = i128;
 
-/// How many of a queue, in their order, hold the lock: they are admitted one by one, and the first
-/// one that finds no room keeps all later ones out. An entry that is admitted stays so: new entries
-/// come after it, and those that leave only make room.
+/// How many entries of a queue hold the lock: entries are admitted in their order, and the first that
+/// finds no room keeps all later ones out. An entry that is admitted stays so: new entries come after it,
+/// and those that leave only make room.
 pub fn admitted(queue: impl IntoIterator<Item = Mode>) -> usize {
     let mut room = Occupancy::default();
     let enters = |mode: &Mode| {
@@ -182,7 +181,7 @@ impl OrderedQueue {
         let mut overtaken = false;
         for (order, mode) in listed {
             let known = before.get(&order);
-            // An entry that was gone before: the listing was overtaken by what showed that.
+            // The listing is older than the news that this entry was removed.
             overtaken |= known.is_none() && self.is_covered(order);
             let (watched, change_watched) =
                 known.map_or((false, false), |it| (it.watched, it.change_watched));
@@ -243,12 +242,12 @@ impl OrderedQueue {
         known.watched = true;
         if watched_for != WatchFor::Removal && !known.change_watched {
             known.change_watched = true;
-            // It may have been admitted, or downgraded, between the listing and the watch.
+            // The entry may have been admitted, or downgraded, between the listing and the watch.
             self.stale = true;
         }
     }
 
-    /// The watch of an entry has ended, with or without a reason.
+    /// The watch of an entry has ended, for whatever reason.
     pub fn handle_unwatched(&mut self, order: Order) {
         if let Some(known) = self.entries.get_mut(&order) {
             (known.watched, known.change_watched) = (false, false);
@@ -303,7 +302,8 @@ impl OrderedQueue {
                 }
             }
         }
-        // The second is listed ahead of its turn, so that a hand-off to it need not wait for that.
+        // The second waiter is listed ahead of its turn, so that a hand-off to it need not wait for a
+        // listing.
         let needed = self.stale || !self.is_covered(second.unwrap_or(first));
         let unwatched = step.watch_queue && !self.queue_watched;
         step.list = (needed || unwatched) && !self.listing;

@@ -52,13 +52,8 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Starts from a durable ceiling with nothing reserved: the first [`take`](Self::take) fails
-    /// until a block has been reserved.
-    pub const fn from_ceiling(ceiling: u64) -> Self {
-        Self { next: ceiling, ceiling }
-    }
-
-    /// Continues where the memory of an orderly run left off.
+    /// Continues after `next - 1` under a durable ceiling. With both equal, as after a crash, nothing is
+    /// reserved: the first [`take`](Self::take) fails until a block has been reserved.
     pub const fn resume(next: u64, ceiling: u64) -> Self {
         // A `next` beyond the ceiling was never durable: trust the ceiling alone.
         let next = if next > ceiling { ceiling } else { next };
@@ -129,11 +124,11 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 1u64..5), 1..200),
         ) {
             let mut durable = 1;
-            let mut reserve = Reserve::from_ceiling(durable);
+            let mut reserve = Reserve::resume(durable, durable);
             let mut last = None;
             for (crash, block) in steps {
                 if crash {
-                    reserve = Reserve::from_ceiling(durable);
+                    reserve = Reserve::resume(durable, durable);
                 }
                 let token = reserve.take().or_else(|| {
                     durable = reserve.raised(block)?;
@@ -156,6 +151,6 @@ mod tests {
 
     #[test]
     fn the_last_number_is_an_end_not_a_wrap() {
-        assert_eq!(Reserve::from_ceiling(u64::MAX).raised(1), None);
+        assert_eq!(Reserve::resume(u64::MAX, u64::MAX).raised(1), None);
     }
 }

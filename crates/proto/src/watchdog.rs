@@ -86,10 +86,23 @@ enum Renewal {
     UnderWay,
 }
 
+impl Renewal {
+    /// The renewal of a term that began at `since`: at a third, or earlier by less than a 256th of that.
+    ///
+    /// Terms of the same length fall due together at multiples of that step, so that the renewals of many
+    /// leases share wake-ups, packets and system calls.
+    fn due(since: Moment, ttl: Duration) -> Self {
+        let third = ttl / 3;
+        let step = u64::try_from(third.as_nanos() / 256).unwrap_or(u64::MAX).max(1);
+        let at = (since + third).as_nanos();
+        Self::Due(Moment::from_nanos(at - at % step))
+    }
+}
+
 impl Watchdog {
     /// Watches a term of `ttl` that began at `since`, held at most until `hold_until`.
     pub fn new(since: Moment, ttl: Duration, hold_until: Option<Moment>) -> Self {
-        let renewal = Renewal::Due(since + ttl / 3);
+        let renewal = Renewal::due(since, ttl);
         Self { ttl, since, hold_until, renewal, warned: false, lost: false }
     }
 
@@ -151,7 +164,7 @@ impl Watchdog {
         if sent >= self.since {
             (self.since, self.warned) = (sent, false);
         }
-        self.renewal = Renewal::Due(self.since + self.ttl / 3);
+        self.renewal = Renewal::due(self.since, self.ttl);
     }
 
     /// A renewal failed, or its reply is overdue: try again after `pause`.
@@ -204,6 +217,20 @@ mod tests {
         watchdog.handle_renewed(at(10.0));
         assert_eq!(watchdog.deadline(), deadline(at(10.0), TTL));
         assert_eq!(watchdog.poll_timeout(), at(20.0));
+    }
+
+    #[test]
+    fn the_renewals_of_leases_that_began_one_after_the_other_fall_due_together() {
+        let due = |start: f64| Watchdog::new(at(start), TTL, None).poll_timeout();
+        let moments: std::collections::BTreeSet<_> = (0..1000).map(|n| due(n.into())).collect();
+        assert_eq!(moments.len(), 1000, "a second apart, each has its own");
+        let moments: std::collections::BTreeSet<_> =
+            (0..1000).map(|n| due(1.0 + f64::from(n) / 1e3)).collect();
+        assert!(moments.len() <= 27, "{} moments in a second", moments.len());
+        for start in [0.0, 0.1, 1.234_567, 1e6] {
+            let early = (at(start) + TTL / 3).since(due(start));
+            assert!(early < TTL / 3 / 256, "{early:?} before a third of the term");
+        }
     }
 
     #[test]

@@ -9,9 +9,11 @@ use super::{
     Barrier, Cell, Counter, Election, Latch, MultiLock, Mutex, Once, RateLimiter, ReentrantMutex,
     Revoke, RwLock, Semaphore, block_on,
 };
-use crate::store::{CALL_TIMEOUT, Store};
+use crate::client::Settings;
+use crate::store::Store;
 use crate::{
-    AuditRecord, Background, CellValue, Finding, LockName, LockState, OwnerId, Rate, Result,
+    AuditRecord, Background, CellValue, Finding, LockName, LockState, LongWaits, OwnerId, Rate,
+    Result,
 };
 
 /// A [`Client`](crate::Client) whose calls block. Cheap to clone; clones share everything.
@@ -39,7 +41,7 @@ impl Client {
     pub fn open(opening: impl Future<Output = Result<Arc<dyn Store>>>) -> Result<Self> {
         let background = Background::start(crate::client::THREAD)?;
         let store = block_on(&background, opening)?;
-        crate::Client::on(background, store, CALL_TIMEOUT, false).map(Self::from)
+        crate::Client::on(background, store, Settings::new()).map(Self::from)
     }
 
     /// As [`crate::Client::with_call_timeout`].
@@ -48,6 +50,23 @@ impl Client {
     /// As [`crate::Client::with_call_timeout`].
     pub fn with_call_timeout(self, limit: Duration) -> Result<Self> {
         self.client.with_call_timeout(limit).map(Self::from)
+    }
+
+    /// As [`crate::Client::with_lock_labels`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::with_lock_labels`].
+    #[cfg(feature = "metrics")]
+    pub fn with_lock_labels<'a>(self, rules: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        self.client.with_lock_labels(rules).map(Self::from)
+    }
+
+    /// As [`crate::Client::with_long_waits`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::with_long_waits`].
+    pub fn with_long_waits(self, threshold: Duration) -> Result<Self> {
+        self.client.with_long_waits(threshold).map(Self::from)
     }
 
     /// As [`crate::Client::with_order_check`].
@@ -202,6 +221,14 @@ impl Client {
     /// As [`crate::Client::inspect_all`].
     pub fn inspect_all(&self, prefix: &str) -> Result<Vec<LockState>> {
         self.block_on(self.client.inspect_all(prefix))
+    }
+
+    /// As [`crate::Client::long_waits`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::long_waits`].
+    pub fn long_waits(&self, prefix: &str, since: Duration) -> Result<LongWaits> {
+        self.block_on(self.client.long_waits(prefix, since))
     }
 
     /// Watches all locks that begin with `prefix`, as [`crate::Client::watch`].

@@ -79,7 +79,7 @@ impl<T: CellValue> Election<T> {
         block_on(&self.background, self.election.leader())
     }
 
-    /// Follows who leads, without being a candidate.
+    /// Follows the leaders, without being a candidate.
     pub fn observe(&self) -> Leaders<T> {
         Leaders { observer: self.election.observe(), background: self.background.clone() }
     }
@@ -160,7 +160,7 @@ impl<T: CellValue> Leadership<T> {
     }
 }
 
-/// Follows who leads, from [`Election::observe`]: an iterator that does not end. Each item is what
+/// Follows the leaders, from [`Election::observe`]: an iterator that does not end. Each item is what
 /// [`crate::Observer::next`] returns.
 pub struct Leaders<T> {
     observer: crate::Observer<T>,
@@ -258,6 +258,11 @@ impl LatchParty {
     /// A handle that tells whether the lease is still there.
     pub fn validity(&self) -> Validity {
         Validity::new(self.party.validity(), self.background.clone())
+    }
+
+    /// The id of the lease, as [`crate::LatchParty::owner`].
+    pub fn owner(&self) -> OwnerId {
+        self.party.owner()
     }
 }
 

@@ -284,7 +284,7 @@ impl Semaphore {
         self.lock.name()
     }
 
-    /// The number of permits, as this handle was told.
+    /// The number of permits that this handle was made with.
     pub const fn permits(&self) -> u32 {
         self.lock.permits()
     }

@@ -47,7 +47,7 @@ pub use coordination::{Barrier, Election, Latch, LatchParty, Leaders, Leadership
 pub use guard::{FencedGuard, Guard, MultiGuard, ReadGuard, Validity, WriteGuard};
 pub use locks::{FencedMutex, MultiLock, Mutex, RwLock, Semaphore};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, ThreadGuard, ThreadMutex};
-pub use values::{Cell, Counter, Once, RateLimiter};
+pub use values::{Cell, Counter, Once, OnceRun, OnceStart, RateLimiter};
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ pub(crate) fn block_on<F: Future>(background: &Background, work: F) -> F::Output
     }
 }
 
-/// Whether the future is to be polled again. The thread's own token does not say so: a nested call, or code
-/// of the program, may take it.
+/// Whether the future must be polled again. The token of `std::thread::park` cannot tell: a nested call,
+/// or code of the program, may take it.
 struct Woken {
     thread: Thread,
     is: AtomicBool,
@@ -113,7 +113,7 @@ mod tests {
     fn on_a_thread<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, ended) = mpsc::channel();
         thread::spawn(move || done.send(test()));
-        ended.recv_timeout(Duration::from_secs(20)).expect("it hangs or panics")
+        ended.recv_timeout(Duration::from_secs(20)).expect("the test hangs or panics")
     }
 
     #[test]

@@ -211,7 +211,8 @@ pub struct ThreadGuard {
     /// `None` once it is released.
     entry: Option<ReentrantGuard>,
     holds: Arc<ThreadHolds>,
-    /// The entry belongs to its thread: it is counted there, and no other may give it up.
+    /// Makes the guard `!Send`: an entry is counted on its thread, and another thread must not give it
+    /// up.
     of_one_thread: PhantomData<*const ()>,
 }
 
@@ -221,8 +222,8 @@ impl ThreadMutex {
         self.0.name()
     }
 
-    /// The same lock, held with these options. A thread that holds the lock enters its hold with the
-    /// options of that.
+    /// The same lock, held with these options. A thread that already holds the lock enters that hold,
+    /// whose options stay as they are.
     #[must_use]
     pub fn with(self, options: Options) -> Self {
         Self(self.0.with(options))

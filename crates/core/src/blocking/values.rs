@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{Validity, block_on};
 use crate::{
-    Background, CellValue, Decision, Error, LockName, OnceOutcome, Options, Result, Updated, Wait,
+    Background, CellValue, Decision, Error, LockName, OnceOutcome, Options, Result, Token, Updated,
+    Wait,
 };
 
 /// A value in the store that many processes read and change, as [`crate::Cell`].
@@ -298,6 +299,55 @@ impl<T: CellValue> Once<T> {
             |guard: &crate::Guard| Validity::new(guard.validity(), self.background.clone());
         let work = async |guard: &crate::Guard| work(&validity(guard));
         block_on(&self.background, self.once.run_with(wait, work))
+    }
+
+    /// Starts the work under a lock that the caller holds by itself, as [`crate::Once::start`].
+    ///
+    /// # Errors
+    /// As [`crate::Once::start`].
+    pub fn start(&self, token: Option<Token>) -> Result<OnceStart<T>> {
+        let background = self.background.clone();
+        Ok(match block_on(&self.background, self.once.start(token))? {
+            crate::OnceStart::Started(run) => OnceStart::Started(OnceRun { run, background }),
+            crate::OnceStart::Replayed(value) => OnceStart::Replayed(value),
+        })
+    }
+}
+
+/// What came of [starting](Once::start) work that is done once.
+#[derive(Debug)]
+pub enum OnceStart<T> {
+    /// The caller does the work now.
+    Started(OnceRun<T>),
+    /// The work was done before, with this result.
+    Replayed(T),
+}
+
+/// Work that was [started](Once::start) and is not finished, as [`crate::OnceRun`].
+#[must_use = "without a result, the next caller does the work again"]
+pub struct OnceRun<T> {
+    run: Box<crate::OnceRun<T>>,
+    background: Background,
+}
+
+impl<T: CellValue> OnceRun<T> {
+    /// The same; its result is kept for this time.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { run: self.run.ttl(ttl), ..self }
+    }
+
+    /// Keeps the result of the work, as [`crate::OnceRun::finish`].
+    ///
+    /// # Errors
+    /// As [`crate::OnceRun::finish`].
+    pub fn finish(self, value: &T) -> Result<()> {
+        block_on(&self.background, self.run.finish(value))
+    }
+}
+
+impl<T> fmt::Debug for OnceRun<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.run.fmt(f)
     }
 }
 

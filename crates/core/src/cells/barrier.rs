@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_proto::Backoff;
 
 use super::contract::{CellSpace, Expiry, SwapId};
+use super::parties::party_leases;
 use super::slot::{Outcome, POLL, Seen, Slot};
 use crate::{
     Client, Error, ErrorKind, Guard, LockName, Moment, Options, OwnerId, Result, Semaphore, now,
@@ -35,30 +36,30 @@ use crate::{
 /// # }
 /// ```
 ///
-/// A party that has not come to its first `wait` yet is unknown, and is waited for; bound that by
-/// `tokio::time::timeout`. A party too many waits until another one leaves. All parties must name the same
-/// number.
+/// The others wait for a party that has not called `wait` yet, because they do not know of it; limit that
+/// with `tokio::time::timeout`. With more handles than parties, the surplus ones wait until another
+/// handle is dropped. All parties must name the same number.
 ///
-/// Waiting is told of changes on etcd, ZooKeeper and memory; on Redis and local it asks, five times a second
-/// after the first second. Each waiting party looks once a second whether all others are alive, so a death
-/// is noticed within a second after the lease has ended. The lease is that of a permit of the semaphore
-/// `barrier:` and the name: so the name may have 192 bytes.
+/// etcd, ZooKeeper and memory notify a waiting party of changes; on Redis and local the party polls, five
+/// times a second after the first second. Each waiting party looks once a second whether all others are
+/// alive, so a death is noticed within a second after the lease has ended. The lease is that of a permit
+/// of the semaphore `barrier:` and the name: so the name may have 192 bytes.
 pub struct Barrier {
     slot: Slot,
-    places: Semaphore,
+    leases: Semaphore,
     parties: u32,
     ttl: Duration,
-    place: Option<Place>,
+    lease: Option<PartyLease>,
 }
 
 /// The lease of a party.
-struct Place {
+struct PartyLease {
     guard: Guard,
-    /// The generation in which this party has arrived, or may have, and whose end it has not seen.
+    /// The generation in which this party has arrived, or may have, and whose end it has not seen yet.
     arrived: Option<u64>,
 }
 
-/// That all parties have come, from [`Barrier::wait`].
+/// The result of [`Barrier::wait`]: all parties have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarrierWaitResult {
     generation: u64,
@@ -81,7 +82,7 @@ impl BarrierWaitResult {
 /// How long a barrier that is not used stays, unless [`Barrier::ttl`] says otherwise.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often an arrival is made anew after others came first.
+/// How often an arrival is retried because other writes came first.
 const MAX_CONFLICTS: u32 = 10_000;
 
 const WAIT: &str = "wait at the barrier";
@@ -100,15 +101,15 @@ impl Barrier {
             let why = "this store has no permits, of which each party holds one: use another store";
             return Err(Error::new(ErrorKind::Unsupported, WAIT, why).about(&slot.key.name));
         }
-        let places = client.semaphore(&format!("barrier:{name}"), parties)?;
-        Ok(Self { slot, places, parties, ttl: TTL, place: None })
+        let leases = client.semaphore(&party_leases(slot.key.space, name), parties)?;
+        Ok(Self { slot, leases, parties, ttl: TTL, lease: None })
     }
 
     /// The same barrier; this party's lease has these options. The TTL bounds how long the others wait for
     /// a party that has died.
     #[must_use]
     pub fn with(mut self, options: Options) -> Self {
-        self.places = self.places.with(options.without_keeping("a barrier"));
+        self.leases = self.leases.with(options.without_keeping("a barrier"));
         self
     }
 
@@ -138,31 +139,31 @@ impl Barrier {
     /// A call that was dropped after its arrival is continued by the next one. To give up, drop the
     /// barrier: that breaks it for the others.
     pub async fn wait(&mut self) -> Result<BarrierWaitResult> {
-        let loss = self.place.as_ref().and_then(|place| place.guard.interruption(false));
+        let loss = self.lease.as_ref().and_then(|lease| lease.guard.interruption(false));
         if let Some(loss) = loss {
-            // It was lost between two calls, and the barrier is broken for the others.
-            self.place = None;
+            // The lease was lost between two calls, and the barrier is broken for the others.
+            self.lease = None;
             return Err(loss);
         }
-        if self.place.is_none() {
-            let guard = self.places.acquire().await?;
-            self.place = Some(Place { guard, arrived: None });
+        if self.lease.is_none() {
+            let guard = self.leases.acquire().await?;
+            self.lease = Some(PartyLease { guard, arrived: None });
         }
-        let Self { slot, places, parties, ttl, place: Some(place) } = self else {
-            let why = "a party has no place: report it";
+        let Self { slot, leases, parties, ttl, lease: Some(lease) } = self else {
+            let why = "this party has no lease after it has joined: report this as a bug";
             return Err(Error::new(ErrorKind::Internal, WAIT, why).about(self.name()));
         };
         let visit = Visit {
             slot,
-            lock: places.name(),
+            lock: leases.name(),
             parties: *parties,
             expiry: Expiry::After(*ttl),
-            owner: place.guard.owner(),
+            owner: lease.guard.owner(),
         };
-        match place.guard.run(visit.pass(&mut place.arrived)).await {
+        match lease.guard.run(visit.pass(&mut lease.arrived)).await {
             Ok(passed) => passed,
             Err(lost) => {
-                self.place = None;
+                self.lease = None;
                 Err(lost)
             }
         }
@@ -219,7 +220,8 @@ impl Visit<'_> {
                 *arrived = Some(state.generation);
             }
             match self.slot.swap(&seen, Some(next.write()), self.expiry).await? {
-                // A party that was here before the death learns of it; one that just came goes on.
+                // A party that arrived before the death gets the error; a new one joins the next
+                // generation.
                 Outcome::Done(_) if breaks && state.is_member(self.owner) => {
                     *arrived = None;
                     return Err(self.broken());
@@ -233,8 +235,9 @@ impl Visit<'_> {
                     *arrived = before;
                     conflicts += 1;
                     if conflicts >= MAX_CONFLICTS {
-                        let why =
-                            format!("others came first, {conflicts} times in a row: try later");
+                        let why = format!(
+                            "other parties changed it first, {conflicts} times in a row: try later"
+                        );
                         return Err(self.error(ErrorKind::Busy, why));
                     }
                     tokio::time::sleep(backoff.next(SwapId::random().get())).await;
@@ -260,7 +263,7 @@ impl Visit<'_> {
 
     fn state(&self, seen: &Seen) -> Result<State> {
         let Some(bytes) = seen.value() else { return Ok(State::default()) };
-        State::read(bytes).ok_or_else(|| self.slot.damaged("what is stored there"))
+        State::read(bytes).ok_or_else(|| self.slot.damaged("the stored value"))
     }
 
     fn broken(&self) -> Error {
@@ -299,7 +302,8 @@ struct Member {
 }
 
 impl State {
-    /// Whether all parties passed an earlier generation. One that is not remembered counts as broken.
+    /// Whether all parties passed an earlier generation. A generation that is no longer remembered counts
+    /// as broken.
     fn is_passed(&self, generation: u64) -> bool {
         let age = self.generation.checked_sub(generation).and_then(|age| age.checked_sub(1));
         age.is_some_and(|age| age < 64 && self.broken >> age & 1 == 0)
@@ -323,7 +327,7 @@ impl State {
         if arrived >= parties as usize { next.ended(false) } else { next }
     }
 
-    /// The state after the generation was broken by these; `None` if there are none.
+    /// The state after these members have died, which breaks the generation; `None` if there are none.
     fn without(&self, dead: &[OwnerId]) -> Option<Self> {
         let mut next = self.clone();
         next.members.retain(|member| !dead.contains(&member.owner));
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_generation_is_remembered_for_those_who_waited_in_it() {
+    fn a_broken_generation_is_remembered_for_the_parties_that_waited_in_it() {
         let [a, b] = owners();
         let waiting = State::default().with(a, 2).with(b, 2).with(a, 2);
         assert_eq!(waiting.without(&[]), None);

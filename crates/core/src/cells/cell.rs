@@ -5,10 +5,9 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_proto::Backoff;
 
-use super::contract::{CellSpace, Expiry, SwapId};
-use super::slot::{Outcome, POLL, REMOVED_FOR, Seen, Slot};
+use super::contract::{CellSpace, Expiry};
+use super::slot::{POLL, REMOVED_FOR, Seen, Slot};
 use super::value::CellValue;
 use crate::{Client, Error, ErrorKind, LockName, Result};
 
@@ -187,8 +186,8 @@ impl<T: CellValue> Cell<T> {
         Ok(Updated { value, conflicts })
     }
 
-    /// Waits until the value fulfils a condition, and returns it. It looks when the store tells of a
-    /// change, and once a second.
+    /// Waits until the value fulfils a condition, and returns it. It reads the cell when the store
+    /// reports a change, and once a second.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -216,46 +215,10 @@ impl<T: CellValue> Cell<T> {
         expiry: Expiry,
     ) -> Result<u32, E> {
         let last = self.last.lock().take();
-        // What this handle saw last may be replaced by now. A swap finds that out; a refusal of `step`
-        // does not.
-        let mut fresh = last.is_none();
-        let mut seen = match last {
-            Some(seen) => seen,
-            None => self.slot.read().await?,
-        };
-        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
-        let mut conflicts = 0;
-        loop {
-            let bytes = match step(&seen) {
-                Err(_) if !fresh => {
-                    (seen, fresh) = (self.slot.read().await?, true);
-                    continue;
-                }
-                bytes => bytes?,
-            };
-            seen = match self.slot.swap(&seen, bytes, expiry).await? {
-                Outcome::Done(seen) => {
-                    *self.last.lock() = Some(seen);
-                    return Ok(conflicts);
-                }
-                Outcome::Conflict(current) => current,
-            };
-            // To begin with an old value is no conflict with another update.
-            if !std::mem::replace(&mut fresh, true) {
-                continue;
-            }
-            conflicts += 1;
-            if conflicts >= self.max_conflicts {
-                let why = format!("others changed it first, {conflicts} times in a row: try later");
-                let error = Error::new(ErrorKind::Busy, self.slot.key.space.write(), why);
-                return Err(error.about(self.name()).into());
-            }
-            if conflicts > 1 {
-                tokio::time::sleep(backoff.next(SwapId::random().get())).await;
-                // What the conflict showed is old by now.
-                seen = self.slot.read().await?;
-            }
-        }
+        let step = |seen: &Seen| Ok::<_, E>((step(seen)?, expiry));
+        let (seen, conflicts) = self.slot.update(last, self.max_conflicts, step).await?;
+        *self.last.lock() = Some(seen);
+        Ok(conflicts)
     }
 
     fn decode(&self, seen: &Seen) -> Result<Option<T>> {

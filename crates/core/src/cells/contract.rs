@@ -58,9 +58,8 @@ pub trait Cells: fmt::Debug + Send + Sync {
     /// Nothing is lost: the next call compares with the version that it is given.
     async fn changed(&self, key: &CellKey, seen: Option<Version>) -> Result<()>;
 
-    /// Whether [`changed`](Cells::changed) waits for a message of the engine. If not, it looks at the cell
-    /// again and again, several times a second: then a caller that waits for long looks by itself, and
-    /// more rarely.
+    /// Whether [`changed`](Cells::changed) waits for a message of the engine. If not, it reads the cell
+    /// several times a second, so a caller that waits for long polls by itself, and more rarely.
     fn pushes(&self) -> bool {
         false
     }
@@ -103,8 +102,7 @@ pub enum CellClock {
 
 /// The name of a cell: what it is for, and a name that a user chose.
 ///
-/// Cells of one name in different spaces have nothing to do with each other, nor with a lock of that
-/// name.
+/// Cells of one name in different spaces are independent of each other, and of a lock of that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct CellKey {
@@ -150,14 +148,14 @@ pub enum CellSpace {
     Once,
     /// The leader that an election has, and its value.
     Election,
-    /// How often a latch was counted down.
+    /// How often a latch was counted down, and the parties that have yet to.
     Latch,
-    /// The parties of a latch that have a lease.
-    LatchParties,
     /// The parties of a barrier.
     Barrier,
     /// A request to the holders of a lock to let go.
     Revocation,
+    /// Waits for locks that were long.
+    LongWaits,
 }
 
 impl CellSpace {
@@ -169,9 +167,9 @@ impl CellSpace {
         Self::Once,
         Self::Election,
         Self::Latch,
-        Self::LatchParties,
         Self::Barrier,
         Self::Revocation,
+        Self::LongWaits,
     ];
 
     /// The word for it in the names of keys, nodes and files: lower-case letters.
@@ -183,9 +181,9 @@ impl CellSpace {
             Self::Once => "once",
             Self::Election => "election",
             Self::Latch => "latch",
-            Self::LatchParties => "parties",
             Self::Barrier => "barrier",
             Self::Revocation => "revoke",
+            Self::LongWaits => "waits",
         }
     }
 
@@ -198,9 +196,9 @@ impl CellSpace {
             Self::Once => "keep the result of",
             Self::Election => "proclaim the leader of",
             Self::Latch => "count down the latch",
-            Self::LatchParties => "join the latch",
             Self::Barrier => "wait at the barrier",
             Self::Revocation => "ask to let go of",
+            Self::LongWaits => "remember the long waits of group",
         }
     }
 
@@ -213,9 +211,9 @@ impl CellSpace {
             Self::Once => "read the result of",
             Self::Election => "read the leader of",
             Self::Latch => "read the latch",
-            Self::LatchParties => "read the parties of the latch",
             Self::Barrier => "read the barrier",
             Self::Revocation => "listen for a revocation of",
+            Self::LongWaits => "read the long waits of group",
         }
     }
 }

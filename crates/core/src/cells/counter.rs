@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_proto::Backoff;
 
 use super::contract::{Add, Added, CellSpace, Expiry, SwapId};
-use super::slot::{Outage, Outcome, Seen, Slot};
+use super::slot::{Outage, Seen, Slot};
 use crate::{Client, Effect, Error, ErrorKind, LockName, Result, now};
 
 /// A number in the store that many processes add to and subtract from. It is zero until it is first
@@ -36,14 +35,27 @@ use crate::{Client, Effect, Error, ErrorKind, LockName, Result, now};
 /// added, and the error has [`Effect::Unknown`].
 #[derive(Clone)]
 pub struct Counter {
-    pub(super) slot: Slot,
+    slot: Slot,
     ttl: Option<Duration>,
     /// The last change that was made through this handle or a clone.
     last: Arc<Mutex<Option<SwapId>>>,
 }
 
-/// How often a change is made anew after others came first.
+/// How often a change is retried because other changes came first.
 const MAX_CONFLICTS: u32 = 10_000;
+
+/// Why a change by swaps did not take place.
+enum Stopped {
+    /// The counter has this value.
+    OutOfRange(i64),
+    Failed(Error),
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
 
 impl Counter {
     /// The highest value that a counter can have, and, negated, the lowest: 2^53 - 1, which every engine
@@ -51,12 +63,8 @@ impl Counter {
     pub const MAX: i64 = (1 << 53) - 1;
 
     pub(crate) fn new(client: &Client, name: &str) -> Result<Self> {
-        Self::in_space(client, CellSpace::Counter, name)
-    }
-
-    /// A counter that counts for another primitive.
-    pub(super) fn in_space(client: &Client, space: CellSpace, name: &str) -> Result<Self> {
-        Ok(Self { slot: Slot::new(client, space, name)?, ttl: None, last: Arc::default() })
+        let slot = Slot::new(client, CellSpace::Counter, name)?;
+        Ok(Self { slot, ttl: None, last: Arc::default() })
     }
 
     /// The same counter; it expires this long after the change that created it, and is zero again. The
@@ -125,12 +133,15 @@ impl Counter {
                 let below = value.saturating_add(delta) < floor;
                 Err(self.error(ErrorKind::OutOfRange, if below { why } else { above }))
             }
-            Added::Forgotten => Err(self.forgotten()),
+            Added::Forgotten => {
+                let why = "no reply came, and it has been changed too often since to tell: read it";
+                Err(self.error(ErrorKind::Unreachable, why.into()).with_unknown_effect())
+            }
         }
     }
 
     /// Adds to the counter, unless the result would be out of `range`.
-    pub(super) async fn add_within(&self, delta: i64, range: (i64, i64)) -> Result<Added> {
+    async fn add_within(&self, delta: i64, range: (i64, i64)) -> Result<Added> {
         let (id, after) = (SwapId::random(), *self.last.lock());
         let mut add = Add { id, delta, range, ttl: self.ttl, repeated: false, after };
         match self.add_at_once(&mut add).await? {
@@ -164,44 +175,33 @@ impl Counter {
 
     async fn add_by_swaps(&self, add: &Add) -> Result<Added> {
         let Add { delta, range: (lowest, highest), ttl, .. } = *add;
-        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
-        let mut seen = self.slot.read().await?;
-        for conflicts in 0..MAX_CONFLICTS {
-            if conflicts > 1 {
-                tokio::time::sleep(backoff.next(SwapId::random().get())).await;
-                seen = self.slot.read().await?;
-            }
-            let value = self.count(&seen)?;
-            let new = value.saturating_add(delta);
-            if !(lowest..=highest).contains(&new) {
-                return Ok(Added::OutOfRange(value));
+        let mut counted = 0;
+        let step = |seen: &Seen| {
+            let value = self.count(seen)?;
+            counted = value.saturating_add(delta);
+            if !(lowest..=highest).contains(&counted) {
+                return Err(Stopped::OutOfRange(value));
             }
             let expiry = match (seen.version, ttl) {
                 (None, Some(ttl)) => Expiry::After(ttl),
                 _ => Expiry::Keep,
             };
-            let bytes = new.to_string().into_bytes();
-            match self.slot.swap(&seen, Some(bytes), expiry).await? {
-                Outcome::Done(_) => return Ok(Added::Done(new)),
-                Outcome::Conflict(current) => seen = current,
-            }
+            Ok((Some(counted.to_string().into_bytes()), expiry))
+        };
+        match self.slot.update(None, MAX_CONFLICTS, step).await {
+            Ok(_) => Ok(Added::Done(counted)),
+            Err(Stopped::OutOfRange(value)) => Ok(Added::OutOfRange(value)),
+            Err(Stopped::Failed(error)) => Err(error),
         }
-        let why = format!("others changed it first, {MAX_CONFLICTS} times in a row: try later");
-        Err(self.error(ErrorKind::Busy, why))
     }
 
-    pub(super) fn count(&self, seen: &Seen) -> Result<i64> {
+    fn count(&self, seen: &Seen) -> Result<i64> {
         let Some(digits) = seen.value() else { return Ok(0) };
         let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-        number.ok_or_else(|| self.slot.damaged("the number that is stored there"))
+        number.ok_or_else(|| self.slot.damaged("the stored number"))
     }
 
-    pub(super) fn forgotten(&self) -> Error {
-        let why = "no reply came, and it has been changed too often since to tell: read it";
-        self.error(ErrorKind::Unreachable, why.into()).with_unknown_effect()
-    }
-
-    pub(super) fn error(&self, kind: ErrorKind, why: String) -> Error {
+    fn error(&self, kind: ErrorKind, why: String) -> Error {
         Error::new(kind, self.slot.key.space.write(), why).about(self.name())
     }
 }

@@ -63,8 +63,8 @@ pub struct Election<T> {
     value: PhantomData<fn() -> T>,
 }
 
-/// How often a value is proclaimed anew after another write came first: of an earlier leader, or of the
-/// same one.
+/// How often a value is proclaimed again because another write came first: of an earlier leader, or of
+/// the same one.
 const MAX_CONFLICTS: u32 = 1_000;
 
 const LEAD: &str = "lead";
@@ -106,8 +106,8 @@ impl<T: CellValue> Election<T> {
     /// As [`campaign`](Self::campaign), but waits only as long as `wait` says.
     ///
     /// # Errors
-    /// [`Busy`](ErrorKind::Busy) or [`TimedOut`](ErrorKind::TimedOut) if another one leads; otherwise as
-    /// [`campaign`](Self::campaign).
+    /// [`Busy`](ErrorKind::Busy) or [`TimedOut`](ErrorKind::TimedOut) if another candidate leads;
+    /// otherwise as [`campaign`](Self::campaign).
     ///
     /// # Cancel safety
     /// As [`campaign`](Self::campaign).
@@ -119,8 +119,8 @@ impl<T: CellValue> Election<T> {
         Ok(leadership)
     }
 
-    /// The leader, if there is one. For clients of the leader. By the time of the answer it may
-    /// have lost its leadership.
+    /// The leader, if there is one, for programs that send it requests. It may have lost the leadership
+    /// by the time of the answer.
     ///
     /// # Errors
     /// Faults of the store; [`Damaged`](ErrorKind::Damaged) for a value of another type.
@@ -136,7 +136,8 @@ impl<T: CellValue> Election<T> {
         Observer { election: self.clone(), seen: None, reported: None, failed: false }
     }
 
-    /// What is proclaimed; the leader only if it still holds the lock. A leader that died has not said so.
+    /// What is proclaimed; the leader only if it still holds the lock, because a leader that died has
+    /// withdrawn nothing.
     async fn look(&self) -> Result<(Seen, Option<Leader<T>>)> {
         let seen = self.slot.read().await?;
         let Some(Record { token, leader: Some((owner, value)) }) = self.record(&seen)? else {
@@ -150,7 +151,8 @@ impl<T: CellValue> Election<T> {
     }
 
     fn record<'a>(&self, seen: &'a Seen) -> Result<Option<Record<'a>>> {
-        let read = |bytes| Record::read(bytes).ok_or_else(|| self.slot.damaged("the leader"));
+        let read =
+            |bytes| Record::read(bytes).ok_or_else(|| self.slot.damaged("the stored leader"));
         seen.value().map(read).transpose()
     }
 
@@ -198,7 +200,8 @@ impl<T: CellValue> Leadership<T> {
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) for a value over the store's limit: the old one stays.
     /// [`Lost`](ErrorKind::Lost) if the leadership was lost; faults of the store that last for five call
-    /// timeouts. A value whose write failed so may be seen until another one leads, never afterwards.
+    /// timeouts. Observers may see a value whose write failed in this way until another leader is
+    /// elected, never afterwards.
     ///
     /// # Cancel safety
     /// Dropped halfway, the value may have been replaced, or may yet be.
@@ -218,7 +221,8 @@ impl<T: CellValue> Leadership<T> {
     pub async fn resign(self) -> Result<()> {
         let Self { election, guard, last } = self;
         let (token, last) = (guard.token(), last.into_inner());
-        // In any order: neither hides a successor, for the token of the withdrawal is older.
+        // Both at once, in any order: neither hides a successor, whose token is newer than that of the
+        // withdrawal.
         let withdrawn = tokio::time::timeout(
             election.slot.inner.call_timeout,
             election.publish(token, Record { token, leader: None }, last),
@@ -281,7 +285,7 @@ impl<T> Deref for Leadership<T> {
     }
 }
 
-/// A leader, as others see it.
+/// A leader, as observers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader<T> {
@@ -295,10 +299,10 @@ pub struct Leader<T> {
 
 /// Reports leaders and their values, from [`Election::observe`].
 ///
-/// A new leader or value is seen when the store tells of it (etcd, ZooKeeper and memory) or by asking
-/// (Redis and local, five times a second). A leader that died without a successor is seen to be gone when
-/// its lease has ended, within a second: as long as there is a leader, an observer reads the state of its
-/// lock once a second.
+/// A new leader or value is reported when the store pushes the change (etcd, ZooKeeper and memory), or at
+/// the next poll (Redis and local, five times a second). A leader that died without a successor is
+/// reported as gone within a second after its lease has ended: while there is a leader, an observer reads
+/// the state of its lock once a second.
 pub struct Observer<T> {
     election: Election<T>,
     seen: Option<Seen>,
@@ -308,8 +312,9 @@ pub struct Observer<T> {
 }
 
 impl<T: CellValue> Observer<T> {
-    /// The leader, when it is another one than was reported last or has another value. `None`: there is no
-    /// leader. The first call returns at once. Changes that follow each other quickly are reported as one.
+    /// Waits until there is a leader or value that differs from the last report, and returns it. `None`:
+    /// there is no leader. The first call returns at once. Changes that follow each other quickly are
+    /// reported as one.
     ///
     /// # Errors
     /// As [`Election::leader`]. The observation goes on with the next call.

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::contract::{Added, CellSpace, Expiry};
-use super::counter::Counter;
-use super::slot::{Outcome, POLL, Slot};
+use super::contract::{CellSpace, Expiry};
+use super::parties::party_leases;
+use super::slot::{POLL, Seen, Slot};
 use crate::{
     Client, Error, ErrorKind, Guard, LockName, Moment, Options, OwnerId, Result, Semaphore,
     Validity, now,
@@ -31,30 +31,27 @@ use crate::{
 /// # }
 /// ```
 ///
-/// A party that [joins](Self::join) has a lease until it counts down. If it dies or leaves before that, those
-/// that wait get an error ([`Broken`](ErrorKind::Broken)) instead of waiting for it.
+/// A party that [joins](Self::join) has a lease until it counts down. If it dies or leaves before that,
+/// the waiters get an error ([`Broken`](ErrorKind::Broken)) instead of waiting for it.
 ///
 /// A latch is for one use, and expires: a day after the first [`count_down`](Self::count_down) or
 /// [`wait`](Self::wait), unless [`ttl`](Self::ttl) says otherwise. So a party that died without having joined
 /// does not hang the others for ever, and nothing is left in the store. All users of a latch should
 /// name the same count; where they differ, each goes by its own.
 ///
-/// A call whose reply is lost is sent again, and still counts once. Waiting is told of changes on etcd,
-/// ZooKeeper and memory; on Redis and local it asks, five times a second after the first second.
+/// A call whose reply is lost is sent again, and still counts once. etcd, ZooKeeper and memory notify a
+/// waiter of changes; on Redis and local it polls, five times a second after the first second.
 #[derive(Clone)]
 pub struct Latch {
-    /// How often it was counted down.
-    counter: Counter,
+    slot: Slot,
     count: u32,
-    /// The owner ids of the parties that have joined and not counted down, a line each.
-    parties: Slot,
-    /// The leases of these parties.
+    /// The leases of the parties.
     places: Semaphore,
     ttl: Duration,
 }
 
-/// A party of a [`Latch`] that others do not wait for in vain: it has a lease until it counts down, from
-/// [`Latch::join`]. Dropping it without counting down breaks the latch.
+/// A party of a [`Latch`], from [`Latch::join`]: it has a lease until it counts down, so the others do
+/// not wait for it if it dies. Dropping it without counting down breaks the latch.
 #[must_use = "the latch is broken as soon as the party is dropped"]
 pub struct LatchParty {
     latch: Latch,
@@ -64,21 +61,21 @@ pub struct LatchParty {
 /// How long a latch stays, unless [`Latch::ttl`] says otherwise.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often the list of parties is written anew after others came first.
+/// How often a change is made anew after others came first.
 const MAX_CONFLICTS: u32 = 10_000;
 
+const COUNT: &str = "count down the latch";
 const WAIT: &str = "wait for the latch";
 
 impl Latch {
     pub(crate) fn new(client: &Client, name: &str, count: u32) -> Result<Self> {
-        let counter = Counter::in_space(client, CellSpace::Latch, name)?.ttl(TTL);
+        let slot = Slot::new(client, CellSpace::Latch, name)?;
         if count == 0 {
             let why = "it would be open from the beginning: choose a count of one or more";
-            return Err(counter.error(ErrorKind::Invalid, why.into()));
+            return Err(Error::new(ErrorKind::Invalid, COUNT, why).about(&slot.key.name));
         }
-        let parties = Slot::new(client, CellSpace::LatchParties, name)?;
-        let places = client.semaphore(&format!("latch:{name}"), count)?;
-        Ok(Self { counter, count, parties, places, ttl: TTL })
+        let places = client.semaphore(&party_leases(slot.key.space, name), count)?;
+        Ok(Self { slot, count, places, ttl: TTL })
     }
 
     /// The same latch; parties that [join](Self::join) have a lease with these options. The TTL bounds how long
@@ -93,13 +90,13 @@ impl Latch {
     /// expire early, and goes a little later.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        (self.counter, self.ttl) = (self.counter.ttl(ttl), ttl);
+        self.ttl = ttl;
         self
     }
 
     /// The latch's name.
     pub fn name(&self) -> &LockName {
-        self.counter.name()
+        &self.slot.key.name
     }
 
     /// How often it must still be counted down.
@@ -110,7 +107,7 @@ impl Latch {
     /// # Cancel safety
     /// It only reads.
     pub async fn count(&self) -> Result<u32> {
-        Ok(self.left(self.counter.get().await?))
+        Ok(self.left(&self.state(&self.slot.read().await?)?))
     }
 
     /// Counts down by one, and returns what is left.
@@ -123,18 +120,7 @@ impl Latch {
     /// # Cancel safety
     /// Dropped halfway, it may have been counted down, or may yet be.
     pub async fn count_down(&self) -> Result<u32> {
-        match self.counter.add_within(1, (0, i64::from(self.count))).await? {
-            Added::Done(counted) => Ok(self.left(counted)),
-            Added::Forgotten => Err(self.counter.forgotten()),
-            Added::OutOfRange(counted) => {
-                let why = format!(
-                    "it was counted down {counted} times, and its count is {}: more parties count \
-                     than were named, or one counts twice",
-                    self.count
-                );
-                Err(self.counter.error(ErrorKind::Invalid, why))
-            }
-        }
+        self.count_for(None).await
     }
 
     /// Makes this process a party with a lease, which is renewed until it counts down. The lease is that of a
@@ -149,54 +135,63 @@ impl Latch {
     pub async fn join(&self) -> Result<LatchParty> {
         let guard = self.places.try_acquire().await?;
         let owner = guard.owner();
-        guard.run(self.change_parties(|parties| parties.push(owner))).await??;
+        let join = |state: &mut State| {
+            state.parties.push(owner);
+            Ok(())
+        };
+        guard.run(self.change(join)).await??;
         Ok(LatchParty { latch: self.clone(), guard })
     }
 
-    async fn change_parties(&self, change: impl Fn(&mut Vec<OwnerId>)) -> Result<()> {
-        let mut seen = self.parties.read().await?;
-        for _ in 0..MAX_CONFLICTS {
-            let mut parties = self.read_parties(seen.value())?;
-            change(&mut parties);
-            let lines: Vec<String> = parties.iter().map(OwnerId::to_string).collect();
-            let bytes = lines.join("\n").into_bytes();
-            match self.parties.swap(&seen, Some(bytes), Expiry::After(self.ttl)).await? {
-                Outcome::Done(_) => return Ok(()),
-                Outcome::Conflict(current) => seen = current,
+    /// Counts down by one. A party leaves the list in the same step: a waiter never sees one that has counted and
+    /// is still expected to.
+    async fn count_for(&self, party: Option<OwnerId>) -> Result<u32> {
+        let count = |state: &mut State| {
+            if state.counted >= self.count {
+                let why = format!(
+                    "it was counted down {} times, and its count is {}: more parties count than were \
+                     named, or one counts twice",
+                    state.counted, self.count
+                );
+                return Err(Error::new(ErrorKind::Invalid, COUNT, why).about(self.name()));
             }
-        }
-        let why = format!("others came first, {MAX_CONFLICTS} times in a row: try later");
-        Err(self.counter.error(ErrorKind::Busy, why))
+            state.counted += 1;
+            state.parties.retain(|other| Some(*other) != party);
+            Ok(self.left(state))
+        };
+        self.change(count).await
     }
 
-    fn read_parties(&self, stored: Option<&[u8]>) -> Result<Vec<OwnerId>> {
-        let damaged = || self.parties.damaged("what is stored there");
-        let text = std::str::from_utf8(stored.unwrap_or_default()).map_err(|_| damaged())?;
-        text.lines().map(|line| line.parse().map_err(|_| damaged())).collect()
+    /// Changes what is stored, and returns the last value of `step`.
+    async fn change<T>(&self, mut step: impl FnMut(&mut State) -> Result<T>) -> Result<T> {
+        let mut last = None;
+        let changed = |seen: &Seen| {
+            let mut state = self.state(seen)?;
+            last = Some(step(&mut state)?);
+            let first = seen.version.is_none();
+            let expiry = if first { Expiry::After(self.ttl) } else { Expiry::Keep };
+            Ok::<_, Error>((Some(state.write()), expiry))
+        };
+        self.slot.update(None, MAX_CONFLICTS, changed).await?;
+        let why = "a change ended without a value: report it";
+        last.ok_or_else(|| Error::new(ErrorKind::Internal, COUNT, why).with_unknown_effect())
     }
 
-    /// Whether a party that has joined and not counted down has no lease any more.
-    async fn is_broken(&self) -> Result<bool> {
-        let mut parties = self.parties().await?;
-        if parties.is_empty() {
-            return Ok(false);
-        }
-        let lock = self.parties.inspect(self.places.name()).await?;
-        parties.retain(|party| {
-            let owner = party.to_string();
-            lock.holders.iter().all(|holder| holder.owner != owner)
-        });
-        if parties.is_empty() {
-            return Ok(false);
-        }
-        // One that counts down leaves the list before it gives up its lease.
-        let listed = self.parties().await?;
-        Ok(parties.iter().any(|party| listed.contains(party)))
+    fn state(&self, seen: &Seen) -> Result<State> {
+        let Some(bytes) = seen.value() else { return Ok(State::default()) };
+        State::read(bytes).ok_or_else(|| self.slot.damaged("the stored value"))
     }
 
-    async fn parties(&self) -> Result<Vec<OwnerId>> {
-        let seen = self.parties.read().await?;
-        self.read_parties(seen.value())
+    /// The parties of this state that have no lease.
+    async fn dead(&self, mut state: State) -> Result<Vec<OwnerId>> {
+        if !state.parties.is_empty() {
+            let lock = self.slot.inspect(self.places.name()).await?;
+            state.parties.retain(|party| {
+                let owner = party.to_string();
+                lock.holders.iter().all(|holder| holder.owner != owner)
+            });
+        }
+        Ok(state.parties)
     }
 
     /// Waits until the count is zero.
@@ -209,12 +204,11 @@ impl Latch {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn wait(&self) -> Result<()> {
-        let slot = &self.counter.slot;
-        let (mut seen, mut checked) = (slot.read().await?, None::<Moment>);
+        let (mut seen, mut checked) = (self.slot.read().await?, None::<Moment>);
         if seen.version.is_none() {
             // From now on it expires: an absent latch is one that has.
-            self.counter.add_within(0, (0, Counter::MAX)).await?;
-            seen = slot.read().await?;
+            self.change(|_| Ok(())).await?;
+            seen = self.slot.read().await?;
         }
         loop {
             if seen.version.is_none() {
@@ -223,28 +217,54 @@ impl Latch {
                 let error = Error::new(ErrorKind::TimedOut, WAIT, why);
                 return Err(error.about(self.name()));
             }
-            if self.left(self.counter.count(&seen)?) == 0 {
+            let state = self.state(&seen)?;
+            if self.left(&state) == 0 {
                 return Ok(());
             }
             if checked.is_none_or(|checked| now().since(checked) >= POLL) {
-                // A party counts down before it gives up its lease.
-                let broken = self.is_broken().await?;
+                let dead = self.dead(state).await?;
                 checked = Some(now());
-                seen = slot.read().await?;
-                if broken && self.left(self.counter.count(&seen)?) > 0 {
+                seen = self.slot.read().await?;
+                // A party gives up its lease after it has counted: it was missed if it is still expected.
+                let state = self.state(&seen)?;
+                if dead.iter().any(|party| state.parties.contains(party)) && self.left(&state) > 0 {
                     let why = "a party died or left before it counted down, so it will not open: \
                                begin anew, with another name";
                     return Err(Error::new(ErrorKind::Broken, WAIT, why).about(self.name()));
                 }
                 continue;
             }
-            slot.changed(&seen, POLL).await;
-            seen = slot.read().await?;
+            self.slot.changed(&seen, POLL).await;
+            seen = self.slot.read().await?;
         }
     }
 
-    fn left(&self, counted: i64) -> u32 {
-        self.count.saturating_sub(u32::try_from(counted.max(0)).unwrap_or(u32::MAX))
+    fn left(&self, state: &State) -> u32 {
+        self.count.saturating_sub(state.counted)
+    }
+}
+
+/// What is stored: a line with the number of counts, and a line for each party that has joined and not counted
+/// down: its owner id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    counted: u32,
+    parties: Vec<OwnerId>,
+}
+
+impl State {
+    fn write(&self) -> Vec<u8> {
+        let mut text = self.counted.to_string();
+        for party in &self.parties {
+            text += &format!("\n{party}");
+        }
+        text.into_bytes()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut lines = std::str::from_utf8(bytes).ok()?.split('\n');
+        let counted = lines.next()?.parse().ok()?;
+        Some(Self { counted, parties: lines.map(|line| line.parse().ok()).collect::<Option<_>>()? })
     }
 }
 
@@ -261,8 +281,7 @@ impl LatchParty {
     pub async fn count_down(self) -> Result<u32> {
         let Self { latch, guard } = self;
         let owner = guard.owner();
-        let left = guard.run(latch.count_down()).await??;
-        latch.change_parties(|parties| parties.retain(|party| *party != owner)).await?;
+        let left = guard.run(latch.count_for(Some(owner))).await??;
         // It has counted: what becomes of the lease matters no more.
         let _ = guard.release().await;
         Ok(left)
@@ -288,5 +307,21 @@ impl fmt::Debug for LatchParty {
 impl fmt::Debug for Latch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Latch").field("name", self.name()).field("count", &self.count).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_back_and_other_text_is_not() {
+        let joined = State { counted: 3, parties: vec![OwnerId::random(), OwnerId::random()] };
+        for state in [State::default(), joined] {
+            assert_eq!(State::read(&state.write()), Some(state));
+        }
+        for bad in [&b""[..], b"-1", b"x", b"1\n", b"1\nab", b"1 2", &[0xff]] {
+            assert_eq!(State::read(bad), None, "{bad:?}");
+        }
     }
 }

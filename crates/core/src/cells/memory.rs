@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use super::contract::{CellClock, CellKey, Cells, Expiry, Stored, Swap, Swapped, Version};
 use crate::{Moment, Result, now};
 
-/// The longest value. It could be any; this is the smallest limit of an engine, so that what fits here
-/// fits everywhere.
+/// The longest value. Memory needs no limit; this is the smallest limit of an engine, so that a value
+/// that fits here fits everywhere.
 const MAX_BYTES: usize = 1_000_000;
 
 /// How many cells there may be before those that have expired are looked for.
@@ -108,7 +108,7 @@ impl Cells for MemoryCells {
             if table.get(key, now()).map(|entry| entry.stored.version) != seen {
                 return Ok(());
             }
-            // Those of keys that are not waited for any more.
+            // Remove the channels of keys without a waiter.
             table.changes.retain(|_, waiters| waiters.receiver_count() > 0);
             Arc::clone(table.changes.entry(key.clone()).or_default()).subscribe()
         };

@@ -14,7 +14,7 @@
 //! | `rate`, `rate_limiter` | [`Rate`], the rules of rate limits; [`RateLimiter`] |
 //! | `once` | [`Once`] |
 //! | `election` | [`Election`], with the leader's value |
-//! | `latch`, `barrier` | [`Latch`], [`Barrier`] |
+//! | `latch`, `barrier`, `parties` | [`Latch`], [`Barrier`], the leases of their parties |
 //! | `memory` | the contract in one process |
 
 mod barrier;
@@ -26,6 +26,7 @@ mod envelope;
 mod latch;
 pub(crate) mod memory;
 mod once;
+pub(crate) mod parties;
 mod rate;
 mod rate_limiter;
 pub(crate) mod slot;
@@ -46,7 +47,7 @@ pub use value::Json;
 use crate::{Client, Result};
 
 impl Client {
-    /// The value with this name, which has nothing to do with a lock of that name.
+    /// The value with this name, independent of a lock of that name.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is not a
@@ -56,7 +57,7 @@ impl Client {
         Cell::new(self, name)
     }
 
-    /// The counter with this name, which has nothing to do with a lock or a cell of that name.
+    /// The counter with this name, independent of a lock or a cell of that name.
     ///
     /// # Errors
     /// As [`cell`](Self::cell).

@@ -50,7 +50,7 @@ pub enum OnceOutcome<T> {
     Ran(T),
     /// The work was done before, with this result.
     Replayed(T),
-    /// Another caller does the work now, and this one did not want to wait for it.
+    /// Another caller does the work now, and this call was told not to wait for it.
     InProgress,
 }
 
@@ -67,10 +67,10 @@ impl<T> OnceOutcome<T> {
 /// How long a result is kept, unless [`Once::ttl`] says otherwise.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a run may take, at the least, before its result is refused because nothing is known of it.
+/// How long a run may take, at the least, before its record expires and its result is refused.
 const RUN_FOR: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// How often the beginning is written anew after an earlier holder has written.
+/// How often the start record is written again because an earlier holder wrote in between.
 const MAX_CONFLICTS: u32 = 100;
 
 const RUN: &str = "run once";
@@ -174,7 +174,7 @@ impl<T: CellValue> Once<T> {
         };
         let value = guard.run(work(&guard)).await??;
         run.finish(&value).await?;
-        // The result is kept: whether the lock was held until now matters no more.
+        // The result is kept: whether the lock is still held no longer matters.
         let _ = guard.release().await;
         Ok(OnceOutcome::Ran(value))
     }
@@ -195,7 +195,7 @@ impl<T: CellValue> Once<T> {
             if let Some(value) = self.result(&seen)? {
                 return Ok(OnceStart::Replayed(value));
             }
-            // A holder of an older token was paused between its grant and this.
+            // A holder of an older token was paused between its grant and this check.
             if started(&seen).is_some_and(|newest| token.is_some_and(|token| token < newest)) {
                 return Err(self.refused());
             }
@@ -203,20 +203,21 @@ impl<T: CellValue> Once<T> {
                 Outcome::Done(begun) => {
                     return Ok(OnceStart::Started(Box::new(OnceRun { once: self.clone(), begun })));
                 }
-                // Without tokens, there is no telling which of the two holds the lock now.
+                // Without tokens, it is unknown which of the two holds the lock now.
                 Outcome::Conflict(current) if token.is_none() && started(&current).is_some() => {
                     return Err(self.refused());
                 }
-                // An earlier holder has just finished or begun.
+                // An earlier holder has just finished or started.
                 Outcome::Conflict(current) => seen = current,
             }
         }
-        let why = format!("others wrote it first, {MAX_CONFLICTS} times in a row: try later");
+        let why =
+            format!("other callers wrote it first, {MAX_CONFLICTS} times in a row: try later");
         Err(Error::new(ErrorKind::Busy, RUN, why).about(self.key()))
     }
 
-    /// Writes down that a holder with this token begins. From then on the result of one that began before
-    /// is refused, for it would replace another version.
+    /// Records that the holder with this token starts the work. From then on the result of an earlier run
+    /// is refused, because its swap expects an older version.
     async fn begin(&self, seen: &Seen, token: Option<Token>) -> Result<Outcome> {
         let number = token.map_or(0, Token::get).to_string();
         let bytes = [&[RUNNING], number.as_bytes()].concat();
@@ -230,7 +231,7 @@ impl<T: CellValue> Once<T> {
             Some([DONE, bytes @ ..]) => {
                 T::from_bytes(bytes).map(Some).map_err(|error| error.about(self.key()))
             }
-            Some(_) => Err(self.slot.damaged("what is stored there")),
+            Some(_) => Err(self.slot.damaged("the stored value")),
         }
     }
 
@@ -293,7 +294,7 @@ impl<T> fmt::Debug for OnceRun<T> {
 const RUNNING: u8 = b'R';
 const DONE: u8 = b'D';
 
-/// The token of the holder that began last.
+/// The token of the holder that started last.
 fn started(seen: &Seen) -> Option<Token> {
     let [RUNNING, digits @ ..] = seen.value()? else { return None };
     std::str::from_utf8(digits).ok()?.parse().ok().map(Token::new)

@@ -100,7 +100,7 @@ impl Rate {
         }
     }
 
-    /// What to tell of a request that had this outcome and left this state.
+    /// The decision as the caller sees it, for a request with this outcome, which left this state.
     pub(crate) fn describe(self, cost: u64, taken: Taken) -> Decision {
         let Taken { allowed, state: (first, second), now } = taken;
         let (remaining, retry_after) = match self.rule(cost) {
@@ -141,11 +141,11 @@ pub struct Decision {
 }
 
 impl Rule {
-    /// What becomes of a request at this time, by the state that the last one left.
+    /// Decides on a request at this time, by the state that the last one left.
     pub(crate) fn decide(self, (first, second): (u64, u64), now: u64) -> Taken {
         match self {
             Self::FixedWindow { period, limit, cost } => {
-                // A clock that is behind counts in the window that has begun.
+                // A client whose clock is behind is counted in the window that has begun already.
                 let number = (now / period).max(first);
                 let used = if first == number { second } else { 0 };
                 let allowed = used.saturating_add(cost) <= limit;

@@ -29,12 +29,12 @@ use std::time::Duration;
 /// # }
 /// ```
 ///
-/// # Whose clock
+/// # Which clock decides
 /// Redis decides by the server's clock, in one round trip. The local and the memory store have one clock
-/// for all. ZooKeeper dates a write, so the leader's clock is asked by one. etcd has no clock to read:
-/// there each client uses its own machine's, so keep the machines' clocks in step. A clock that is ahead
-/// by some time lets through, once, as much more as the rate allows in that time; and then others wait as
-/// much longer.
+/// for all. On ZooKeeper the leader's clock decides, and reading it takes a write. etcd has no clock to
+/// read: there each client uses its own machine's, so keep the machines' clocks in step. A clock that is
+/// ahead by some time lets through, once, as much more as the rate allows in that time; and then the
+/// other clients wait as much longer.
 ///
 /// All processes should name the same rate; where they differ, each is judged by its own.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub struct RateLimiter {
     rate: Rate,
 }
 
-/// How often a request is made anew after others came first.
+/// How often a request is retried because other requests came first.
 const MAX_CONFLICTS: u32 = 1_000;
 
 impl RateLimiter {
@@ -126,13 +126,13 @@ impl RateLimiter {
                 return Ok(taken);
             }
         }
-        let why = format!("others came first, {MAX_CONFLICTS} times in a row: try later");
+        let why = format!("other requests came first, {MAX_CONFLICTS} times in a row: try later");
         Err(self.error(ErrorKind::Busy, why))
     }
 
     fn state(&self, seen: &Seen) -> Result<State> {
         let Some(bytes) = seen.value() else { return Ok(State::default()) };
-        State::read(bytes).ok_or_else(|| self.slot.damaged("what is stored there"))
+        State::read(bytes).ok_or_else(|| self.slot.damaged("the stored value"))
     }
 
     fn error(&self, kind: ErrorKind, why: String) -> Error {

@@ -10,10 +10,10 @@ use super::envelope::{Envelope, OVERHEAD};
 use crate::client::Inner;
 use crate::{Client, Effect, Error, ErrorKind, LockName, LockState, Moment, Result, now};
 
-/// For how many call timeouts a read or a swap goes on while the store fails.
+/// How many call timeouts a read or a swap outlasts while the store fails.
 const CALLS: u32 = 5;
 
-/// How often a wait looks at the cell although it heard of no change.
+/// The interval at which a wait reads the cell although it heard of no change.
 pub(crate) const POLL: Duration = Duration::from_secs(1);
 
 /// How long a removed cell stays, so that the history of its swaps does: a swap whose reply was lost
@@ -164,6 +164,57 @@ impl Slot {
         }
     }
 
+    /// Swaps until a swap succeeds. `step` gets what the cell has, and returns the new value, where `None`
+    /// removes it, and when it expires. Returns what the cell has then, and how often another change came
+    /// first.
+    ///
+    /// `last` is what the caller saw last. It may be replaced by now: that is no conflict, and an error of
+    /// `step` on it does not count.
+    ///
+    /// # Errors
+    /// Those of `step`; [`Busy`](ErrorKind::Busy) after `max_conflicts`; otherwise as [`swap`](Self::swap).
+    pub(crate) async fn update<E: From<Error>>(
+        &self,
+        last: Option<Seen>,
+        max_conflicts: u32,
+        mut step: impl FnMut(&Seen) -> Result<(Option<Vec<u8>>, Expiry), E>,
+    ) -> Result<(Seen, u32), E> {
+        let mut fresh = last.is_none();
+        let mut seen = match last {
+            Some(seen) => seen,
+            None => self.read().await?,
+        };
+        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
+        let mut conflicts = 0;
+        loop {
+            let (payload, expiry) = match step(&seen) {
+                Err(_) if !fresh => {
+                    (seen, fresh) = (self.read().await?, true);
+                    continue;
+                }
+                next => next?,
+            };
+            seen = match self.swap(&seen, payload, expiry).await? {
+                Outcome::Done(seen) => return Ok((seen, conflicts)),
+                Outcome::Conflict(current) => current,
+            };
+            if !std::mem::replace(&mut fresh, true) {
+                continue;
+            }
+            conflicts += 1;
+            if conflicts >= max_conflicts {
+                let why = format!("others changed it first, {conflicts} times in a row: try later");
+                let error = Error::new(ErrorKind::Busy, self.key.space.write(), why);
+                return Err(error.about(&self.key.name).into());
+            }
+            if conflicts > 1 {
+                tokio::time::sleep(backoff.next(SwapId::random().get())).await;
+                // What the conflict showed is old by now.
+                seen = self.read().await?;
+            }
+        }
+    }
+
     /// The cell has changed since it was seen: no request with the version of then takes effect any
     /// more. So if one had an unknown effect, the ids tell what it was.
     fn judge(&self, id: SwapId, seen: &Seen, current: Seen, in_doubt: bool) -> Result<Outcome> {
@@ -180,14 +231,13 @@ impl Slot {
 
     pub(crate) fn open(&self, stored: Option<Stored>) -> Result<Seen> {
         let Some(Stored { value, version }) = stored else { return Ok(Seen::default()) };
-        let envelope =
-            Envelope::open(&value).ok_or_else(|| self.damaged("what is stored there"))?;
+        let envelope = Envelope::open(&value).ok_or_else(|| self.damaged("the stored value"))?;
         Ok(Seen { version: Some(version), envelope })
     }
 
     /// The stored value cannot be read.
     pub(crate) fn damaged(&self, what: &str) -> Error {
-        let why = format!("{what} is not what tenure writes there: delete it, or use another name");
+        let why = format!("{what} is not in tenure's format: delete it, or use another name");
         Error::new(ErrorKind::Damaged, self.key.space.read(), why).about(&self.key.name)
     }
 

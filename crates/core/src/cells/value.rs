@@ -21,7 +21,7 @@ pub trait CellValue: Sized {
 }
 
 fn damaged(what: &str) -> Error {
-    let why = format!("what is stored there is {what}: is the cell used with another type?");
+    let why = format!("the stored value is {what}: is the cell used with another type?");
     Error::new(ErrorKind::Damaged, "read the cell", why)
 }
 

@@ -49,7 +49,7 @@ impl Request {
         }
     }
 
-    /// Whether this hold is asked for, or the write hold that it was before it was downgraded.
+    /// Whether the request is for this hold, or for the write hold that it was before it was downgraded.
     pub(super) fn is_for(&self, hold: Hold) -> bool {
         let Hold { owner, token, .. } = hold;
         self.targets.iter().any(|target| target.hold.owner == owner && target.hold.token <= token)
@@ -61,7 +61,7 @@ impl Request {
         }
     }
 
-    pub(super) fn learn_who_heard(&mut self, present: &Self) {
+    pub(super) fn copy_confirmations(&mut self, present: &Self) {
         for target in present.targets.iter().filter(|target| target.heard) {
             self.mark_heard(target.hold.owner);
         }
@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(Request::parse(&request.write()), Some(request));
         }
         let mut later = Request { id: 6, ..request.clone() };
-        later.learn_who_heard(&heard);
+        later.copy_confirmations(&heard);
         assert_eq!(later.targets.iter().map(|one| one.heard).collect::<Vec<_>>(), [false, true]);
         let stale = Hold::new(targets[0].owner, Some(Token::new(6)));
         assert!(

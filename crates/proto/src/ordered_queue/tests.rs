@@ -370,7 +370,7 @@ fn a_waiter_behind_many_permit_holders_watches_the_queue_and_not_each_of_them() 
     world.settle();
     let watches = world.processes[1].watches.len();
     assert!(watches <= 3 && world.processes[1].queue_watch, "{watches} watches");
-    // One in the middle leaves.
+    // A holder in the middle leaves.
     world.remove(Order::from(HOLDERS / 2), false);
     world.settle();
     assert_eq!(world.processes[1].holds.len(), 1);

@@ -51,7 +51,8 @@ impl Forecast {
             let passed = elapsed(now.since(anchor.sent) + self.margin);
             anchor.clock_us.saturating_add(passed) / 1000 + 1
         });
-        let sane = clocks.map(|ms| Token::after(None, ms)).filter(|&t| t <= super::LARGEST_COUNTER);
+        let sane =
+            clocks.map(|ms| Token::after(None, ms)).filter(|&t| t <= super::round::LARGEST_COUNTER);
         sane.max().unwrap_or(Token::new(0))
     }
 }

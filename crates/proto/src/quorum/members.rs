@@ -11,8 +11,7 @@ pub const MOST_NODES: usize = 15;
 pub enum NotAQuorum {
     /// Fewer than three: the failure of one would end all locking.
     TooFew(usize),
-    /// An even number needs as many nodes for a majority as the next odd one, and survives no more
-    /// failures than the last.
+    /// An even number: it survives no more failures than the odd number below it.
     Even(usize),
     /// More than [`MOST_NODES`].
     TooMany(usize),

@@ -78,7 +78,7 @@ pub use forecast::Forecast;
 pub use members::{MOST_NODES, NotAQuorum, check_nodes};
 pub use quarantine::{Quarantine, Sighting};
 pub use renewal::{Renewal, RenewalVote, Repair};
-pub use round::{Defeat, LARGEST_COUNTER, Order, Raised, Round, Term, Verdict, Vote};
+pub use round::{Defeat, Order, Raised, Round, Term, Verdict, Vote};
 pub use tally::{Majority, Reply, Tally};
 
 #[cfg(doc)]

@@ -60,7 +60,8 @@ impl<Id: PartialEq> Quarantine<Id> {
         let until = match &self.known {
             Some(known) if known.run == run => known.until,
             None if self.trust_first => at,
-            // A node whose clock jumped may say too much; it was not up while its predecessor was.
+            // A node whose clock jumped may report too long an uptime. It was not up while its previous
+            // run was.
             Some(known) => up_since.max(known.last_seen) + self.longest + margin,
             None => up_since + self.longest + margin,
         };
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_not_believed_to_have_been_up_beside_its_predecessor() {
+    fn an_uptime_that_overlaps_the_previous_run_is_not_believed() {
         let mut node = Quarantine::new(LONGEST);
         see(&mut node, "a", 5000, 10_000);
         see(&mut node, "b", 4000, 10_020);

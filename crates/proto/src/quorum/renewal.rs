@@ -33,9 +33,9 @@ pub struct Repair {
 /// the renewal has succeeded, so that a lease that is lost claims nothing anew. They help the
 /// next renewal: the holder can lose another node then, and another node may forget its counter.
 ///
-/// All nodes are asked, and a node that is not eligible may renew: it has the claim. It is not
-/// repaired: it may have forgotten a rival that has a right to it. A node whose connection was
-/// replaced since the renewal began may have restarted: report it silent.
+/// All nodes are asked, and a node that is not eligible may renew: it has the claim. It is not repaired:
+/// it may have forgotten a rival claim that it had granted. A node whose connection was replaced since
+/// the renewal began may have restarted: report it silent.
 ///
 /// A renewal carries the token, and raises the counters of nodes that are behind: one that granted
 /// too late to be raised in its round is counted, too.

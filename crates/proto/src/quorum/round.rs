@@ -7,7 +7,7 @@ use crate::{Moment, Token, deadline};
 
 /// The largest counter a node may vote with. A node counts in doubles, which are exact up to here;
 /// only a wrong clock gets beyond, and its value must not spread to the other nodes.
-pub const LARGEST_COUNTER: Token = Token::new(1 << 53);
+pub(super) const LARGEST_COUNTER: Token = Token::new(1 << 53);
 
 /// A node's answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,7 +94,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// The moment from which a win comes too late to be of use.
+    /// The moment from which less than the claimant's minimum would be left of the term.
     pub fn give_up_at(&self) -> Moment {
         deadline(self.sent, self.ttl) - self.minimum
     }
@@ -102,11 +102,11 @@ impl Term {
 
 /// Decides one claim.
 ///
-/// All eligible nodes are asked at once. The round is decided as soon as the votes that have
-/// arrived allow, whatever the other nodes do. A lost round releases every node that was asked, also
-/// those that refused or did not answer: each when its own answer is in, or known to be late, so that a
-/// release never overtakes its claim. A late vote for a lost round is answered with a release; one for a won
-/// round is welcome.
+/// All eligible nodes are asked at once. The round is decided as soon as the votes that have arrived
+/// allow, whatever the other nodes do. A lost round releases every node that was asked, also those that
+/// refused or did not answer: each when its own answer is in, or known to be late, so that a release
+/// never overtakes its claim. A late vote for a lost round is answered with a release; a late vote for a
+/// won round still counts.
 ///
 /// The token is fixed when a majority has granted; the round does not wait for more. A later vote
 /// below the token is raised with the others, one that equals it counts at once, and one above it
@@ -130,22 +130,22 @@ impl Term {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
-    seats: Vec<Seat>,
+    nodes: Vec<NodeState>,
     token: Option<Token>,
     verdict: Verdict,
     term: Term,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Seat {
-    standing: Standing,
+struct NodeState {
+    vote: VoteState,
     /// A request is on its way, and not known to be late.
     awaited: bool,
     due: Option<Due>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Standing {
+enum VoteState {
     /// Not eligible, and never asked.
     Excluded,
     Asked,
@@ -158,7 +158,7 @@ enum Standing {
     Above,
     /// Held by another claim.
     Refused,
-    /// Failed, or silent: a later answer is still an answer.
+    /// Failed, or silent: a later answer still counts.
     Silent,
     /// The same, when asked to catch up.
     RaiseSilent,
@@ -174,12 +174,12 @@ enum Due {
 impl Round {
     /// A round among nodes of which only the eligible ones are asked, and none if they are too few.
     pub fn new(eligible: &[bool], term: Term) -> Self {
-        let seat = |&eligible: &bool| {
-            let standing = if eligible { Standing::Asked } else { Standing::Excluded };
-            Seat { standing, awaited: false, due: eligible.then_some(Due::Claim) }
+        let state = |&eligible: &bool| {
+            let vote = if eligible { VoteState::Asked } else { VoteState::Excluded };
+            NodeState { vote, awaited: false, due: eligible.then_some(Due::Claim) }
         };
-        let seats = eligible.iter().map(seat).collect();
-        let mut round = Self { seats, token: None, verdict: Verdict::Pending, term };
+        let nodes = eligible.iter().map(state).collect();
+        let mut round = Self { nodes, token: None, verdict: Verdict::Pending, term };
         round.decide(term.sent);
         round
     }
@@ -201,14 +201,14 @@ impl Round {
 
     /// Whether the node's counter is known to have reached the token while the claim held it.
     pub fn is_acknowledged(&self, node: usize) -> bool {
-        self.seats.get(node).is_some_and(|seat| seat.standing == Standing::Acknowledged)
+        self.nodes.get(node).is_some_and(|state| state.vote == VoteState::Acknowledged)
     }
 
     /// The next thing to send. Call until it answers `None`, after every `new` and `handle_*`.
     pub fn poll_order(&mut self) -> Option<Order> {
-        let (node, seat) = self.seats.iter_mut().enumerate().find(|(_, s)| s.due.is_some())?;
-        let due = seat.due.take()?;
-        seat.awaited = due != Due::Release;
+        let (node, state) = self.nodes.iter_mut().enumerate().find(|(_, s)| s.due.is_some())?;
+        let due = state.due.take()?;
+        state.awaited = due != Due::Release;
         Some(match (due, self.token) {
             (Due::Claim, _) => Order::Claim { node },
             (Due::Raise, Some(to)) => Order::Raise { node, to },
@@ -218,15 +218,15 @@ impl Round {
 
     /// A node has answered the claim, or is late.
     pub fn handle_vote(&mut self, node: usize, vote: Vote, now: Moment) {
-        let Some(seat) = self.seats.get_mut(node) else { return };
-        if !matches!(seat.standing, Standing::Asked | Standing::Silent) {
+        let Some(state) = self.nodes.get_mut(node) else { return };
+        if !matches!(state.vote, VoteState::Asked | VoteState::Silent) {
             return;
         }
-        seat.awaited = false;
-        seat.standing = match vote {
-            Vote::Granted(counter) if counter <= LARGEST_COUNTER => Standing::Granted(counter),
-            Vote::Held => Standing::Refused,
-            _ => Standing::Silent,
+        state.awaited = false;
+        state.vote = match vote {
+            Vote::Granted(counter) if counter <= LARGEST_COUNTER => VoteState::Granted(counter),
+            Vote::Held => VoteState::Refused,
+            _ => VoteState::Silent,
         };
         self.settle(node);
         self.decide(now);
@@ -234,15 +234,15 @@ impl Round {
 
     /// A node has answered [`Order::Raise`], or is late.
     pub fn handle_raised(&mut self, node: usize, raised: Raised, now: Moment) {
-        let Some(seat) = self.seats.get_mut(node) else { return };
-        if !matches!(seat.standing, Standing::Raising | Standing::RaiseSilent) {
+        let Some(state) = self.nodes.get_mut(node) else { return };
+        if !matches!(state.vote, VoteState::Raising | VoteState::RaiseSilent) {
             return;
         }
-        seat.awaited = false;
-        seat.standing = match raised {
-            Raised::Acknowledged => Standing::Acknowledged,
-            Raised::NotMine => Standing::Refused,
-            Raised::Failed => Standing::RaiseSilent,
+        state.awaited = false;
+        state.vote = match raised {
+            Raised::Acknowledged => VoteState::Acknowledged,
+            Raised::NotMine => VoteState::Refused,
+            Raised::Failed => VoteState::RaiseSilent,
         };
         self.settle(node);
         self.decide(now);
@@ -264,18 +264,18 @@ impl Round {
 
     /// Places a node that has answered: against the token, or in a round that is lost.
     fn settle(&mut self, node: usize) {
-        let seat = &mut self.seats[node];
+        let state = &mut self.nodes[node];
         if matches!(self.verdict, Verdict::Lost(_)) {
-            seat.due = Some(Due::Release);
+            state.due = Some(Due::Release);
         }
-        let (Standing::Granted(counter), Some(token)) = (seat.standing, self.token) else { return };
-        seat.standing = match counter.cmp(&token) {
-            std::cmp::Ordering::Less => Standing::Raising,
-            std::cmp::Ordering::Equal => Standing::Acknowledged,
-            std::cmp::Ordering::Greater => Standing::Above,
+        let (VoteState::Granted(counter), Some(token)) = (state.vote, self.token) else { return };
+        state.vote = match counter.cmp(&token) {
+            std::cmp::Ordering::Less => VoteState::Raising,
+            std::cmp::Ordering::Equal => VoteState::Acknowledged,
+            std::cmp::Ordering::Greater => VoteState::Above,
         };
-        if self.verdict == Verdict::Pending && seat.standing == Standing::Raising {
-            seat.due = Some(Due::Raise);
+        if self.verdict == Verdict::Pending && state.vote == VoteState::Raising {
+            state.due = Some(Due::Raise);
         }
     }
 
@@ -283,53 +283,53 @@ impl Round {
         if self.verdict != Verdict::Pending {
             return;
         }
-        let quorum = majority(self.seats.len());
-        if self.token.is_none() && self.count(|s| matches!(s, Standing::Granted(_))) >= quorum {
+        let quorum = majority(self.nodes.len());
+        if self.token.is_none() && self.count(|s| matches!(s, VoteState::Granted(_))) >= quorum {
             self.fix_token();
         }
-        let acknowledged = self.count(|s| s == Standing::Acknowledged);
+        let acknowledged = self.count(|s| s == VoteState::Acknowledged);
         if let Some(token) = self.token
             && acknowledged >= quorum
         {
             if now < self.term.give_up_at() {
                 self.verdict = Verdict::Won(token);
-                self.seats.iter_mut().for_each(|seat| seat.due = None);
+                self.nodes.iter_mut().for_each(|state| state.due = None);
             } else {
                 self.lose(Defeat::TooShort);
             }
             return;
         }
-        let open = |s| matches!(s, Standing::Asked | Standing::Granted(_) | Standing::Raising);
+        let open = |s| matches!(s, VoteState::Asked | VoteState::Granted(_) | VoteState::Raising);
         if acknowledged + self.count(open) < quorum {
             let silent =
-                |s| matches!(s, Standing::Excluded | Standing::Silent | Standing::RaiseSilent);
-            let answering = self.seats.len() - self.count(silent);
+                |s| matches!(s, VoteState::Excluded | VoteState::Silent | VoteState::RaiseSilent);
+            let answering = self.nodes.len() - self.count(silent);
             self.lose(if answering < quorum { Defeat::NoQuorum } else { Defeat::Contended });
         }
     }
 
     fn fix_token(&mut self) {
-        let counters = self.seats.iter().filter_map(|seat| match seat.standing {
-            Standing::Granted(counter) => Some(counter),
+        let counters = self.nodes.iter().filter_map(|state| match state.vote {
+            VoteState::Granted(counter) => Some(counter),
             _ => None,
         });
         self.token = counters.max();
-        (0..self.seats.len()).for_each(|node| self.settle(node));
+        (0..self.nodes.len()).for_each(|node| self.settle(node));
     }
 
     /// Releases every node that was asked and has answered; the others follow when they do.
     fn lose(&mut self, why: Defeat) {
         self.verdict = Verdict::Lost(why);
-        for seat in &mut self.seats {
-            if seat.due == Some(Due::Claim) {
-                seat.standing = Standing::Excluded;
+        for state in &mut self.nodes {
+            if state.due == Some(Due::Claim) {
+                state.vote = VoteState::Excluded;
             }
-            let quiet = !seat.awaited && seat.standing != Standing::Excluded;
-            seat.due = quiet.then_some(Due::Release);
+            let settled = !state.awaited && state.vote != VoteState::Excluded;
+            state.due = settled.then_some(Due::Release);
         }
     }
 
-    fn count(&self, which: impl Fn(Standing) -> bool) -> usize {
-        self.seats.iter().filter(|seat| which(seat.standing)).count()
+    fn count(&self, which: impl Fn(VoteState) -> bool) -> usize {
+        self.nodes.iter().filter(|state| which(state.vote)).count()
     }
 }

@@ -1,7 +1,5 @@
 //! Locks outlive the runtimes that took them: leases are kept by a thread of the client's own.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,7 +118,7 @@ fn a_dropped_guard_is_released_although_the_client_is_dropped_too() {
     drop((guards, client));
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !runtime().block_on(store.list("")).unwrap().is_empty() {
-        assert!(std::time::Instant::now() < deadline, "they stay until their TTL");
+        assert!(std::time::Instant::now() < deadline, "the locks stay until their TTL");
         std::thread::yield_now();
     }
 }

@@ -1,7 +1,5 @@
 //! Work that is done once, while an earlier holder of its lock is late.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +20,7 @@ fn quick_and_slow() -> (Once<String>, Once<String>) {
 fn started(start: OnceStart<String>) -> Box<OnceRun<String>> {
     match start {
         OnceStart::Started(run) => run,
-        OnceStart::Replayed(value) => panic!("it was done: {value}"),
+        OnceStart::Replayed(value) => panic!("the work was done: {value}"),
     }
 }
 

@@ -1,7 +1,5 @@
 //! The calls of a client and its locks, on the memory store.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +97,7 @@ async fn run_returns_the_result_of_work_whose_release_cannot_be_confirmed() {
     assert_eq!(result.unwrap(), 7);
     chaos.resume();
     client.close().await;
-    assert!(client.inspect("a").await.unwrap().is_free(), "it is released in the background");
+    assert!(client.inspect("a").await.unwrap().is_free(), "the lock is released in the background");
 }
 
 #[tokio::test]
@@ -109,7 +107,7 @@ async fn run_refuses_the_result_if_the_release_finds_that_the_lock_was_taken_awa
         .mutex("a")
         .unwrap()
         .run(async |guard| {
-            // The store tells of evictions, not of releases: only our own release can find out.
+            // The store reports evictions, not releases: only the holder's own release can find out.
             let other = Claim::new(guard.name().clone(), Mode::Exclusive, Duration::from_secs(1));
             store.release(&other.with_owner(guard.owner())).await.unwrap();
         })
@@ -164,7 +162,7 @@ async fn a_claim_of_which_only_the_owner_id_is_known_can_be_released() {
     let claim = Claim::new(name, Mode::Exclusive, Duration::from_secs(60));
     store.claim(&claim, WaitPolicy::NoWait).await.unwrap();
     assert!(client.release("a", claim.owner).await.unwrap());
-    assert!(!client.release("a", claim.owner).await.unwrap(), "it holds nothing any more");
+    assert!(!client.release("a", claim.owner).await.unwrap(), "the claim holds nothing any more");
     assert_eq!(client.release("", claim.owner).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 

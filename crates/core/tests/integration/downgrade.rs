@@ -1,7 +1,5 @@
 //! A writer becomes a reader while the store fails, loses the lock, or cannot do it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +27,7 @@ async fn state(store: &MemoryStore) -> LockState {
 }
 
 #[tokio::test]
-async fn whatever_writes_under_the_lock_is_stopped_before_the_store_hears_of_the_downgrade() {
+async fn work_under_the_write_guard_is_stopped_before_the_downgrade_is_sent() {
     let (chaos, client, store) = chaotic();
     let lock = client.rw_lock("a").unwrap().with(Options::new().ttl(LONG));
     let writer = lock.write().await.unwrap();
@@ -76,12 +74,12 @@ async fn a_hold_that_is_taken_away_during_a_downgrade_is_lost() {
     let error = downgrade.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.loss_reason()), (ErrorKind::Lost, Some(LossReason::NotHeld)));
     chaos.resume();
-    // Before, it is not even begun.
+    // A downgrade after the loss is not even sent.
     let writer = lock.write().await.unwrap();
     chaos.lose("a").await.unwrap();
     let error = writer.downgrade().await.unwrap_err();
     assert_eq!((error.kind(), error.loss_reason()), (ErrorKind::Lost, Some(LossReason::NotHeld)));
-    // Afterwards, the reader is told.
+    // A loss after the downgrade is reported to the reader.
     let reader = lock.write().await.unwrap().downgrade().await.unwrap();
     chaos.lose("a").await.unwrap();
     assert_eq!(reader.lost().await, LossReason::NotHeld);
@@ -101,7 +99,7 @@ async fn a_limit_on_the_hold_counts_from_the_beginning_of_the_write_hold() {
 }
 
 #[tokio::test]
-async fn a_reader_does_not_become_a_writer_and_keeps_its_hold() {
+async fn an_upgrade_is_refused_and_the_reader_keeps_its_hold() {
     let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
     let lock = client.rw_lock("a").unwrap();
     let reader = lock.read().await.unwrap();

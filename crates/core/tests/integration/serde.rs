@@ -1,7 +1,5 @@
 //! The plain data types with the feature `serde`.
 
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 
 use tenure_core::{Finding, Holder, LockName, LockState, LossReason, Mode, Token, Waiter};

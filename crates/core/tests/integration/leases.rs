@@ -1,7 +1,5 @@
 //! Renewal, danger and loss, as a guard's user sees them.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,7 +145,7 @@ async fn work_whose_last_step_outlasts_the_lock_is_no_success() {
 }
 
 #[tokio::test]
-async fn tasks_that_were_spawned_hear_of_loss_and_of_release() {
+async fn spawned_tasks_are_notified_of_loss_and_of_release() {
     let (_, chaos, client) = cuttable();
     let mutex = client.mutex("a").unwrap().with(options());
     for lose in [false, true] {

@@ -1,13 +1,11 @@
 //! A program that waits for itself, or takes locks in conflicting orders, is told so.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Client, ErrorKind, Guard, MemoryStore};
+use tenure_core::{Client, ErrorKind, Guard, LossReason, MemoryStore};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
@@ -67,7 +65,7 @@ fn at(line: u32) -> String {
 const LONG: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_the_clients_own_hold_keeps_out_says_so() {
+async fn a_busy_error_says_that_this_client_holds_the_lock_and_where() {
     let store = Arc::new(MemoryStore::new());
     let [client, other] = [(); 2].map(|()| Client::new(store.clone()).unwrap());
     let mutex = client.mutex("a").unwrap();
@@ -82,24 +80,24 @@ async fn an_attempt_that_the_clients_own_hold_keeps_out_says_so() {
     assert!(read.contains("this client holds it itself"), "{read}");
     let foreign = other.mutex("a").unwrap().try_acquire().await.unwrap_err();
     assert_eq!(foreign.kind(), ErrorKind::Busy);
-    assert!(foreign.to_string().contains("another holds it"), "{foreign}");
+    assert!(foreign.to_string().contains("another claim holds it"), "{foreign}");
     guard.release().await.unwrap();
-    // After the release, another client's hold is another's.
+    // After the release, the hold of another client is named as such.
     let guard = other.mutex("a").unwrap().acquire().await.unwrap();
     let text = mutex.try_acquire().await.unwrap_err().to_string();
-    assert!(text.contains("another holds it"), "{text}");
+    assert!(text.contains("another claim holds it"), "{text}");
     guard.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_own_hold_that_is_not_in_the_way_is_not_named() {
+async fn a_hold_of_this_client_that_does_not_block_the_attempt_is_not_named() {
     let store = Arc::new(MemoryStore::new());
     let [client, other] = [(); 2].map(|()| Client::new(store.clone()).unwrap());
     let permits = client.semaphore("p", 2).unwrap();
     let _own = permits.acquire().await.unwrap();
     let _foreign = other.semaphore("p", 2).unwrap().acquire().await.unwrap();
     let text = permits.try_acquire().await.unwrap_err().to_string();
-    assert!(text.contains("another holds it"), "{text}");
+    assert!(text.contains("another claim holds it"), "{text}");
     let lock = client.rw_lock("r").unwrap();
     let _reads = lock.read().await.unwrap();
     let waits = other.rw_lock("r").unwrap();
@@ -108,7 +106,7 @@ async fn an_own_hold_that_is_not_in_the_way_is_not_named() {
         tokio::task::yield_now().await;
     }
     let text = lock.try_read().await.unwrap_err().to_string();
-    assert!(text.contains("another holds it"), "{text}");
+    assert!(text.contains("another claim holds it"), "{text}");
     let text = lock.try_write().await.unwrap_err().to_string();
     assert!(text.contains("this client holds it itself"), "{text}");
     writer.abort();
@@ -147,7 +145,7 @@ async fn a_task_that_acquires_a_mutex_twice_is_warned_with_both_places() {
     assert!(warning.contains(&format!("held_at={}", at(held))), "{warning}");
     assert!(warning.contains(&format!("waits_at={}", at(waits))), "{warning}");
     guard.release().await.unwrap();
-    // One that is released in time by this task is waited for by no task.
+    // A lock that this task releases in time is no fault.
     mutex.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(warnings.take(), Vec::<String>::new());
 }
@@ -237,7 +235,7 @@ async fn locks_that_are_taken_in_both_orders_are_reported_once_with_all_places()
 }
 
 #[tokio::test]
-async fn what_cannot_deadlock_is_not_reported() {
+async fn lock_orders_that_cannot_deadlock_are_not_reported() {
     let (warnings, _listens) = Warnings::listen();
     let client = client().with_order_check().unwrap();
     let [a, b] = ["a", "b"].map(|name| client.mutex(name).unwrap());
@@ -253,10 +251,37 @@ async fn what_cannot_deadlock_is_not_reported() {
     let held = task.await.unwrap();
     a.acquire().await.unwrap().release().await.unwrap();
     held.release().await.unwrap();
-    // One that was released before.
+    // A guard that was released before.
     b.acquire().await.unwrap().release().await.unwrap();
     a.acquire().await.unwrap().release().await.unwrap();
-    // Several as one.
+    // Several locks taken as one.
     client.multi_lock(["b", "a"]).unwrap().acquire().await.unwrap().release().await.unwrap();
     assert_eq!(warnings.take(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_handle_that_outlives_its_hold_does_no_work_and_can_be_used_for_the_next() {
+    let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
+    let (mutex, latch) = (client.mutex("a").unwrap(), client.latch("b", 1).unwrap());
+    let guard = mutex.acquire().await.unwrap();
+    let mut outlived = vec![guard.validity()];
+    guard.release().await.unwrap();
+    let party = latch.join().await.unwrap();
+    outlived.push(party.validity());
+    assert_eq!(party.count_down().await.unwrap(), 0);
+    let account = client.reentrant_mutex("c").unwrap();
+    let entry = account.acquire().await.unwrap();
+    outlived.push(entry.validity());
+    drop(entry);
+    for validity in outlived {
+        let mut worked = false;
+        let refused = validity.run(async { worked = true }).await.unwrap_err();
+        assert!(!worked, "there is no hold");
+        assert_eq!(refused.kind(), ErrorKind::Lost, "{refused}");
+        assert_eq!(refused.loss_reason(), Some(LossReason::GivenUp), "{refused}");
+    }
+    // After `close`, too: it ends nothing that is in use.
+    client.close().await;
+    mutex.try_acquire().await.unwrap().release().await.unwrap();
+    account.try_acquire().await.unwrap().release().await.unwrap();
 }

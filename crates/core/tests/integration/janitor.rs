@@ -1,13 +1,9 @@
 //! Releases in the background, on a store of which a part is down.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod layer;
-
 use std::time::{Duration, Instant};
 
+use crate::layer::{Layer, Layered};
 use async_trait::async_trait;
-use layer::{Layer, Layered};
 use tenure_core::store::{Claim, Released, Store};
 use tenure_core::{Client, Error, ErrorKind, MemoryStore, Options, Result};
 

@@ -1,7 +1,5 @@
 //! The API for threads, on the memory store.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -9,7 +7,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure_core::blocking::{Client, Guard, MultiLock, Mutex};
+use tenure_core::blocking::{Client, Guard, MultiLock, Mutex, OnceStart};
 use tenure_core::{
     Chaos, Error, ErrorKind, Faults, LossReason, MemoryStore, OnceOutcome, Options, Rate,
     WatchEvent,
@@ -38,7 +36,7 @@ fn in_time(test: impl FnOnce() + Send + 'static) {
         done.send(()).unwrap();
     });
     match ended.recv_timeout(GENEROUS) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the test hangs"),
         _ => thread.join().unwrap(),
     }
 }
@@ -192,7 +190,7 @@ fn a_loss_wakes_the_waiting_thread_and_fails_the_work_and_the_release() {
         assert_eq!(guard.lost(), LossReason::NotHeld);
         assert_eq!(watcher.join().unwrap(), LossReason::NotHeld);
         assert!(cancelled.is_cancelled() && !guard.is_valid());
-        let not_begun = guard.run(|| panic!("it must not begin"));
+        let not_begun = guard.run(|| panic!("the work must not begin"));
         assert_eq!(not_begun.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(guard.release().unwrap_err().kind(), ErrorKind::Lost);
     });
@@ -310,10 +308,17 @@ fn values_work_as_in_the_async_api() {
     assert_eq!(first, OnceOutcome::Ran("once:payment".into()));
     let second = once.try_run(|_| Ok::<_, Error>("again".into())).unwrap();
     assert_eq!(second, OnceOutcome::Replayed("once:payment".into()));
+
+    let report = client.once::<String>("report").unwrap();
+    let lock = client.mutex("report").unwrap().acquire().unwrap();
+    let OnceStart::Started(run) = report.start(lock.token()).unwrap() else { panic!("it is new") };
+    run.ttl(Duration::from_secs(60)).finish(&"done".into()).unwrap();
+    let again = report.start(lock.token()).unwrap();
+    assert!(matches!(again, OnceStart::Replayed(done) if done == "done"));
 }
 
 #[test]
-fn locks_are_looked_at_watched_and_taken_away() {
+fn inspect_watch_and_evict_work_as_in_the_async_api() {
     let client = client();
     let mut watch = client.watch("").every(Duration::from_millis(5));
     assert!(matches!(watch.next(), Some(Ok(WatchEvent::Snapshot(locks))) if locks.is_empty()));
@@ -394,7 +399,7 @@ fn threads_wait_for_latches_and_at_barriers() {
 }
 
 #[test]
-fn a_writer_becomes_a_reader_and_a_reader_no_writer() {
+fn a_write_guard_is_downgraded_and_a_read_guard_is_not_upgraded() {
     in_time(|| {
         let rates = client().rw_lock("rates").unwrap();
         let reader = rates.write().unwrap().downgrade().unwrap();
@@ -409,7 +414,7 @@ fn a_writer_becomes_a_reader_and_a_reader_no_writer() {
 }
 
 #[test]
-fn a_holder_that_is_asked_lets_go_and_the_request_is_recorded() {
+fn a_revoked_holder_releases_the_lock_and_the_request_is_recorded() {
     in_time(|| {
         let client = client();
         let guard = client.mutex("index").unwrap().acquire().unwrap();
@@ -423,7 +428,7 @@ fn a_holder_that_is_asked_lets_go_and_the_request_is_recorded() {
         assert_eq!(holder.join().unwrap(), "deploy");
         assert_eq!(client.audit("index").unwrap()[0].reason, "deploy");
 
-        // One that does not listen is evicted after the grace.
+        // A holder that does not listen is evicted after the grace period.
         let guard = client.mutex("index").unwrap().acquire().unwrap();
         let unheard = client.revoke("index", "again").within(Duration::ZERO).send().unwrap();
         assert!(!unheard[0].released && guard.is_valid());

@@ -1,14 +1,10 @@
 //! Latches, in an order of events that a real store rarely shows.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod layer;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::layer::{Layer, Layered};
 use async_trait::async_trait;
-use layer::{Layer, Layered};
 use parking_lot::Mutex;
 use tenure_core::store::Store;
 use tenure_core::{Client, LatchParty, LockName, LockState, MemoryStore, Result};
@@ -37,8 +33,8 @@ async fn a_party_that_counts_down_while_a_waiter_looks_does_not_break_the_latch(
     let (one, other) = (latch.join().await.unwrap(), latch.join().await.unwrap());
     *counts_meanwhile.lock() = Some(one);
     let early = tokio::time::timeout(Duration::from_millis(500), latch.wait()).await;
-    assert!(early.is_err(), "one party is to count yet: {early:?}");
-    assert!(counts_meanwhile.lock().is_none(), "nothing was looked at");
+    assert!(early.is_err(), "one party has yet to count down: {early:?}");
+    assert!(counts_meanwhile.lock().is_none(), "the waiter did not look at the leases");
     assert_eq!(other.count_down().await.unwrap(), 0);
     latch.wait().await.unwrap();
 }

@@ -1,18 +1,16 @@
 //! Dropping an attempt at any await leaves nothing behind.
 
-#![allow(clippy::unwrap_used)]
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure_core::store::Store;
-use tenure_core::{Chaos, Client, Faults, Guard, MemoryStore, Options, Result};
+use tenure_core::{Chaos, Client, ErrorKind, Faults, MemoryStore, Options};
 
 /// Polls `attempt` at most `polls` times, letting everything else run in between, and drops it.
 /// True if it came to its end before that, so that more polls would show nothing new.
-async fn dropped_after(polls: usize, attempt: impl Future<Output = Result<Guard>>) -> bool {
+async fn dropped_after(polls: usize, attempt: impl Future) -> bool {
     let mut attempt = pin!(attempt);
     for _ in 0..polls {
         let mut context = Context::from_waker(Waker::noop());
@@ -52,7 +50,7 @@ async fn an_attempt_on_a_free_lock_dropped_after_any_poll_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_waiter_dropped_after_any_poll_leaves_its_place() {
+async fn a_waiter_dropped_after_any_poll_leaves_the_queue() {
     let store = MemoryStore::new();
     let client = slow(&store);
     let mutex = client.mutex("a").unwrap();
@@ -116,4 +114,30 @@ async fn a_panic_under_the_guard_gives_the_lock_back() {
     });
     assert!(work.await.unwrap_err().is_panic());
     assert_free(&store, &client, 0).await;
+}
+
+#[tokio::test]
+async fn a_party_of_a_latch_that_is_dropped_while_it_counts_has_counted_or_breaks_it() {
+    let store = MemoryStore::new();
+    let client = slow(&store);
+    let (mut polls, mut counted) = (0, [false, false]);
+    loop {
+        let latch = client.latch(&format!("latch/{polls}"), 2).unwrap();
+        let party = latch.join().await.unwrap();
+        let ended = dropped_after(polls, party.count_down()).await;
+        client.close().await;
+        let has_counted = latch.count().await.unwrap() == 1;
+        counted[usize::from(has_counted)] = true;
+        if has_counted {
+            assert_eq!(latch.count_down().await.unwrap(), 0);
+            latch.wait().await.unwrap_or_else(|error| panic!("after {polls} polls: {error}"));
+        } else {
+            assert_eq!(latch.wait().await.unwrap_err().kind(), ErrorKind::Broken);
+        }
+        if ended {
+            break;
+        }
+        polls += 1;
+    }
+    assert_eq!(counted, [true, true], "it was dropped before and after its count");
 }

@@ -1,22 +1,22 @@
-//! Mutex, read-write lock and semaphore: three modes of one kind of claim.
+//! The mutex, and the one whose guards have a token.
 
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::acquire;
-use crate::guard::{FencedGuard, ReadGuard, WriteGuard};
-use crate::task::Place;
-use crate::{Client, Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result, Wait};
+use super::Lock;
+use crate::guard::FencedGuard;
+use crate::task::CallSite;
+use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result, Wait};
 
 /// A lock with at most one holder. Use it to keep a piece of work from running twice at a time, on any
 /// number of machines.
 ///
-/// The same name can be locked with a `Mutex`, a [`RwLock`] or a [`Semaphore`]: all of them wait in the
+/// The same name can be locked with a `Mutex`, a [`RwLock`](crate::RwLock) or a [`Semaphore`](crate::Semaphore): all of them wait in the
 /// same queue. Cloning is cheap.
 ///
-/// It excludes its holder, too: a task that acquires it twice waits for itself until the lease is lost, and
-/// is warned of it in the log. Use a [`ReentrantMutex`](crate::ReentrantMutex) for that.
+/// A task that holds the lock and acquires it again waits for itself until the lease is lost, and the log
+/// warns of it. Use a [`ReentrantMutex`](crate::ReentrantMutex) for that.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -37,43 +37,6 @@ use crate::{Client, Error, ErrorKind, Guard, LockName, LossReason, Mode, Options
 #[derive(Clone, Debug)]
 pub struct Mutex(Lock);
 
-/// A [`Mutex`] on a store that gives fencing tokens, from [`Mutex::fenced`]. Use it where every protected
-/// write carries the token: its guards have a [`Token`](crate::Token), not an `Option<Token>`.
-#[derive(Clone, Debug)]
-pub struct FencedMutex(Mutex);
-
-/// A lock with many readers, or one writer. Use it where most of the work only reads.
-///
-/// Claims are served in the order in which they came: a reader that comes after a waiting writer waits
-/// behind it. A writer can become a reader ([`WriteGuard::downgrade`]); a reader cannot become a writer.
-/// Cloning is cheap.
-#[derive(Clone, Debug)]
-pub struct RwLock(Lock);
-
-/// A lock with several holders, as many as there are permits. Use it to limit how many pieces of work run
-/// at a time.
-///
-/// Permits are leased: if a holder dies, they come back when its TTL ends. Cloning is cheap.
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use tenure::{Client, ErrorKind, MemoryStore};
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure::Error> {
-/// # let client = Client::new(Arc::new(MemoryStore::new()))?;
-/// let encoders = client.semaphore("encoders", 3)?;
-/// let two = encoders.acquire_many(2).await?;
-/// let one = encoders.acquire().await?;
-/// assert_eq!(encoders.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Semaphore {
-    lock: Lock,
-    permits: u32,
-}
-
 impl Mutex {
     pub(crate) const fn new(lock: Lock) -> Self {
         Self(lock)
@@ -87,6 +50,21 @@ impl Mutex {
     /// Whether both locks are on one store, as far as this process can tell.
     pub(crate) fn shares_store_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.0.client.store(), other.0.client.store())
+    }
+
+    /// Takes all of these locks in one call, if they are of one client and its store can do that. `None`: nothing
+    /// was taken, and each is to be acquired by itself.
+    pub(crate) async fn acquire_together(
+        locks: &[Self],
+        site: CallSite,
+    ) -> Option<Result<Vec<Guard>>> {
+        let [first, _, ..] = locks else { return None };
+        let inner = &first.0.client.inner;
+        if !locks.iter().all(|lock| Arc::ptr_eq(&lock.0.client.inner, inner)) {
+            return None;
+        }
+        let locks: Vec<_> = locks.iter().map(|lock| (&lock.0.name, &lock.0.options)).collect();
+        crate::attempt::acquire_together(inner, &locks, site).await
     }
 
     /// The same lock, held with these options.
@@ -128,7 +106,7 @@ impl Mutex {
     ///
     /// # Errors
     /// A fault of the store that lasts for five call timeouts
-    /// ([`Client::with_call_timeout`]) before the claim is queued; a fault that no retry heals, such
+    /// ([`Client::with_call_timeout`](crate::Client::with_call_timeout)) before the claim is queued; a fault that no retry heals, such
     /// as [`Denied`](ErrorKind::Denied), at any time; and options that make no sense. The claim is given
     /// back in every case.
     ///
@@ -183,10 +161,10 @@ impl Mutex {
     /// As [`acquire_with`](Self::acquire_with), called at this place of the program.
     pub(crate) fn acquire_at(
         &self,
-        place: Place,
+        site: CallSite,
         wait: Wait,
     ) -> impl Future<Output = Result<Guard>> {
-        self.0.acquire(Mode::Exclusive, wait, place)
+        self.0.acquire(Mode::Exclusive, wait, site)
     }
 
     /// Waits for the lock, does `work` under it, and releases it. Use it for work that needs the lock from
@@ -235,6 +213,11 @@ impl Mutex {
         }
     }
 }
+
+/// A [`Mutex`] on a store that gives fencing tokens, from [`Mutex::fenced`]. Use it where every protected
+/// write carries the token: its guards have a [`Token`](crate::Token), not an `Option<Token>`.
+#[derive(Clone, Debug)]
+pub struct FencedMutex(Mutex);
 
 impl FencedMutex {
     /// The lock's name.
@@ -339,245 +322,5 @@ pub(crate) async fn release_after<T>(guard: Guard, output: T) -> Result<T> {
             Ok(output)
         }
         released => released.map(|()| output),
-    }
-}
-
-impl RwLock {
-    pub(crate) const fn new(lock: Lock) -> Self {
-        Self(lock)
-    }
-
-    /// The lock's name.
-    pub const fn name(&self) -> &LockName {
-        &self.0.name
-    }
-
-    /// The same lock, held with these options.
-    #[must_use]
-    pub fn with(self, options: Options) -> Self {
-        Self(self.0.with(options))
-    }
-
-    /// Waits to hold the lock together with other readers, as long as it takes.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn read(&self) -> impl Future<Output = Result<ReadGuard>> {
-        self.read_with(Wait::Forever)
-    }
-
-    /// Takes the lock for reading if no writer holds it or waits for it.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn try_read(&self) -> impl Future<Output = Result<ReadGuard>> {
-        self.read_with(Wait::NoWait)
-    }
-
-    /// Waits to hold the lock together with other readers, at most for `limit`.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire_within`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn read_within(&self, limit: Duration) -> impl Future<Output = Result<ReadGuard>> {
-        self.read_with(Wait::AtMost(limit))
-    }
-
-    /// Waits to hold the lock together with other readers, as long as `wait` says.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire_with`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn read_with(&self, wait: Wait) -> impl Future<Output = Result<ReadGuard>> {
-        let acquire = self.0.acquire(Mode::Shared, wait, Location::caller());
-        async move { acquire.await.map(ReadGuard::new) }
-    }
-
-    /// Waits to hold the lock alone, as long as it takes.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn write(&self) -> impl Future<Output = Result<WriteGuard>> {
-        self.write_with(Wait::Forever)
-    }
-
-    /// Takes the lock for writing if no other claim holds it or waits for it.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn try_write(&self) -> impl Future<Output = Result<WriteGuard>> {
-        self.write_with(Wait::NoWait)
-    }
-
-    /// Waits to hold the lock alone, at most for `limit`.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire_within`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn write_within(&self, limit: Duration) -> impl Future<Output = Result<WriteGuard>> {
-        self.write_with(Wait::AtMost(limit))
-    }
-
-    /// Waits to hold the lock alone, as long as `wait` says.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire_with`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn write_with(&self, wait: Wait) -> impl Future<Output = Result<WriteGuard>> {
-        let acquire = self.0.acquire(Mode::Exclusive, wait, Location::caller());
-        async move { acquire.await.map(WriteGuard::new) }
-    }
-}
-
-impl Semaphore {
-    pub(crate) const fn new(lock: Lock, permits: u32) -> Self {
-        Self { lock, permits }
-    }
-
-    /// The semaphore's name.
-    pub const fn name(&self) -> &LockName {
-        &self.lock.name
-    }
-
-    /// The number of permits, as this handle was told.
-    pub const fn permits(&self) -> u32 {
-        self.permits
-    }
-
-    /// The same semaphore, held with these options.
-    #[must_use]
-    pub fn with(self, options: Options) -> Self {
-        Self { lock: self.lock.with(options), ..self }
-    }
-
-    /// Waits for one permit, as long as it takes.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn acquire(&self) -> impl Future<Output = Result<Guard>> {
-        self.acquire_many(1)
-    }
-
-    /// Takes one permit if it is free and no other claim waits.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Guard>> {
-        self.try_acquire_many(1)
-    }
-
-    /// Waits for one permit, at most for `limit`.
-    ///
-    /// # Errors
-    /// As [`Mutex::acquire_within`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn acquire_within(&self, limit: Duration) -> impl Future<Output = Result<Guard>> {
-        self.acquire_many_with(1, Wait::AtMost(limit))
-    }
-
-    /// Waits for `permits` at once, as long as it takes. Later claims wait behind this one, so a large
-    /// claim is not starved by small ones.
-    ///
-    /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for no permits, or more than there are; otherwise as
-    /// [`Mutex::acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<Guard>> {
-        self.acquire_many_with(permits, Wait::Forever)
-    }
-
-    /// Takes `permits` at once if they are free and no other claim waits.
-    ///
-    /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for no permits, or more than there are; otherwise as
-    /// [`Mutex::try_acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn try_acquire_many(&self, permits: u32) -> impl Future<Output = Result<Guard>> {
-        self.acquire_many_with(permits, Wait::NoWait)
-    }
-
-    /// Waits for `permits` at once, as long as `wait` says.
-    ///
-    /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) for no permits, or more than there are; otherwise as
-    /// [`Mutex::acquire_with`].
-    ///
-    /// # Cancel safety
-    /// As [`Mutex::acquire`].
-    #[track_caller]
-    pub fn acquire_many_with(
-        &self,
-        permits: u32,
-        wait: Wait,
-    ) -> impl Future<Output = Result<Guard>> {
-        let mode = Mode::Permits { take: permits, of: self.permits };
-        self.lock.acquire(mode, wait, Location::caller())
-    }
-}
-
-/// What the three have in common: a name on a store, and how to hold it.
-#[derive(Clone, Debug)]
-pub(crate) struct Lock {
-    client: Client,
-    name: LockName,
-    options: Options,
-}
-
-impl Lock {
-    pub(crate) fn new(client: Client, name: LockName) -> Self {
-        Self { client, name, options: Options::new() }
-    }
-
-    fn with(self, options: Options) -> Self {
-        Self { options, ..self }
-    }
-
-    async fn acquire(&self, mode: Mode, wait: Wait, place: Place) -> Result<Guard> {
-        acquire(&self.client.inner, &self.name, mode, &self.options, wait, place).await
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Cells, Claim, ClaimOutcome, Eviction, QueueTicket, Released, Renewal, Store,
-    WaitPolicy,
+    Capabilities, Cells, Claim, ClaimOutcome, Eviction, Grant, QueueTicket, Released, Renewal,
+    Store, WaitPolicy,
 };
 use tenure_core::{Finding, LockName, LockState, MemoryStore, Result};
 
@@ -25,6 +25,18 @@ pub(crate) trait Layer: Debug + Send + Sync + 'static {
         policy: WaitPolicy,
     ) -> Result<ClaimOutcome> {
         memory.claim(claim, policy).await
+    }
+
+    async fn claim_together(
+        &self,
+        memory: &MemoryStore,
+        claims: &[Claim],
+    ) -> Result<Option<Vec<Grant>>> {
+        memory.claim_together(claims).await
+    }
+
+    async fn release_together(&self, memory: &MemoryStore, claims: &[Claim]) -> Result<bool> {
+        memory.release_together(claims).await
     }
 
     async fn renew(&self, memory: &MemoryStore, claim: &Claim) -> Result<Renewal> {
@@ -65,6 +77,14 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
         self.layer.claim(&self.memory, claim, policy).await
+    }
+
+    async fn claim_together(&self, claims: &[Claim]) -> Result<Option<Vec<Grant>>> {
+        self.layer.claim_together(&self.memory, claims).await
+    }
+
+    async fn release_together(&self, claims: &[Claim]) -> Result<bool> {
+        self.layer.release_together(&self.memory, claims).await
     }
 
     async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {

@@ -1,7 +1,5 @@
 //! A mutex that its holder may acquire again.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,15 +1,11 @@
 //! Which errors a user gets when the store fails, and what is cleaned up.
 
-#![allow(clippy::unwrap_used)]
-
-mod layer;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::layer::{Layer, Layered};
 use async_trait::async_trait;
-use layer::{Layer, Layered};
 use tenure_core::store::{
     Capabilities, Claim, ClaimOutcome, Eviction, Grant, Moment, QueueTicket, Released, Renewal,
     Store, WaitPolicy, step_limit,
@@ -61,7 +57,7 @@ async fn a_store_that_never_answers_is_unreachable_with_unknown_effect_and_in_bo
 }
 
 #[tokio::test]
-async fn a_look_that_gets_no_answer_has_changed_nothing_and_names_its_lock() {
+async fn an_unanswered_inspect_has_no_effect_and_names_its_lock() {
     let store = MemoryStore::new();
     let (_, client) = through(&store, Faults::new(1).lose_replies(1.0));
     let error = client.inspect("a").await.unwrap_err();
@@ -321,7 +317,10 @@ async fn a_store_that_wakes_its_waiters_for_nothing_is_not_asked_as_fast_as_it_a
         let error = client.mutex("a").unwrap().acquire_within(limit).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let asked = store.claims.lock().len();
-        assert!(asked < 40, "it was asked {asked} times in {limit:?}, each wait {news_after:?}");
+        assert!(
+            asked < 40,
+            "the store was asked {asked} times in {limit:?}, each wait {news_after:?}"
+        );
     }
 }
 
@@ -484,12 +483,12 @@ async fn a_reported_loss_arrives_when_the_network_is_back() {
     assert!(!guard.is_valid());
 }
 
-/// Says of every renewal that the lock is gone, and of so many grants that their term is over.
+/// Answers every renewal with the loss of the lock, and so many grants with a term that is over.
 #[derive(Debug)]
 struct Forgetful(AtomicU32);
 
 impl Forgetful {
-    /// A client of a store that says so of this many grants.
+    /// A client of a store that grants this many expired terms.
     fn client(memory: &MemoryStore, late: u32) -> Client {
         Client::new(Layered::new(memory, Self(AtomicU32::new(late)))).unwrap()
     }
@@ -536,7 +535,7 @@ async fn a_grant_of_which_too_little_is_left_is_asked_for_again_a_few_times() {
 }
 
 #[tokio::test]
-async fn a_store_that_knows_of_the_loss_is_believed_at_once() {
+async fn a_renewal_that_reports_the_loss_ends_the_lease_at_once() {
     let client = Forgetful::client(&MemoryStore::new(), 0);
     let options = Options::new().ttl(Duration::from_secs(3));
     let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();
