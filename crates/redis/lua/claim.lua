@@ -6,15 +6,27 @@
 -- time us>' | 'busy' | 'more': call again, expired holders are left to remove
 -- Invariant: a claim is in the queue at most once, and never both in the queue and a holder.
 --
--- To queue behind a holder takes six calls: GET K (is it held alone?), TIME (when the place ends),
+-- A reader of a free lock takes five calls: GET K, EXISTS (does a claim wait?), TIME and INCR (its token), SET K.
+-- To queue behind a writer takes six calls: GET K (is it held alone?), TIME (when the place ends),
 -- ZRANGE (the last ticket), HSETNX (the record, and whether the claim is new), ZADD (the place), PTTL
 -- (does the line last?). The first in line also sets the line's end and asks when the holder's is.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner, kind, place_ms = ARGV[1], ARGV[2], tonumber(ARGV[5] or '0')
 local value = redis.call('GET', K)
 
+--@mint
+
+-- A reader of a free lock: alone it needs no pool.
+if not value and string.sub(kind, 1, 1) == 's' and redis.call('EXISTS', Q) == 0 then
+  local t = redis.call('TIME')
+  local token = mint(t[1] * 1000 + (t[2] - t[2] % 1000) / 1000)
+  redis.call('SET', K, owner .. 's' .. token .. ' - ' .. ARGV[4], 'PX', ARGV[3])
+  return 'granted ' .. token
+end
+
 -- Another claim holds the lock exclusively: nothing can be granted.
-if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= owner then
+if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 33, 33) ~= 's'
+  and string.sub(value, 1, 32) ~= owner then
   if place_ms == 0 then return 'busy' end
   local call = redis.call
   local time = call('TIME')
@@ -44,7 +56,6 @@ if value and string.sub(value, 1, 5) ~= 'pool ' and string.sub(value, 1, 32) ~= 
   end
 end
 
---@mint
 --@engine
 
 local ttl = tonumber(ARGV[3])

@@ -16,18 +16,7 @@ local token, as = held(owner)
 -- Permits are not turned into a read hold.
 if not token or room() == 'p' then return 0 end
 if as == 'x' then
-  local record = words(string.sub(value, 34), 3)
-  local since = record[2]
-  -- The token begins as the server's time.
-  if since == '-' and token ~= '-' then since = number(math.floor(tonumber(token) / 1024)) end
-  -- Remains of an earlier pool are removed.
-  call('UNLINK', P, E)
-  call('HSET', P, owner, table.concat({token, since, 's 1 0', ARGV[2], record[3]}, ' '))
-  call('ZADD', E, number(now + ttl), owner)
-  value = 'pool s 1'
-  call('SET', K, value, 'PX', ARGV[2])
-  call('PEXPIRE', P, ARGV[2])
-  call('PEXPIRE', E, ARGV[2])
+  pool_holder(ttl)
 else
   extend(owner, as, ttl)
 end

@@ -6,7 +6,8 @@
 -- mint.lua).
 --   K  string   the holder: "<owner><mark><token> <since> <pid> <host> <label>", or a foreign
 --               value, or "pool <kind> <taken>" while shared or permit holders are in P. The mark
---               is a space, or ! if a claim may wait: a release without it need not look at the queue.
+--               is a space, or ! if a claim may wait: a release without it need not look at the queue;
+--               or s: a reader, alone, and no claim waits. Each script that comes here makes it a pool of one.
 --               <since> may be -: then the token, which contains the time, tells
 --   Q  zset     owner -> ticket. Tickets rise, so this is the order of arrival
 --   W  hash     owner -> "<ends> <arrived> <kind> <take> <of> <ttl> <inbox> <pid> <host> <label>"
@@ -18,7 +19,7 @@
 -- Invariants:
 -- K exists exactly while the lock is held, so any SET NX client is excluded. Every key but T expires
 -- when no client refreshes it.
--- The work of a run has a bound, whatever the length of the line and the size of the pool: at most
+-- The work of a run has a bound, whatever the length of the queue and the size of the pool: at most
 -- 2 * BATCH claims are admitted, 4 * BATCH waiters looked at and 2 * BATCH ended holders removed. A
 -- function that stops at a bound returns true, for "there is more", and a later call goes on.
 
@@ -41,6 +42,30 @@ local function words(text, n)
   end
   found[n] = string.sub(text, from)
   return found
+end
+
+-- Makes the holder in the value the only one of a pool of readers, for `ttl`.
+local function pool_holder(ttl)
+  local record = words(string.sub(value, 34), 3)
+  local token, since = record[1], record[2]
+  -- The token begins as the server's time.
+  if since == '-' and token ~= '-' then since = number(math.floor(tonumber(token) / 1024)) end
+  local owner = string.sub(value, 1, 32)
+  -- Remains of an earlier pool are removed.
+  call('UNLINK', P, E)
+  call('HSET', P, owner, table.concat({token, since, 's 1 0', number(ttl), record[3]}, ' '))
+  call('ZADD', E, number(now + ttl), owner)
+  value = 'pool s 1'
+  call('SET', K, value, 'PX', number(ttl))
+  call('PEXPIRE', P, number(ttl))
+  call('PEXPIRE', E, number(ttl))
+end
+
+-- A value of another client may look alike, and is left alone.
+if value and string.sub(value, 33, 33) == 's' and string.find(value, '^%x+s[%d-]%d* %S+ ') then
+  local left = call('PTTL', K)
+  -- A value without an end was made by hand, and excludes all.
+  if left > 0 then pool_holder(left) end
 end
 
 -- How the lock is held: kind ('-' not held, 'x', 's', 'p') and permits taken.
@@ -217,7 +242,7 @@ local function drop(owners)
   call('HDEL', W, unpack(owners))
 end
 
--- In how many ms the first term ends that may be in the way; -1 if the lock is free.
+-- Milliseconds until the first term ends that may be in the way; -1 if the lock is free.
 local function obstacle()
   local kind = room()
   local first = (kind == 's' or kind == 'p') and call('ZRANGE', E, '0', '0', 'WITHSCORES') or {}

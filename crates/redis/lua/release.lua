@@ -5,9 +5,9 @@
 -- Invariant: nothing is removed that the owner does not hold, and at most the waiters that there is room for
 -- are admitted, in the order of their tickets.
 --
--- To hand the lock from one holder to the next takes nine calls: GET K (does the owner hold?), TIME (the term of
--- the next), ZPOPMIN (the next), HGET and HDEL (its record, and what is left of mine), INCR (its
--- token), SET K, PUBSUB (does its client listen?), PUBLISH.
+-- To hand the lock from one holder to the next takes nine calls: GET K (does the owner hold?), TIME (the
+-- next term), ZPOPMIN (the next waiter), HGET and HDEL (its record, and one that the owner may have
+-- left), INCR (its token), SET K, PUBSUB (does its client listen?), PUBLISH.
 local K, Q, W, P, E, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 
@@ -29,7 +29,7 @@ if mine and not ARGV[2] then
   local now = tonumber(since)
   local first, ticket = unpack(call('ZPOPMIN', Q))
   if not first then
-    -- Records without a queue are of no use.
+    -- No claim reads records without a queue.
     call('UNLINK', K, W)
     return 1
   end

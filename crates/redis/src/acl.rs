@@ -28,7 +28,8 @@ pub const ACL_WATCH: &str = "+watch +multi +exec";
 
 /// Besides [`ACL`], for `dialect=redisson`, where the user also needs the keys of the locks (`~*` instead of
 /// `~tenure:*`) and the channels `&redisson_*`.
-pub const ACL_REDISSON: &str = "+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop";
+pub const ACL_REDISSON: &str = "+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop \
+    +incrby +decrby +zscan";
 
 /// Besides [`ACL`], on servers that know the command (Valkey 9): a free lock is released without a
 /// script. Others refuse an `ACL SETUSER` with it.
@@ -74,6 +75,7 @@ mod tests {
             include_str!("../lua/downgrade.lua"),
             include_str!("../lua/engine.lua"),
             include_str!("../lua/evict.lua"),
+            include_str!("../lua/free.lua"),
             include_str!("../lua/inspect.lua"),
             include_str!("../lua/line.lua"),
             include_str!("../lua/mint.lua"),
@@ -114,6 +116,12 @@ mod tests {
             include_str!("../lua/redisson/release.lua"),
             include_str!("../lua/redisson/renew.lua"),
             include_str!("../lua/redisson/take.lua"),
+            include_str!("../lua/redisson/permits/evict.lua"),
+            include_str!("../lua/redisson/permits/inspect.lua"),
+            include_str!("../lua/redisson/permits/pool.lua"),
+            include_str!("../lua/redisson/permits/release.lua"),
+            include_str!("../lua/redisson/permits/renew.lua"),
+            include_str!("../lua/redisson/permits/take.lua"),
         ));
         // Sent outside the scripts.
         called.extend(["+hrandfield", "+getrange"].map(str::to_owned));

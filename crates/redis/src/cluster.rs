@@ -1,6 +1,8 @@
-//! The nodes of a Cluster: which master serves a slot, and how redirections are followed.
+//! The nodes of a Cluster: where a command goes, and how redirections are followed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod slots;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,9 +13,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, RwLock};
 use tenure_core::{Error, ErrorKind, Result};
 
+use self::slots::{Shard, SlotMap, complete, of_shards, of_slots};
 use crate::config::{RedisConfig, Sharded, Topology};
 use crate::fault::fault;
-use crate::keys::SLOTS;
 use crate::link::{Link, SubscribeError};
 use crate::retry::{RetryPacer, SharedOutcome, SingleFlight};
 use crate::servers::Address;
@@ -23,8 +25,7 @@ pub(crate) struct Cluster {
     config: RedisConfig,
     listener: Option<Arc<dyn MessageListener>>,
     seeds: Vec<Address>,
-    /// The last slot of each range, its first, and the master that serves it.
-    map: RwLock<Map>,
+    map: RwLock<SlotMap>,
     links: Mutex<HashMap<Address, Link>>,
     /// The topology look-up that is running, if any.
     refreshing: Mutex<Option<SingleFlight<()>>>,
@@ -35,8 +36,6 @@ pub(crate) struct Cluster {
     /// How often a node did not answer, or knew a part of the slots: each time another is asked first.
     turn: AtomicUsize,
 }
-
-type Map = BTreeMap<u16, (u16, Address)>;
 
 /// How many redirections a command follows: a slot that moves needs two.
 const REDIRECTIONS: usize = 5;
@@ -197,9 +196,11 @@ impl Cluster {
 
     /// The master of the slot, as far as known.
     pub(crate) fn master_of(&self, slot: u16) -> Option<Address> {
-        let map = self.map.read();
-        let (_, (first, address)) = map.range(slot..).next()?;
-        (*first <= slot).then(|| address.clone())
+        self.map.read().master_of(slot)
+    }
+
+    fn masters(&self) -> Vec<Address> {
+        self.map.read().masters()
     }
 
     pub(crate) fn link_to(&self, address: &Address) -> Result<Link> {
@@ -215,7 +216,7 @@ impl Cluster {
     /// A link to every master. Fails if a slot has no master: locks must not be left out silently.
     pub(crate) async fn all(&self) -> Result<Vec<Link>> {
         self.look_up_slots().await?;
-        if let Some(slot) = unserved(&self.map.read()) {
+        if let Some(slot) = self.map.read().unserved() {
             let why = format!(
                 "no master serves slot {slot}: a part of the Cluster is down, and its locks cannot \
                  be seen: bring its nodes back (CLUSTER NODES names them)"
@@ -255,20 +256,7 @@ impl Cluster {
 
     /// Moves one slot in the map after a `MOVED`. The rest of the map is looked up in the background.
     fn moved(self: &Arc<Self>, slot: u16, to: Address) {
-        let mut map = self.map.write();
-        let range =
-            map.range(slot..).next().map(|(last, (first, from))| (*last, *first, from.clone()));
-        if let Some((last, first, from)) = range.filter(|(_, first, _)| *first <= slot) {
-            map.remove(&last);
-            if first < slot {
-                map.insert(slot - 1, (first, from.clone()));
-            }
-            if slot < last {
-                map.insert(last, (slot + 1, from));
-            }
-        }
-        map.insert(slot, (slot, to));
-        drop(map);
+        self.map.write().assign(slot, to);
         self.refresh_in_background();
     }
 
@@ -295,14 +283,6 @@ impl Cluster {
         refreshing.insert(refresh).outcome()
     }
 
-    fn masters(&self) -> Vec<Address> {
-        let map = self.map.read();
-        let mut masters: Vec<Address> = map.values().map(|(_, address)| address.clone()).collect();
-        masters.sort();
-        masters.dedup();
-        masters
-    }
-
     /// Asks the known masters, and the seeds, until one knows the masters of all slots. A node that has
     /// just joined the Cluster, or was removed from it, knows a part: so the most complete of a few
     /// answers counts.
@@ -312,21 +292,21 @@ impl Cluster {
         let turn = self.turn.load(Ordering::Relaxed) % addresses.len().max(1);
         addresses.rotate_left(turn);
         let mut last = no_answer(&self.config);
-        let (mut fullest, mut more) = (Map::new(), 0);
+        let (mut fullest, mut more) = (SlotMap::default(), 0);
         let (mut rest, mut asked) = (addresses.iter(), FuturesUnordered::new());
         asked.extend(rest.next().map(|address| self.shards(address)));
         while !asked.is_empty() {
             // Nodes that are silent must not use up the time of the others.
-            let patience =
+            let head_start =
                 if rest.len() > 0 { self.config.step_limit() / HEAD_START } else { Duration::MAX };
-            let answer = tokio::time::timeout(patience, asked.next()).await;
+            let answer = tokio::time::timeout(head_start, asked.next()).await;
             match answer {
-                Ok(Some(Ok(map))) if served(&map) > served(&fullest) => fullest = map,
+                Ok(Some(Ok(map))) if map.served() > fullest.served() => fullest = map,
                 // A refusal says more than that another node is down.
                 Ok(Some(Err(error))) if last.is_transient() => last = error,
                 _ => {}
             }
-            if unserved(&fullest).is_none() || more == EXTRA_NODES {
+            if fullest.unserved().is_none() || more == EXTRA_NODES {
                 break;
             }
             more += usize::from(!fullest.is_empty());
@@ -346,7 +326,7 @@ impl Cluster {
         Ok(())
     }
 
-    async fn shards(&self, address: &Address) -> Result<Map> {
+    async fn shards(&self, address: &Address) -> Result<SlotMap> {
         let limit = self.config.step_limit() / 3;
         let link = self.link_to(address)?;
         let map = tokio::time::timeout(limit, self.look_up(&link, &address.0)).await;
@@ -358,7 +338,7 @@ impl Cluster {
         Ok(map)
     }
 
-    async fn look_up(&self, link: &Link, asked: &str) -> Result<Map> {
+    async fn look_up(&self, link: &Link, asked: &str) -> Result<SlotMap> {
         if !self.is_before_7() {
             let [shards] = link.call(REACH, [&cmd("CLUSTER").arg("SHARDS")]).await?;
             match shards {
@@ -366,7 +346,9 @@ impl Cluster {
                 Value::Refusal(refusal) => return Err(fault(REACH, &refusal)),
                 shards => {
                     let shards = shards.array().unwrap_or_default();
-                    let shards = shards.iter().filter_map(|shard| self.shard(shard, asked));
+                    let shards = shards
+                        .iter()
+                        .filter_map(|shard| of_shards(shard, self.config.tls.is_some(), asked));
                     return self.with_lost_slots(link, asked, shards.collect()).await;
                 }
             }
@@ -374,7 +356,7 @@ impl Cluster {
         let slots = link.send(REACH, &cmd("CLUSTER").arg("SLOTS")).await?.array();
         self.before_7.store(true, Ordering::Release);
         let ranges = slots.unwrap_or_default();
-        Ok(map_of(ranges.into_iter().filter_map(|range| slot_range(range, asked))))
+        Ok(ranges.into_iter().filter_map(|range| of_slots(range, asked)).collect())
     }
 
     /// The map that these shards make. If slots are missing, those of the shards' live masters are looked
@@ -384,103 +366,25 @@ impl Cluster {
         &self,
         link: &Link,
         asked: &str,
-        shards: Vec<(Vec<(u16, u16)>, Address)>,
-    ) -> Result<Map> {
+        shards: Vec<Shard>,
+    ) -> Result<SlotMap> {
         let masters: HashSet<Address> = shards.iter().map(|(_, master)| master.clone()).collect();
-        let mut map = map_of(shards.into_iter());
-        if unserved(&map).is_some() {
+        let mut map: SlotMap = shards.into_iter().collect();
+        if map.unserved().is_some() {
             let [slots] = link.call(REACH, [&cmd("CLUSTER").arg("SLOTS")]).await?;
             // A user without the right to ask gets the shards alone.
             let slots = slots.array().unwrap_or_default();
-            let ranges = slots.into_iter().filter_map(|range| slot_range(range, asked));
-            add_slots_of(&masters, &mut map, ranges);
+            let ranges = slots.into_iter().filter_map(|range| of_slots(range, asked));
+            map.add_slots_of(&masters, ranges);
         }
         Ok(map)
     }
-
-    /// A shard's slots and its live master. A master that was replaced may be listed without slots.
-    fn shard(&self, shard: &Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
-        let slots = shard.field("slots")?.clone().texts()?;
-        let slots: Vec<u16> = slots.iter().filter_map(|slot| slot.parse().ok()).collect();
-        let Value::Array(nodes) = shard.field("nodes")? else { return None };
-        let says = |node: &Value, key: &str| node.field(key).and_then(Value::text);
-        let is = |node: &Value, key: &str, what: &str| says(node, key).as_deref() == Some(what);
-        let alive = |node: &&Value| is(node, "role", "master") && is(node, "health", "online");
-        let node = nodes.iter().find(alive)?;
-        let port = match self.config.tls {
-            Some(_) => says(node, "tls-port").or_else(|| says(node, "port")),
-            None => says(node, "port"),
-        };
-        let named = says(node, "endpoint").filter(|host| !is_unnamed(host));
-        let host = named.or_else(|| says(node, "ip")).unwrap_or_default();
-        Some((ranges(&slots), complete((host, port?.parse().ok()?), asked)))
-    }
-}
-
-fn map_of(shards: impl Iterator<Item = (Vec<(u16, u16)>, Address)>) -> Map {
-    let ranges = shards.flat_map(|(slots, master)| {
-        slots.into_iter().map(move |(first, last)| (last, (first, master.clone())))
-    });
-    ranges.collect()
-}
-
-/// Adds the ranges of these masters. A master that is not among them does not serve.
-fn add_slots_of(
-    masters: &HashSet<Address>,
-    map: &mut Map,
-    ranges: impl Iterator<Item = (Vec<(u16, u16)>, Address)>,
-) {
-    map.extend(map_of(ranges.filter(|(_, master)| masters.contains(master))));
 }
 
 /// Whether a node does not know the subcommand. Before 7.0, the refusal names its arguments.
 fn is_unknown(refusal: &Refusal) -> bool {
     refusal.code == "ERR"
         && (refusal.words.contains("nknown subcommand") || refusal.words.contains("SHARDS"))
-}
-
-/// One entry of `CLUSTER SLOTS`: first, last, the master, its replicas.
-fn slot_range(range: Value, asked: &str) -> Option<(Vec<(u16, u16)>, Address)> {
-    let Value::Array(parts) = range else { return None };
-    let [Value::Integer(first), Value::Integer(last), Value::Array(master), ..] = &parts[..] else {
-        return None;
-    };
-    let host = master.first()?.text().unwrap_or_default();
-    let port = master.get(1)?.text()?.parse().ok()?;
-    let bounds = [u16::try_from(*first).ok()?, u16::try_from(*last).ok()?];
-    Some((ranges(&bounds), complete((host, port), asked)))
-}
-
-/// Pairs of first and last slot, as a node lists them. Invalid ranges are left out.
-fn ranges(slots: &[u16]) -> Vec<(u16, u16)> {
-    let ranges = slots.chunks_exact(2).map(|range| (range[0], range[1]));
-    ranges.filter(|(first, last)| first <= last && *last < SLOTS).collect()
-}
-
-/// How many slots are served.
-fn served(map: &Map) -> usize {
-    map.iter().map(|(last, (first, _))| usize::from(last - first) + 1).sum()
-}
-
-/// The first slot without a master.
-fn unserved(map: &Map) -> Option<u16> {
-    let mut next = 0;
-    for (last, (first, _)) in map {
-        if *first > next {
-            break;
-        }
-        next = last + 1;
-    }
-    (next < SLOTS).then_some(next)
-}
-
-fn is_unnamed(host: &str) -> bool {
-    matches!(host, "" | "?")
-}
-
-/// A node that does not know its own address names none: its address is the one that was asked.
-fn complete((host, port): Address, asked: &str) -> Address {
-    (if is_unnamed(&host) { asked.to_owned() } else { host }, port)
 }
 
 /// The same configuration for one node of the Cluster.
@@ -492,51 +396,4 @@ fn no_answer(config: &RedisConfig) -> Error {
     let why =
         format!("no node of the Cluster answers within {:?}: check the hosts", config.step_limit());
     Error::new(ErrorKind::Unreachable, REACH, why)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_without_a_master_is_found() {
-        let map = |ranges: &[(u16, u16)]| -> Map {
-            let address = ("host".to_owned(), 1);
-            ranges.iter().map(|(first, last)| (*last, (*first, address.clone()))).collect()
-        };
-        assert_eq!(unserved(&map(&[(0, 99), (100, 16_383)])), None);
-        assert_eq!(unserved(&map(&[(0, 98), (100, 16_383)])), Some(99));
-        assert_eq!(unserved(&map(&[(1, 16_383)])), Some(0));
-        assert_eq!(unserved(&map(&[(0, 16_382)])), Some(16_383));
-        assert_eq!(unserved(&map(&[])), Some(0));
-        assert_eq!(served(&map(&[(0, 98), (100, 16_383)])), usize::from(SLOTS) - 1);
-    }
-
-    /// As Redis 7.2 answers after a failover: `CLUSTER SHARDS` lists the new master without slots.
-    #[test]
-    fn slots_that_shards_leave_out_are_those_of_live_masters() {
-        let address = |port: u16| ("host".to_owned(), port);
-        let shards = [(vec![(0, 8_191)], address(1)), (vec![], address(2))];
-        let masters = shards.iter().map(|(_, master)| master.clone()).collect();
-        let slots = |second: u16| {
-            [(vec![(0, 8_191)], address(1)), (vec![(8_192, 16_383)], address(second))].into_iter()
-        };
-        let mut map = map_of(shards.into_iter());
-        assert_eq!(unserved(&map), Some(8_192));
-        add_slots_of(&masters, &mut map, slots(3));
-        assert_eq!(unserved(&map), Some(8_192), "3 is down");
-        add_slots_of(&masters, &mut map, slots(2));
-        assert_eq!(unserved(&map), None);
-        assert_eq!(map[&16_383], (8_192, address(2)));
-    }
-
-    #[test]
-    fn invalid_slot_ranges_are_left_out() {
-        let said = [0, 99, 7, 5, 100, 16_384, 200, u16::MAX, 16_383, 16_383, 3];
-        assert_eq!(ranges(&said), [(0, 99), (16_383, 16_383)]);
-        // Overlapping ranges are counted, too.
-        let map: Map = (0..SLOTS).map(|last| (last, (0, ("host".to_owned(), 1)))).collect();
-        assert!(served(&map) > usize::from(u16::MAX));
-        assert_eq!(unserved(&map), None);
-    }
 }

@@ -31,10 +31,10 @@ pub struct Credentials {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_redis::{Credentials, CredentialsProvider, RedisConfig, Topology};
+/// use tenure::redis::{Config, Credentials, CredentialsProvider, Topology};
 ///
-/// # async fn token() -> Result<String, tenure_core::Error> { Ok("…".into()) }
-/// let mut config = RedisConfig::new(Topology::Single { server: ("cache".into(), 6379) });
+/// # async fn token() -> tenure::Result<String> { Ok("…".into()) }
+/// let mut config = Config::new(Topology::Single { server: ("cache".into(), 6379) });
 /// config.credentials = Some(CredentialsProvider::new(|| async {
 ///     Ok(Credentials {
 ///         username: Some("app".into()),

@@ -64,7 +64,7 @@ const PREFIX: UrlOption = UrlOption::new(
 .defaults_to("tenure:");
 
 const CLIENT_NAME: UrlOption =
-    UrlOption::new("client-name", "NAME", "what `CLIENT LIST` calls our connections")
+    UrlOption::new("client-name", "NAME", "the name of the connections in `CLIENT LIST`")
         .defaults_to("tenure")
         .cosmetic();
 

@@ -19,7 +19,7 @@ struct Holds {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) token: Token,
-    /// It was granted exclusively, and is a reader's by now.
+    /// The claim was granted exclusively, and downgraded since.
     pub(crate) downgraded: bool,
     /// A bit for each node that may have the claim.
     pub(crate) asked: u32,
@@ -47,7 +47,7 @@ impl HeldClaims {
         }
     }
 
-    /// The claim is about to become a reader's.
+    /// The claim is about to be downgraded.
     pub(crate) fn downgrade(&self, owner: OwnerId) {
         if let Some(hold) = self.0.lock().holds.get_mut(&owner) {
             hold.downgraded = true;

@@ -54,6 +54,12 @@ impl Pages {
         Self { state, shown: HashSet::new(), alone: None, next, count: 0 }
     }
 
+    /// The holders only.
+    pub(crate) fn of_holders(name: &LockName) -> Self {
+        let next = ["0", "-"].map(str::to_owned);
+        Self { next, ..Self::new(name) }
+    }
+
     /// The arguments for the next page, if there is one.
     pub(crate) fn next(&self) -> Option<[Arg<'_>; 2]> {
         let more = self.count < MOST && self.next.iter().any(|at| at != "-");
@@ -116,7 +122,7 @@ fn first(now: u64, value: Value, left: Value) -> Option<Option<Holder>> {
 /// `<owner><mark><token> <since> <pid> <host> <label>`, or whatever another client wrote.
 fn alone(now: u64, value: &[u8], expires_in: Option<Duration>) -> Holder {
     let text = String::from_utf8_lossy(value);
-    let words: Vec<&str> = text.splitn(2, [' ', '!']).collect();
+    let words: Vec<&str> = text.splitn(2, [' ', '!', 's']).collect();
     let words: Vec<&str> = match words[..] {
         [owner, rest] => std::iter::once(owner).chain(rest.splitn(5, ' ')).collect(),
         _ => Vec::new(),
@@ -124,7 +130,9 @@ fn alone(now: u64, value: &[u8], expires_in: Option<Duration>) -> Holder {
     let ours = words.len() == 6 && words[0].parse::<OwnerId>().is_ok();
     let word = |place: usize| ours.then(|| words[place]);
     let owner = word(0).map_or_else(|| spell(value), str::to_owned);
-    let mut holder = Holder::new(owner, Mode::Exclusive);
+    let reads = ours && value.get(words[0].len()) == Some(&b's');
+    let mode = if reads { Mode::Shared } else { Mode::Exclusive };
+    let mut holder = Holder::new(owner, mode);
     holder.token = word(1).and_then(|token| token.parse().ok()).map(Token::new);
     holder.host = word(4).map(str::to_owned);
     holder.pid = word(3).and_then(|pid| pid.parse().ok());

@@ -19,7 +19,8 @@
 //! | `tenure:{tenure:orders}:w` | hash | a record for each waiter, with the end of its place |
 //! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and the end of each |
 //! | `tenure:{tenure:orders}:audit` | list | evictions and revocations, newest first, at most 1,000 |
-//! | `tenure:{tenure:orders}:cell`, `:counter`, `:limit`, `:once` | string | values of that name (module `cells`) |
+//! | `tenure:{tenure:orders}:cell`, `:counter` and so on | string | values beside locks (module `cells`)
+//! |
 //! | `tenure:{token}` | string | the last token; on a Cluster one for each slot in use, never one for each lock |
 //!
 //! All keys but the token and the audit expire. `lua/engine.lua` describes the values and the rules.
@@ -28,7 +29,9 @@
 //! # Scripts
 //!
 //! - A free lock without waiters is taken by `take.lua`, with three keys and four commands, or, without
-//!   fencing, by a plain `SET`. Only if the lock is held does the claim go on to `claim.lua`. The code
+//!   fencing, by a plain `SET`. A reader takes it by `claim.lua`, and is alone in the holder's value until
+//!   another claim comes: then it becomes a pool of one. Several free locks of one slot are taken by one run
+//!   of `take.lua`, and released by one of `free.lua`. Only if the lock is held does the claim go on to `claim.lua`. The code
 //!   for queues and pools is composed into the scripts that need it when the store connects.
 //! - A mark behind the owner id in the holder's value says that a claim may be waiting. A release
 //!   without the mark does not look at the queue.
@@ -132,7 +135,8 @@
 //! +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub` (before 7.0 `cluster|slots`, `asking` and
 //! `unsubscribe` instead); on a quorum also `+info +client|id +client|kill`; for a database
 //! other than 0 `+select`; for `replicas=` `+wait`; for `cells=watch` `+watch +multi +exec`;
-//! for `dialect=redisson` `+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop`, `~*` and `&redisson_*`.
+//! for `dialect=redisson` `+type +hkeys +hgetall +hrandfield +getrange +lindex +lpop +incrby +decrby +zscan`, `~*`
+//! and `&redisson_*`.
 //! Servers that have a compare-and-delete command
 //! are used with less work if the user may call it: `+delifeq` on Valkey 9, `+delex` on Redis 8.4.
 //! Older servers do not know these names and refuse them. The constants [`ACL`], [`ACL_SENTINEL`],
@@ -168,6 +172,7 @@ mod sentinels;
 mod servers;
 mod store;
 mod transactions;
+mod uncontended;
 mod wire;
 
 pub use acl::{

@@ -82,7 +82,13 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
         operation: &'static str,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Self {
-        let gone = move || Error::new(ErrorKind::Unreachable, operation, "its runtime has ended");
+        let gone = move || {
+            Error::new(
+                ErrorKind::Unreachable,
+                operation,
+                "the runtime that served the attempt has ended: try again",
+            )
+        };
         let done = tokio::spawn(work).map(move |done| done.unwrap_or_else(|_| Err(gone())));
         Self { begun: Instant::now(), outcome: done.boxed().shared() }
     }

@@ -11,6 +11,8 @@ use crate::wire::{Arg, Command, Value, cmd};
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) take: Script,
+    /// Releases several locks that no claim waits for.
+    pub(crate) free: Script,
     pub(crate) claim: Script,
     pub(crate) refresh: Script,
     pub(crate) release: Script,
@@ -56,6 +58,7 @@ impl Scripts {
         let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
         let [
             take,
+            free,
             claim,
             refresh,
             release,
@@ -70,6 +73,7 @@ impl Scripts {
             limit,
         ] = [
             compose(include_str!("../lua/take.lua")),
+            include_str!("../lua/free.lua").to_owned(),
             compose(include_str!("../lua/claim.lua")),
             compose(include_str!("../lua/refresh.lua")),
             compose(include_str!("../lua/release.lua")),
@@ -87,6 +91,7 @@ impl Scripts {
         // All are sent before the first is answered.
         let (
             take,
+            free,
             claim,
             refresh,
             release,
@@ -100,11 +105,12 @@ impl Scripts {
             add,
             limit,
         ) = tokio::try_join!(
-            take, claim, refresh, release, renew, downgrade, single_key, evict, inspect, record,
-            swap, add, limit
+            take, free, claim, refresh, release, renew, downgrade, single_key, evict, inspect,
+            record, swap, add, limit
         )?;
         Ok(Self {
             take,
+            free,
             claim,
             refresh,
             release,
@@ -171,12 +177,25 @@ impl Script {
         Ok((accepted(call.operation, reply)?, acknowledged))
     }
 
+    /// As [`run`](Self::run). `None`: the slot moves, and not all keys are at one node.
+    pub(crate) async fn run_on_one_node(
+        &self,
+        servers: &Servers,
+        call: Call<'_>,
+    ) -> Result<Option<Value>> {
+        let (reply, _) = self.try_run(servers, call).await?;
+        if matches!(&reply, Value::Refusal(refusal) if refusal.code == "TRYAGAIN") {
+            return Ok(None);
+        }
+        accepted(call.operation, reply).map(Some)
+    }
+
     /// Runs the script by its digest. A server that does not know the digest, after a restart, a flush
     /// or a failover, is sent the whole source.
     async fn try_run(&self, servers: &Servers, call: Call<'_>) -> Result<(Value, Option<Value>)> {
         let Call { operation, slot, wait, .. } = call;
         match servers.call(operation, slot, &self.by_digest(&call), wait).await? {
-            (reply, _) if is_unknown(&reply) => {
+            (reply, _) if is_no_script(&reply) => {
                 servers.call(operation, slot, &self.whole(&call), wait).await
             }
             replies => Ok(replies),
@@ -196,7 +215,8 @@ impl Script {
     }
 }
 
-fn is_unknown(value: &Value) -> bool {
+/// Whether the server does not have the script.
+fn is_no_script(value: &Value) -> bool {
     matches!(value, Value::Refusal(refusal) if refusal.code == "NOSCRIPT")
 }
 

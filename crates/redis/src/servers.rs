@@ -98,7 +98,7 @@ impl Servers {
             Self::One(link) => link.subscribe("SUBSCRIBE", channel).await,
             Self::Cluster(cluster) => cluster.subscribe(slot, channel).await,
         };
-        done.map_err(|trouble| match trouble {
+        done.map_err(|error| match error {
             SubscribeError::Refused(refusal) => fault("subscribe to messages", &refusal),
             SubscribeError::Fault(error) => error,
         })

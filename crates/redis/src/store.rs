@@ -1,4 +1,4 @@
-//! The store contract on Redis, call by call.
+//! The store contract on Redis, call by call. A lock without waiters takes the shorter way of `uncontended`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,21 +10,20 @@ use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::store::{
     Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, QueueTicket,
-    Released, Renewal, Store, WaitPolicy, now,
+    Released, Renewal, Store, WaitPolicy,
 };
 use tenure_core::{
-    AuditRecord, Effect, Error, ErrorKind, Finding, LockName, LockState, Mode, Result, Token,
+    AuditRecord, Effect, Error, ErrorKind, Finding, Holder, LockName, LockState, Mode, Result,
+    Token,
 };
 
 use crate::config::{CellUpdates, RedisConfig, Topology};
 use crate::diagnose;
-use crate::fault::{accepted, fault, no_answer};
-use crate::held::{HeldClaims, Hold};
+use crate::fault::{fault, no_answer};
+use crate::held::HeldClaims;
 use crate::inbox::{Inbox, Sent, WaiterRegistry};
 use crate::inspect::{self, Pages};
 use crate::keys::{Keyring, Keys};
-use crate::link::Link;
-use crate::native_commands::set_if_unchanged;
 use crate::scripts::{Call, Scripts};
 use crate::servers::Servers;
 use crate::transactions::Transactions;
@@ -45,9 +44,9 @@ pub struct RedisStore {
     pub(crate) scripts: Arc<Scripts>,
     /// What swaps cells, unless scripts do.
     pub(crate) transactions: Option<Transactions>,
-    inbox: Inbox,
+    pub(crate) inbox: Inbox,
     /// Holds whose value in Redis is known to the byte: locks that were taken while they were free.
-    taken: HeldClaims,
+    pub(crate) taken: HeldClaims,
     /// The `WAIT` behind every command that grants or renews, where replicas count.
     pub(crate) wait: Option<Command>,
 }
@@ -90,90 +89,7 @@ impl RedisStore {
         Ok(Self { config, servers, renewals, keyring, scripts, transactions, inbox, taken, wait })
     }
 
-    /// Takes a lock that is free and has no waiters, the cheapest way. `None` if `claim.lua` has to
-    /// decide.
-    async fn take(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        // A claim that is in the queue must leave it in the same step in which it is granted.
-        let alone = claim.mode == Mode::Exclusive
-            && !self.inbox.is_registered(claim.owner)
-            && !self.inbox.has_waiters(&claim.name);
-        let taken = match (alone, self.config.fencing) {
-            (true, true) => self.take_fenced(claim, keys).await?,
-            (true, false) => self.set_if_absent(claim, keys).await?,
-            (false, _) => None,
-        };
-        if let Some(ClaimOutcome::Granted(grant)) = &taken
-            && self.servers.link(keys.slot).is_some_and(|link| link.native().delete().is_some())
-        {
-            let (token, at) = (grant.token.unwrap_or(Token::new(0)), now());
-            let hold = Hold { token, downgraded: false, asked: 0, ends: at + claim.ttl };
-            self.taken.put(claim.owner, hold, at);
-        }
-        Ok(taken)
-    }
-
-    /// The value of the holder's key after this claim has taken a free lock.
-    fn expected_value(&self, claim: &Claim, token: Token) -> String {
-        let origin = origin_text(claim);
-        match self.config.fencing {
-            true => format!("{} {token} - {origin}", claim.owner),
-            false => format!("{} - - {origin}", claim.owner),
-        }
-    }
-
-    /// Deletes the holder's key if its value is known and has not changed: then no claim waits. False if
-    /// the script has to decide.
-    async fn delete_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
-        let Some(hold) = self.taken.remove(claim.owner) else { return Ok(false) };
-        let delete = |link: Link| link.native().delete();
-        // A waiter of this client has marked the value.
-        let delete = self.servers.link(keys.slot).and_then(delete);
-        let Some(delete) = delete.filter(|_| !self.inbox.has_waiters(&claim.name)) else {
-            return Ok(false);
-        };
-        let command = delete.command(keys.holder(), &self.expected_value(claim, hold.token));
-        let (reply, _) = self.servers.call("release", keys.slot, &command, None).await?;
-        if let (Value::Refusal(refusal), Some(link)) = (&reply, self.servers.link(keys.slot)) {
-            link.native().refused_delete(delete, refusal);
-        }
-        Ok(matches!(reply, Value::Integer(1)))
-    }
-
-    /// Restarts the term of a lock whose value is known and has not changed. False if the script has to
-    /// decide.
-    async fn set_unchanged(&self, claim: &Claim, keys: &Keys) -> Result<bool> {
-        let Some(hold) = self.taken.get(claim.owner) else { return Ok(false) };
-        let link = self.renewals.link(keys.slot);
-        // The first renewal goes over both connections, by the script.
-        if !link.is_some_and(|link| link.is_connected() && link.native().has_set_if_equal()) {
-            return Ok(false);
-        }
-        let value = self.expected_value(claim, hold.token);
-        let command = set_if_unchanged(keys.holder(), &value, millis(claim.ttl));
-        let at = now();
-        let wait = self.wait.as_ref();
-        let (reply, acknowledged) = self.renewals.call("renew", keys.slot, &command, wait).await?;
-        match reply {
-            Value::Refusal(refusal) => {
-                if let Some(link) = self.renewals.link(keys.slot) {
-                    link.native().refused_set(&refusal);
-                }
-                Ok(false)
-            }
-            Value::Null => {
-                // A waiter has marked the value, or the lock is lost.
-                self.taken.remove(claim.owner);
-                Ok(false)
-            }
-            _ => {
-                self.taken.extend(claim.owner, at + claim.ttl);
-                let checked = self.check_replicas("renew", acknowledged);
-                checked.map(|()| true).map_err(Error::with_unknown_effect)
-            }
-        }
-    }
-
-    async fn ask(&self, claim: &Claim, keys: &Keys, policy: Duration) -> Result<ClaimOutcome> {
+    async fn ask(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<ClaimOutcome> {
         let kind: Cow<'_, str> = match claim.mode {
             Mode::Exclusive => "x 0 0".into(),
             Mode::Shared => "s 1 0".into(),
@@ -185,14 +101,14 @@ impl RedisStore {
             (&*kind).into(),
             millis(claim.ttl).into(),
             (&origin).into(),
-            millis(policy).into(),
+            millis(lease).into(),
             (&*inbox).into(),
         ];
         let call = Call {
             operation: "acquire",
             slot: keys.slot,
             keys: &keys.all(),
-            arguments: if policy.is_zero() { &arguments[..4] } else { &arguments },
+            arguments: if lease.is_zero() { &arguments[..4] } else { &arguments },
             wait: self.wait.as_ref(),
         };
         // Each call removes some expired holders; another call follows if more are left.
@@ -206,40 +122,8 @@ impl RedisStore {
         Ok(ClaimOutcome::Busy)
     }
 
-    async fn take_fenced(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        let origin = origin_text(claim);
-        let [holder, queue, .., token] = keys.all();
-        let call = Call {
-            operation: "acquire",
-            slot: keys.slot,
-            keys: &[holder, queue, token],
-            arguments: &[claim.owner.into(), millis(claim.ttl).into(), (&origin).into()],
-            wait: self.wait.as_ref(),
-        };
-        let (reply, acknowledged) = self.scripts.take.run(&self.servers, call).await?;
-        match self.answer(claim, None, &reply)? {
-            Some(answer) => self.confirm(claim, answer, acknowledged).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Takes a free lock without a token: one `SET NX PX`, as other clients do.
-    async fn set_if_absent(&self, claim: &Claim, keys: &Keys) -> Result<Option<ClaimOutcome>> {
-        if self.config.replicas > 0 {
-            return Ok(None);
-        }
-        let value = self.expected_value(claim, Token::new(0));
-        let set = cmd("SET").arg(keys.holder()).arg(&value).arg("NX").arg("PX");
-        let set = set.number(millis(claim.ttl));
-        let (reply, _) = self.servers.call("acquire", keys.slot, &set, None).await?;
-        match accepted("acquire", reply)? {
-            Value::Null => Ok(None),
-            _ => Ok(Some(ClaimOutcome::Granted(Grant::new(None, None)))),
-        }
-    }
-
     /// The outcome that a script returned. `None` if another call has to follow.
-    fn answer(
+    pub(crate) fn answer(
         &self,
         claim: &Claim,
         sent: Option<Sent>,
@@ -272,7 +156,7 @@ impl RedisStore {
     }
 
     /// Undoes a grant that too few replicas have acknowledged.
-    async fn confirm(
+    pub(crate) async fn confirm(
         &self,
         claim: &Claim,
         answer: ClaimOutcome,
@@ -335,6 +219,24 @@ impl RedisStore {
     }
 }
 
+impl RedisStore {
+    /// Reads a lock page by page.
+    async fn read_pages(&self, name: &LockName, mut pages: Pages) -> Result<LockState> {
+        let keys = self.keyring.keys(name);
+        let [all @ .., _] = &keys.all();
+        while let Some(arguments) = pages.next() {
+            let (slot, arguments) = (keys.slot, &arguments);
+            let call = Call { operation: "inspect", slot, keys: all, arguments, wait: None };
+            pages.add(self.scripts.inspect.run(&self.servers, call).await?.0)?;
+        }
+        let mut state = pages.finish();
+        for holder in &mut state.holders {
+            holder.token = self.wanted(holder.token);
+        }
+        Ok(state)
+    }
+}
+
 #[async_trait]
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
@@ -353,6 +255,7 @@ impl Store for RedisStore {
             .push()
             .shared()
             .permits()
+            .mixed_modes()
             .downgrade()
             .audits()
             .cross_process();
@@ -402,13 +305,13 @@ impl Store for RedisStore {
         answer
     }
 
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
         let Some((pushed, since)) = self.inbox.pushed(claim).await else {
-            return Ok(ClaimOutcome::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*ticket));
         };
         if self.config.replicas > 0 {
             // Asking again confirms the grant with the replicas.
-            return Ok(ClaimOutcome::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*ticket));
         }
         self.inbox.forget(claim.owner);
         let token = self.wanted(pushed.token);
@@ -479,20 +382,20 @@ impl Store for RedisStore {
         released("release", &release.run_or(single_key, &self.servers, call).await?.0)
     }
 
+    async fn claim_together(&self, claims: &[Claim]) -> Result<Option<Vec<Grant>>> {
+        self.take_together(claims).await
+    }
+
+    async fn release_together(&self, claims: &[Claim]) -> Result<bool> {
+        self.free_together(claims).await
+    }
+
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let keys = self.keyring.keys(name);
-        let [all @ .., _] = &keys.all();
-        let mut pages = Pages::new(name);
-        while let Some(arguments) = pages.next() {
-            let (slot, arguments) = (keys.slot, &arguments);
-            let call = Call { operation: "inspect", slot, keys: all, arguments, wait: None };
-            pages.add(self.scripts.inspect.run(&self.servers, call).await?.0)?;
-        }
-        let mut state = pages.finish();
-        for holder in &mut state.holders {
-            holder.token = self.wanted(holder.token);
-        }
-        Ok(state)
+        self.read_pages(name, Pages::new(name)).await
+    }
+
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        Ok(self.read_pages(name, Pages::of_holders(name)).await?.holders)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {

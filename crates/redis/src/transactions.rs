@@ -94,7 +94,7 @@ async fn swap_on(
         sent(connection.call_all(begin).await)?.map_err(|loss| not_read(&loss))?;
     for reply in [begun, ended, watched] {
         if let Err(error) = accepted(WRITE, reply) {
-            // It may go on queueing commands: its user may lack the right to `EXEC`.
+            // The connection may go on queueing commands: its user may lack the right to `EXEC`.
             connection.close();
             return Err(error);
         }

@@ -46,7 +46,9 @@ impl Tls {
     .only_with_tls();
     /// `cert=` of a URL.
     pub const CERT: UrlOption =
-        UrlOption::new("cert", "FILE", "a certificate of our own (PEM)").file().only_with_tls();
+        UrlOption::new("cert", "FILE", "the certificate of this client (PEM)")
+            .file()
+            .only_with_tls();
     /// `key=` of a URL.
     pub const KEY: UrlOption =
         UrlOption::new("key", "FILE", "the key of that certificate (PEM)").file().only_with_tls();

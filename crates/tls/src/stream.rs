@@ -147,7 +147,7 @@ impl Stream {
             #[cfg(unix)]
             Self::Unix(_) => return,
         };
-        // It fails only on something that is not a socket.
+        // This fails only on a descriptor that is not a socket.
         let _ = set_socket_linger(socket, Some(Duration::ZERO));
     }
 
@@ -223,7 +223,7 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             Ok(Some(Ok(Err(error)))) => last = error,
             Ok(Some(Err(ended))) => last = io::Error::other(ended),
             Ok(None) if waiting.is_empty() => return Err(last),
-            // Start the next one.
+            // Give the next address its turn beside this one.
             Ok(None) | Err(_) => {}
         }
     }

@@ -28,7 +28,9 @@ local function outlast()
   if call('PTTL', K) < tonumber(ttl) then call('PEXPIRE', K, ttl) end
 end
 
-local now = shape()
+-- One command tells that the lock is free and that no waiter of a fair lock is before this claim.
+local alone = call('EXISTS', K, KEYS[5]) == 0
+local now = alone and 'none' or shape()
 if not now then return 'foreign' end
 if now ~= 'none' and call('HEXISTS', K, holder) == 1 then
   local kept
@@ -57,7 +59,7 @@ if now ~= 'none' and call('HEXISTS', K, holder) == 1 then
   end
   if kept then return 'granted ' .. string.match(kept, '^%S+ (%S+)') end
 end
-if now == 'none' then
+if now == 'none' and not alone then
   local ahead = fair_ahead()
   if ahead then return 'busy ' .. ahead .. ' lock' end
 end

@@ -111,7 +111,7 @@ impl Clock {
     pub(super) fn measured(before: i64, server: i64, after: i64) -> Self {
         let trip = after.saturating_sub(before).max(0);
         let middle = before.saturating_add(trip / 2);
-        // One millisecond for what was rounded off.
+        // One millisecond more, because both times were rounded.
         Self { ahead: server.saturating_sub(middle), margin: trip / 2 + 1 }
     }
 }

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_missed_before_a_claim_is_waited_for_are_made_up_for() {
+    fn a_claim_that_missed_messages_before_its_wait_is_refreshed_at_once() {
         let (waiters, owner) = (WaiterRegistry::default(), OwnerId::random());
         let minute = Duration::from_secs(60);
         waiters.0.lock().claims.insert(owner, Waiter::new(0, minute, minute));

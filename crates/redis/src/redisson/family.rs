@@ -19,7 +19,7 @@ pub(super) fn of_string(value: &[u8]) -> &'static str {
     } else if is_hex(text) {
         "a lock of redis-py or node-redlock (32 hexadecimal digits)"
     } else if text.split_at_checked(32).is_some_and(|(owner, rest)| {
-        is_hex(owner) && rest.starts_with([' ', '!']) || text.starts_with("pool ")
+        is_hex(owner) && rest.starts_with([' ', '!', 's']) || text.starts_with("pool ")
     }) {
         "a lock of tenure without dialect=redisson"
     } else if text.len() == 24 && text.ends_with("==") {
@@ -45,6 +45,8 @@ pub(super) fn of_hash(fields: &[String]) -> &'static str {
         "a group lock of Redisson (getMultiLock with a group and values), which tenure does not join"
     } else if any(|field| field == "rate") && any(|field| field == "interval") {
         "a rate limiter of Redisson (RRateLimiter)"
+    } else if fields.iter().all(|field| is_holder(field) || field == "mode") && fields.len() <= 2 {
+        "a lock, such as RLock or RReadWriteLock"
     } else if fields.iter().all(|field| is_holder(field)) {
         "a hash with the holders of several locks"
     } else {
@@ -72,6 +74,7 @@ mod tests {
             (hex.as_bytes(), "redis-py"),
             (format!("{hex} 12 - 7 host label").as_bytes(), "tenure"),
             (format!("{hex}!12 - 7 host label").as_bytes(), "tenure"),
+            (format!("{hex}s12 - 7 host label").as_bytes(), "tenure"),
             (b"pool s 3 ................................", "tenure"),
             (b"AAECAwQFBgcICQoLDA0ODw==", "redsync"),
             (b"AAECAwQFBgcICQoLDA0ODxAR", "python-redis-lock"),
@@ -97,6 +100,10 @@ mod tests {
         let count = format!("sku:{uuid}:17:lock_count");
         assert!(hash(&["sku", &count]).contains("group lock"));
         assert!(hash(&["rate", "interval", "type"]).contains("RRateLimiter"));
+        let holders = [1, 2].map(|thread| format!("{uuid}:{thread}"));
+        assert!(hash(&[&holders[0]]).contains("RLock"), "to a semaphore, it is something else");
+        assert!(hash(&["mode", &holders[0]]).contains("RReadWriteLock"));
+        assert!(hash(&["mode", &holders[0], &holders[1]]).contains("no lock"));
         assert!(hash(&["name", "street"]).contains("no lock"));
         assert_eq!(of_type("zset", &Value::Null), "a zset");
     }

@@ -14,6 +14,17 @@
 //! | `tenure_audit:{orders}` | list | evictions and revocations |
 //! | `tenure:{tenure:orders}:cell` and others | string | values beside locks, as in the other dialect |
 //!
+//! A semaphore `encoders` has these instead of the first two and of the note:
+//!
+//! | key | type | content |
+//! |---|---|---|
+//! | `encoders` | string | how many permits are free: `RSemaphore` and `RPermitExpirableSemaphore` count alike |
+//! | `{encoders}:timeout` | zset | a member for each permit with a term, and the millisecond in which it ends |
+//! | `tenure_holder:{encoders}:<owner>` | string, PX | a note of a holder of ours |
+//!
+//! Permits of the parties of latches and barriers are in the layout of the other dialect, under the prefix
+//! `tenure:`: they are no semaphores of a program, and nothing of them stays.
+//!
 //! A claim is one holder: its id as a UUID, with the thread `0`. Threads of Java are counted from 1.
 //!
 //! # One lock for both kinds of Redisson
@@ -33,14 +44,17 @@
 //!
 //! # What is refused
 //!
-//! - Permits: `RSemaphore` has no owners and no terms, so a crash loses a permit for good; the permits of
-//!   `RPermitExpirableSemaphore` count from a number that only Java programs set.
+//! - One name for a semaphore and another kind of lock: the keys differ. A counter is not told from a
+//!   semaphore, though: Redisson's `RSemaphore`, `RCountDownLatch` and `RAtomicLong` look alike.
+//! - A lock that is no semaphore under a name that belongs to the parties of a latch or barrier: it would not
+//!   exclude a Java program's.
 //! - A name under which something else is stored, for example a lock of another client: the error says what
 //!   it looks like, and nothing is touched.
 
 mod family;
 mod inspect;
 mod names;
+mod permits;
 mod scripts;
 #[cfg(test)]
 mod scripts_tests;
@@ -54,23 +68,25 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tenure_core::store::{
     Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, QueueTicket,
-    Released, Renewal, Store, WaitPolicy,
+    Released, Renewal, Store, WaitPolicy, is_for_parties,
 };
 use tenure_core::{
-    AuditRecord, Error, ErrorKind, Finding, LockName, LockState, Mode, OwnerId, Result, Token,
+    AuditRecord, Error, ErrorKind, Finding, Holder, LockName, LockState, Mode, OwnerId, Result,
+    Token,
 };
 use tokio::task::AbortHandle;
 
 use crate::config::{RedisConfig, Topology};
 use crate::diagnose;
 use crate::fault::no_answer;
+use crate::inbox::WaiterRegistry;
 use crate::inspect as redis_inspect;
 use crate::scripts::Call;
 use crate::store::{RedisStore, millis, origin_text, released, unexpected_reply};
-use crate::wire::{Arg, Value, cmd};
-use names::{Channel, Names, holder};
+use crate::wire::{Arg, MessageListener, Value, cmd};
+use names::{Channel, Names, holder, lock_of_channel};
 use scripts::Scripts;
-use waiters::Waiters;
+use waiters::{Waiters, Wanted};
 
 /// How often a claim asks before it waits: the holder may change between two requests, and with it the
 /// channel to listen to.
@@ -81,7 +97,7 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Locks on Redis in the layout of Redisson.
 pub struct RedissonStore {
-    /// Connections, and what is kept beside locks.
+    /// Connections, the leases of parties, and what is kept beside locks.
     base: RedisStore,
     prefix: String,
     cluster: bool,
@@ -114,10 +130,16 @@ impl RedissonStore {
     async fn open(config: RedisConfig, prefix: String) -> Result<Self> {
         let cluster = matches!(config.topology, Topology::Cluster { .. });
         let waiters = Arc::new(Waiters::default());
-        let listener = Arc::clone(&waiters);
-        let base = RedisStore::open(config, Arc::default(), listener).await?;
+        let inbox = Arc::default();
+        let listener = Listeners { redisson: Arc::clone(&waiters), inbox: Arc::clone(&inbox) };
+        let base = RedisStore::open(config, inbox, Arc::new(listener)).await?;
         let scripts = Scripts::load(&base.servers, base.servers.is_sharded()).await?;
         Ok(Self { base, prefix, cluster, scripts, waiters, sweeper: Mutex::default() })
+    }
+
+    /// The store for a lock that Java programs do not know. Every call on a lock comes through here first.
+    fn own_layout(&self, name: &LockName) -> Option<&RedisStore> {
+        is_for_parties(name).then_some(&self.base)
     }
 
     fn names(&self, name: &LockName) -> Names {
@@ -132,7 +154,9 @@ impl RedissonStore {
         let kind = match claim.mode {
             Mode::Exclusive => "x",
             Mode::Shared => "s",
-            Mode::Permits { .. } => return Err(no_permits(&claim.name)),
+            Mode::Permits { take, of } => {
+                return self.ask_for_permits(claim, names, take, of).await;
+            }
         };
         let holder = holder(claim.owner);
         let (timer, origin) = (names.timer(&holder), origin_text(claim));
@@ -152,19 +176,42 @@ impl RedissonStore {
             wait: self.base.wait.as_ref(),
         };
         let (reply, acknowledged) = self.scripts.take.run(&self.base.servers, call).await?;
+        let answer = self.answer(claim, names, reply, acknowledged).await?;
+        answer.ok_or_else(|| unexpected_reply("acquire"))
+    }
+
+    /// What a script has answered to a claim. `None` if it is to be called again.
+    async fn answer(
+        &self,
+        claim: &Claim,
+        names: &Names,
+        reply: Value,
+        acknowledged: Option<Value>,
+    ) -> Result<Option<Asked>> {
         let text = reply.text().ok_or_else(|| unexpected_reply("acquire"))?;
         let mut words = text.split(' ');
         match [words.next(), words.next(), words.next()].map(Option::unwrap_or_default) {
             ["granted", token, _] => {
                 self.confirm(claim, acknowledged).await?;
-                Ok(Asked::Granted(Grant::new(self.wanted(token), None)))
+                Ok(Some(Asked::Granted(Grant::new(self.wanted(token), None))))
             }
             ["busy", left, channel] => {
                 let again = left.parse().ok().map(Duration::from_millis);
-                let channel = if channel == "lock" { Channel::Lock } else { Channel::ReadWrite };
-                Ok(Asked::Busy { again, channel })
+                let channel = match channel {
+                    "lock" => Channel::Lock,
+                    "semaphore" => Channel::Semaphore,
+                    _ => Channel::ReadWrite,
+                };
+                Ok(Some(Asked::Busy { again, channel }))
             }
-            ["foreign", ..] => Err(self.foreign("acquire", names).await.about(&claim.name)),
+            ["foreign", ..] => {
+                let wanted = match claim.mode {
+                    Mode::Permits { .. } => "semaphore",
+                    _ => "lock",
+                };
+                Err(self.foreign("acquire", names, wanted).await.about(&claim.name))
+            }
+            ["more", ..] => Ok(None),
             _ => Err(unexpected_reply("acquire")),
         }
     }
@@ -209,13 +256,13 @@ impl RedissonStore {
         Ok(())
     }
 
-    /// Says what has the name of a lock.
-    async fn foreign(&self, operation: &'static str, names: &Names) -> Error {
+    /// Says what has the name of a lock or semaphore.
+    async fn foreign(&self, operation: &'static str, names: &Names, wanted: &str) -> Error {
         let found = self.family(operation, names).await;
         let found = found.unwrap_or_else(|_| "something else".into());
         let why = format!(
-            "the key {:?} holds {found}, not a lock in Redisson's layout; nothing was touched: use another \
-             name, or the settings of the client that wrote it",
+            "the key {:?} holds {found}, not a {wanted} in Redisson's layout; nothing was touched: use \
+             another name, or the settings of the client that wrote it",
             names.lock
         );
         Error::new(ErrorKind::Damaged, operation, why)
@@ -247,16 +294,19 @@ impl Store for RedissonStore {
         } else {
             Fencing::None
         };
-        let promised = Capabilities::none().fencing(fencing).push().shared().downgrade();
+        let promised = Capabilities::none().fencing(fencing).push().shared().permits().downgrade();
         promised.audits().cross_process().ages()
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
+        if let Some(own) = self.own_layout(&claim.name) {
+            let Mode::Permits { .. } = claim.mode else { return Err(for_parties_only(claim)) };
+            return own.claim(claim, policy).await;
+        }
         let names = self.names(&claim.name);
         let mut again = None;
         for _ in 0..ASKS {
-            let listened = [Channel::Lock, Channel::ReadWrite]
-                .map(|channel| self.is_subscribed(&names, channel));
+            let listened = Channel::ALL.map(|channel| self.is_subscribed(&names, channel));
             let registered = self.waiters.asking(claim.owner);
             let channel = match self.ask(claim, &names).await? {
                 Asked::Granted(grant) => {
@@ -272,30 +322,45 @@ impl Store for RedissonStore {
                 return Ok(ClaimOutcome::Busy);
             }
             if registered && listened[channel as usize] {
+                self.waiters.refused(claim.owner);
                 break;
             }
             // What happens from here on is heard; what happened before is found by asking again.
-            self.waiters.enter(claim.owner, &names.lock, claim.mode == Mode::Shared);
+            let wanted = match claim.mode {
+                Mode::Exclusive => Wanted::Writer,
+                Mode::Shared => Wanted::Reader,
+                Mode::Permits { take, .. } => Wanted::Permits(take),
+            };
+            self.waiters.enter(claim.owner, &names.lock, wanted);
             self.subscribe(&names, channel).await?;
         }
         Ok(ClaimOutcome::Queued(QueueTicket::new(again)))
     }
 
     async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        if let Some(own) = self.own_layout(&claim.name) {
+            return own.wait(claim, ticket).await;
+        }
         self.waiters.woken(claim.owner).await;
         Ok(ClaimOutcome::Queued(*ticket))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
+        if let Some(own) = self.own_layout(&claim.name) {
+            return own.renew(claim).await;
+        }
         let (names, holder) = (self.names(&claim.name), holder(claim.owner));
-        let timer = names.timer(&holder);
-        let (keys, arguments) =
-            ([&*names.lock, &names.note, &timer], [(&holder).into(), Arg::from(millis(claim.ttl))]);
-        let wait = self.base.wait.as_ref();
-        let call =
-            Call { operation: "renew", slot: names.slot, keys: &keys, arguments: &arguments, wait };
-        let over = |servers| self.scripts.renew.run(servers, call);
-        let (reply, acknowledged) = self.base.over_renewals(names.slot, over).await?;
+        let (reply, acknowledged) = if let Mode::Permits { take, .. } = claim.mode {
+            self.renew_permits(claim, &names, take).await?
+        } else {
+            let timer = names.timer(&holder);
+            let keys = [&*names.lock, &names.note, &timer];
+            let arguments = [(&holder).into(), Arg::from(millis(claim.ttl))];
+            let (slot, wait) = (names.slot, self.base.wait.as_ref());
+            let call = Call { operation: "renew", slot, keys: &keys, arguments: &arguments, wait };
+            let over = |servers| self.scripts.renew.run(servers, call);
+            self.base.over_renewals(names.slot, over).await?
+        };
         if released("renew", &reply)? == Released::NotHeld {
             return Ok(Renewal::Lost);
         }
@@ -305,6 +370,9 @@ impl Store for RedissonStore {
     }
 
     async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
+        if let Some(own) = self.own_layout(&claim.name) {
+            return own.downgrade(claim).await;
+        }
         let (names, holder) = (self.names(&claim.name), holder(claim.owner));
         let (timer, channel) = (names.timer(&holder), names.channel(Channel::ReadWrite));
         let call = Call {
@@ -325,6 +393,9 @@ impl Store for RedissonStore {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
+        if let Some(own) = self.own_layout(&claim.name) {
+            return own.release(claim).await;
+        }
         self.waiters.forget(claim.owner, false);
         let (names, holder) = (self.names(&claim.name), holder(claim.owner));
         let timer = names.timer(&holder);
@@ -336,10 +407,20 @@ impl Store for RedissonStore {
             arguments: &[(&holder).into(), (&names.stem).into()],
             wait: None,
         };
-        released("release", &self.scripts.release.run(&self.base.servers, call).await?.0)
+        if let Mode::Permits { .. } = claim.mode {
+            return self.release_permits(claim.owner, &names).await;
+        }
+        match self.scripts.release.run(&self.base.servers, call).await?.0 {
+            // The name is not that of a lock. Of a claim to undo, only the owner may be known.
+            Value::Integer(-1) => self.release_permits(claim.owner, &names).await,
+            reply => released("release", &reply),
+        }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        if let Some(own) = self.own_layout(name) {
+            return own.inspect(name).await;
+        }
         let names = self.names(name);
         let mut pages = inspect::Pages::new(name, self.base.config.fencing);
         while let Some(cursor) = pages.next() {
@@ -352,23 +433,42 @@ impl Store for RedissonStore {
             };
             let (reply, _) = self.scripts.inspect.run(&self.base.servers, call).await?;
             if pages.add(reply)? {
-                return Err(self.foreign("inspect", &names).await.about(name));
+                let permits = self.inspect_permits(name, &names).await?;
+                return match permits {
+                    Some(state) => Ok(state),
+                    None => Err(self.foreign("inspect", &names, "lock").await.about(name)),
+                };
             }
         }
         Ok(pages.finish())
     }
 
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        match self.own_layout(name) {
+            Some(own) => own.holders(name).await,
+            None => Ok(self.inspect(name).await?.holders),
+        }
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let mut own = self.base.list(prefix).await?;
+        own.retain(|name| self.own_layout(name).is_some());
         let mut found = Vec::new();
         for server in &self.base.servers.all().await? {
             inspect::list(server, &self.prefix, prefix, &mut found).await?;
+            permits::list(server, &self.prefix, prefix, &mut found).await?;
         }
+        found.retain(|name| self.own_layout(name).is_none());
+        found.extend(own);
         found.sort();
         found.dedup();
         Ok(found)
     }
 
     async fn evict(&self, eviction: &Eviction) -> Result<Released> {
+        if let Some(own) = self.own_layout(&eviction.name) {
+            return own.evict(eviction).await;
+        }
         let names = self.names(&eviction.name);
         let owner: Result<OwnerId> = eviction.owner.parse();
         let field = owner.map_or_else(|_| eviction.owner.clone(), holder);
@@ -387,10 +487,16 @@ impl Store for RedissonStore {
             ],
             wait: None,
         };
-        released("evict", &self.scripts.evict.run(&self.base.servers, call).await?.0)
+        match self.scripts.evict.run(&self.base.servers, call).await?.0 {
+            Value::Integer(-1) => self.evict_permits(eviction, &names, &record).await,
+            reply => released("evict", &reply),
+        }
     }
 
     async fn audit(&self, name: &LockName) -> Result<Vec<AuditRecord>> {
+        if let Some(own) = self.own_layout(name) {
+            return own.audit(name).await;
+        }
         let names = self.names(name);
         let read = redis_inspect::read_audit(&names.audit);
         let servers = &self.base.servers;
@@ -399,6 +505,9 @@ impl Store for RedissonStore {
     }
 
     async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<()> {
+        if let Some(own) = self.own_layout(name) {
+            return own.add_audit_record(name, record).await;
+        }
         let (names, line) = (self.names(name), record.to_line());
         let call = Call {
             operation: "write a record of",
@@ -420,15 +529,34 @@ impl Store for RedissonStore {
     }
 }
 
+fn for_parties_only(claim: &Claim) -> Error {
+    let why = "with dialect=redisson, names that begin with `latch:` or `barrier:` are those of tenure's own \
+               latches and barriers, so a lock would not exclude one of a Java program: use another name";
+    Error::new(ErrorKind::Unsupported, "acquire", why).about(&claim.name)
+}
+
+/// Passes messages to the waiters of both layouts.
+struct Listeners {
+    redisson: Arc<Waiters>,
+    inbox: Arc<WaiterRegistry>,
+}
+
+impl MessageListener for Listeners {
+    fn on_message(&self, channel: &[u8], message: &[u8]) {
+        match lock_of_channel(channel) {
+            Some(_) => self.redisson.on_message(channel, message),
+            None => self.inbox.on_message(channel, message),
+        }
+    }
+
+    fn on_gap(&self) {
+        self.redisson.on_gap();
+        self.inbox.on_gap();
+    }
+}
+
 impl fmt::Debug for RedissonStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedissonStore").field("config", &self.base.config).finish_non_exhaustive()
     }
-}
-
-fn no_permits(name: &LockName) -> Error {
-    let why = "Redisson's semaphores cannot carry permits that end with a term: RSemaphore has no owners, \
-               and the size of RPermitExpirableSemaphore is set by Java programs; use the store without \
-               dialect=redisson for permits";
-    Error::new(ErrorKind::Unsupported, "acquire", why).about(name)
 }

@@ -6,6 +6,7 @@ use crate::keys::slot_of;
 
 const LOCK_CHANNEL: &str = "redisson_lock__channel:{";
 const RWLOCK_CHANNEL: &str = "redisson_rwlock:{";
+const SEMAPHORE_CHANNEL: &str = "redisson_sc:{";
 
 /// The number behind the instance in our holders. Threads of Java are counted from 1.
 const THREAD: &str = ":0";
@@ -36,6 +37,12 @@ pub(super) enum Channel {
     Lock,
     /// That of read-write locks.
     ReadWrite,
+    /// That of semaphores.
+    Semaphore,
+}
+
+impl Channel {
+    pub(super) const ALL: [Self; 3] = [Self::Lock, Self::ReadWrite, Self::Semaphore];
 }
 
 impl Names {
@@ -62,8 +69,19 @@ impl Names {
         let prefix = match channel {
             Channel::Lock => LOCK_CHANNEL,
             Channel::ReadWrite => RWLOCK_CHANNEL,
+            Channel::Semaphore => SEMAPHORE_CHANNEL,
         };
         format!("{prefix}{}}}", self.lock)
+    }
+
+    /// The terms of a semaphore's permits.
+    pub(super) fn terms(&self) -> String {
+        format!("{}timeout", self.stem)
+    }
+
+    /// What the names of the notes of those that hold permits begin with.
+    pub(super) fn permit_notes(&self) -> String {
+        format!("{}:", self.note)
     }
 
     /// The timer of a claim as a reader.
@@ -75,9 +93,13 @@ impl Names {
 /// The lock that a channel belongs to, as its key is called.
 pub(super) fn lock_of_channel(channel: &[u8]) -> Option<&str> {
     let channel = std::str::from_utf8(channel).ok()?;
-    let rest =
-        channel.strip_prefix(LOCK_CHANNEL).or_else(|| channel.strip_prefix(RWLOCK_CHANNEL))?;
+    let prefixes = [LOCK_CHANNEL, RWLOCK_CHANNEL, SEMAPHORE_CHANNEL];
+    let rest = prefixes.into_iter().find_map(|prefix| channel.strip_prefix(prefix))?;
     rest.split_once('}').map(|(lock, _)| lock)
+}
+
+pub(super) fn is_semaphore(channel: &[u8]) -> bool {
+    channel.starts_with(SEMAPHORE_CHANNEL.as_bytes())
 }
 
 /// A claim as Redisson spells holders: a UUID and the number of a thread.
@@ -133,11 +155,11 @@ mod tests {
     #[test]
     fn a_channel_names_its_lock() {
         let names = Names::new("app:", &LockName::new("a b").unwrap(), true);
-        for channel in [Channel::Lock, Channel::ReadWrite] {
+        for channel in Channel::ALL {
             assert_eq!(lock_of_channel(names.channel(channel).as_bytes()), Some("app:a b"));
         }
         assert_eq!(lock_of_channel(b"redisson_lock__channel:{x}:u:1"), Some("x"));
-        assert_eq!(lock_of_channel(b"redisson_sc:{x}"), None);
+        assert_eq!(lock_of_channel(b"redisson_countdownlatch__channel__{x}"), None);
         assert_eq!(names.slot, slot_of(b"app:a b"));
     }
 }

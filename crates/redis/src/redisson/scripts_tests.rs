@@ -40,14 +40,20 @@ impl Bench {
             "release" => include_str!("../../lua/redisson/release.lua"),
             "downgrade" => include_str!("../../lua/redisson/downgrade.lua"),
             "evict" => include_str!("../../lua/redisson/evict.lua"),
-            _ => include_str!("../../lua/redisson/inspect.lua"),
+            "inspect" => include_str!("../../lua/redisson/inspect.lua"),
+            "take permits" => include_str!("../../lua/redisson/permits/take.lua"),
+            "renew permits" => include_str!("../../lua/redisson/permits/renew.lua"),
+            "release permits" => include_str!("../../lua/redisson/permits/release.lua"),
+            "evict permits" => include_str!("../../lua/redisson/permits/evict.lua"),
+            _ => include_str!("../../lua/redisson/permits/inspect.lua"),
         };
         let source = compose(source, false);
         let mut parts = source.split("call(");
         let mut marked = parts.next().unwrap().to_owned();
-        for (place, part) in parts.enumerate() {
-            let command = part.split([',', ')']).next().unwrap().replace('\'', "");
-            let site = format!("{name} {place} {command}");
+        for part in parts {
+            // The text of a call names it: scripts share parts, of which each calls some.
+            let line = part.lines().next().unwrap();
+            let site = line.replace(|one: char| !one.is_ascii_alphanumeric(), " ");
             marked.push_str(&format!("call('{site}', {part}"));
             self.sites.borrow_mut().insert(site);
         }
@@ -58,6 +64,14 @@ impl Bench {
         let is_error = reply.starts_with("-") && !reply.starts_with("-1") || reply.contains("ERR");
         assert!(!is_error, "{name} {arguments:?}: {reply}");
         reply
+    }
+
+    /// Asserts that each command of the scripts that were run has been sent.
+    fn assert_all_reached(&self) {
+        let reached = self.said(&["SMEMBERS", "sites"]);
+        let reached: BTreeSet<String> = reached.lines().map(str::to_owned).collect();
+        let missed: Vec<_> = self.sites.borrow().difference(&reached).cloned().collect();
+        assert!(missed.is_empty(), "never sent: {missed:?}");
     }
 
     fn work(&self) -> u64 {
@@ -158,10 +172,154 @@ fn every_command_of_the_scripts_is_reached_and_gets_only_text() {
     bench.said(&["LPUSH", QUEUE, &holder(1)]);
     assert!(bench.take(1, "x").starts_with("granted "), "its own turn");
     assert_eq!(bench.release(1), "1");
-    let reached = bench.said(&["SMEMBERS", "sites"]);
-    let reached: BTreeSet<String> = reached.lines().map(str::to_owned).collect();
-    let missed: Vec<_> = bench.sites.borrow().difference(&reached).cloned().collect();
-    assert!(missed.is_empty(), "never sent: {missed:?}");
+    bench.assert_all_reached();
+}
+
+/// Calls of one semaphore, `p`.
+impl Bench {
+    fn pool(&self, script: &str, owner: usize, more: [&str; 2], arguments: &[&str]) -> String {
+        let owner = format!("{owner:032x}");
+        let note = format!("tenure_holder:{{p}}:{owner}");
+        let more = more.map(|key| if key == "note" { note.as_str() } else { key });
+        let more = more.iter().filter(|key| !key.is_empty()).copied();
+        let keys: Vec<&str> = ["p", "{p}:timeout", "sc"].into_iter().chain(more).collect();
+        let arguments: Vec<&str> = [&*owner].iter().chain(arguments).copied().collect();
+        self.eval(&format!("{script} permits"), &keys, &arguments)
+    }
+
+    fn take_permits(&self, owner: usize, count: &str, of: &str) -> String {
+        let arguments = [TTL, count, of, "1 host label", "fenced"];
+        self.pool("take", owner, ["token", "note"], &arguments)
+    }
+
+    fn renew_permits(&self, owner: usize, count: &str) -> String {
+        self.pool("renew", owner, ["note", ""], &["7200000", count])
+    }
+
+    fn release_permits(&self, owner: usize) -> String {
+        self.pool("release", owner, ["note", ""], &[])
+    }
+
+    fn evict_permits(&self, owner: usize, member: &str) -> String {
+        let owner = format!("{owner:032x}");
+        let note = format!("tenure_holder:{{p}}:{owner}");
+        let keys = ["p", "{p}:timeout", "sc", "token", &note, "audit"];
+        self.eval("evict permits", &keys, &[&owner, member, "record", "fenced"])
+    }
+
+    fn inspect_permits(&self) -> String {
+        let keys = ["p", "{p}:timeout", "sc"];
+        self.eval("inspect permits", &keys, &["0", "tenure_holder:{p}:"])
+    }
+
+    /// Free permits and those that are held.
+    fn assert_size(&self, size: i64) {
+        let count = |words: &[&str]| self.said(words).parse::<i64>().unwrap();
+        assert_eq!(count(&["GET", "p"]) + count(&["ZCARD", "{p}:timeout"]), size);
+    }
+}
+
+#[test]
+fn permits_are_neither_lost_nor_made_and_every_command_is_reached() {
+    if lacks("redis-server", "the semaphores of the Redisson dialect") {
+        return;
+    }
+    let bench = Bench::start();
+    assert_eq!(bench.take_permits(1, "2", "4"), "granted 1");
+    assert_eq!(bench.take_permits(1, "2", "4"), "granted 1", "asked again");
+    assert_eq!(bench.take_permits(2, "1", "2").split(' ').next(), Some("busy"), "by its own size");
+    assert_eq!(bench.take_permits(2, "3", "9").split(' ').next(), Some("busy"), "by theirs");
+    assert_eq!(bench.take_permits(2, "2", "4"), "granted 2");
+    bench.assert_size(4);
+    assert_eq!(
+        (bench.renew_permits(1, "2"), bench.renew_permits(3, "1")),
+        ("1".into(), "0".into())
+    );
+    // Some of a claim's permits were collected by another client: it holds none.
+    let least = format!("{:032x} 0998", 1);
+    assert_eq!(bench.said(&["ZREM", "{p}:timeout", &least]), "1");
+    bench.said(&["INCR", "p"]);
+    assert_eq!(bench.renew_permits(1, "2"), "0");
+    assert_eq!(bench.release_permits(1), "0");
+    bench.assert_size(4);
+    assert_eq!(bench.take_permits(1, "2", "4"), "granted 3");
+    bench.said(&["ZREM", "{p}:timeout", &least]);
+    bench.said(&["INCR", "p"]);
+    assert_eq!(bench.take_permits(1, "2", "4"), "granted 4", "a new claim");
+    bench.assert_size(4);
+    assert!(bench.inspect_permits().contains("host label"));
+    assert_eq!((bench.release_permits(1), bench.release_permits(1)), ("1".into(), "0".into()));
+    // One of theirs, which holds no longer; the semaphore expires.
+    bench.said(&["ZADD", "{p}:timeout", "5", "0123456789abcdef"]);
+    bench.said(&["DECR", "p"]);
+    bench.said(&["PEXPIRE", "p", TTL]);
+    assert_eq!(bench.take_permits(3, "2", "4"), "granted 5");
+    assert_ne!(bench.said(&["PTTL", "{p}:timeout"]), "-1");
+    bench.assert_size(4);
+    assert_eq!(bench.evict_permits(7, "0123456789abcdef"), "0");
+    assert_eq!(bench.evict_permits(3, ""), "1");
+    assert_eq!(bench.take_permits(1, "1", "4"), "granted 7", "above that of the evicted one");
+    bench.assert_size(4);
+    // Something else has the name.
+    for write in [&["SET", "p", "text"][..], &["HSET", "p", "a", "b"], &["SET", "{p}:timeout", "1"]]
+    {
+        bench.said(&["DEL", "p", "{p}:timeout"]);
+        bench.said(write);
+        assert_eq!(bench.take_permits(1, "1", "4"), "foreign");
+        assert_eq!(bench.inspect_permits(), "(nil)");
+        let none = (bench.release_permits(1), bench.renew_permits(1, "1"));
+        assert_eq!((none, &*bench.evict_permits(1, "")), (("0".into(), "0".into()), "0"));
+    }
+    bench.assert_all_reached();
+}
+
+#[test]
+fn permits_are_not_granted_twice_when_the_semaphore_expires_or_is_lost() {
+    if lacks("redis-server", "semaphores of the Redisson dialect that end") {
+        return;
+    }
+    let bench = Bench::start();
+    let least_left = || {
+        let left = |key| bench.said(&["PTTL", key]).parse::<i64>().unwrap();
+        left("p").min(left("{p}:timeout"))
+    };
+    // A Java program lets it expire before the term of the claim ends.
+    bench.said(&["SET", "p", "1", "PX", "800"]);
+    assert_eq!(bench.take_permits(1, "1", "1"), "granted 1");
+    assert!(least_left() > 3_000_000);
+    assert_eq!(bench.renew_permits(1, "1"), "1");
+    assert!(least_left() > 7_000_000);
+    // Its count alone is lost.
+    bench.said(&["DEL", "p"]);
+    assert_eq!(bench.take_permits(2, "1", "1").split(' ').next(), Some("busy"));
+    bench.assert_size(1);
+    assert_eq!(bench.release_permits(1), "1");
+    bench.assert_size(1);
+}
+
+#[test]
+fn no_call_grows_with_the_number_of_permits_that_are_held_or_have_ended() {
+    if lacks("redis-server", "the bounds of the Redisson dialect's semaphores") {
+        return;
+    }
+    for ends in ["9000000000000", "5"] {
+        let bench = Bench::start();
+        let fill = "redis.call('SET', 'p', '3')
+            for i = 1, 20000 do redis.call('ZADD', KEYS[1], ARGV[1], 'w' .. i) end";
+        bench.said(&["EVAL", fill, "1", "{p}:timeout", ends]);
+        for step in [
+            Bench::inspect_permits,
+            |bench: &Bench| bench.take_permits(1, "2", "90000"),
+            |bench: &Bench| bench.renew_permits(1, "2"),
+            |bench: &Bench| bench.take_permits(2, "9", "90000"),
+            |bench: &Bench| bench.evict_permits(77, "x"),
+            |bench: &Bench| bench.release_permits(1),
+        ] {
+            step(&bench);
+            assert!(bench.work() < 3_000, "{}", bench.work());
+        }
+        bench.assert_size(20_003);
+    }
 }
 
 #[test]

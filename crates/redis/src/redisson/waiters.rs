@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tenure_core::OwnerId;
 use tokio::sync::Notify;
 
-use super::names::{Channel, lock_of_channel};
+use super::names::{Channel, is_semaphore, lock_of_channel};
 use crate::wire::MessageListener;
 
 #[derive(Default)]
@@ -27,9 +27,18 @@ struct Registered {
     channels: HashMap<(String, Channel), (u16, bool)>,
 }
 
+/// What a claim waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Writer,
+    Reader,
+    /// So many permits.
+    Permits(u32),
+}
+
 struct Waiter {
     lock: String,
-    is_reader: bool,
+    wanted: Wanted,
     /// A message has arrived since it last asked.
     woken: bool,
     /// Its caller is in `wait`.
@@ -39,12 +48,12 @@ struct Waiter {
 
 impl Waiters {
     /// Registers a claim that will wait: from here on, messages are kept for it.
-    pub(super) fn enter(&self, owner: OwnerId, lock: &str, is_reader: bool) {
+    pub(super) fn enter(&self, owner: OwnerId, lock: &str, wanted: Wanted) {
         let registered = &mut *self.0.lock();
         registered.claims.entry(owner).or_insert_with(|| {
             registered.queues.entry(lock.to_owned()).or_default().push_back(owner);
             let (lock, notify) = (lock.to_owned(), Arc::new(Notify::new()));
-            Waiter { lock, is_reader, woken: false, waits: false, notify }
+            Waiter { lock, wanted, woken: false, waits: false, notify }
         });
     }
 
@@ -54,6 +63,28 @@ impl Waiters {
         let mut registered = self.0.lock();
         let waiter = registered.claims.get_mut(&owner);
         waiter.map(|waiter| waiter.woken = false).is_some()
+    }
+
+    /// The claim has asked and must wait on. If it wants several permits, one that wants fewer may be served
+    /// by what woke it.
+    pub(super) fn refused(&self, owner: OwnerId) {
+        let registered = &mut *self.0.lock();
+        let Some(Waiter { lock, wanted: Wanted::Permits(2..), .. }) = registered.claims.get(&owner)
+        else {
+            return;
+        };
+        let Some(queue) = registered.queues.get(lock) else { return };
+        let behind = queue.iter().skip_while(|other| **other != owner).skip(1);
+        for other in behind {
+            if let Some(waiter) = registered.claims.get_mut(other)
+                && waiter.waits
+                && !waiter.woken
+            {
+                waiter.woken = true;
+                waiter.notify.notify_one();
+                return;
+            }
+        }
     }
 
     /// Forgets a claim. If it leaves without the lock, a message that it has heard goes to the next one.
@@ -67,7 +98,7 @@ impl Waiters {
             }
         }
         if waiter.woken && !granted {
-            registered.wake(&waiter.lock, false);
+            registered.wake(&waiter.lock, 1, false);
         }
     }
 
@@ -133,21 +164,22 @@ impl Drop for Waits<'_> {
 }
 
 impl Registered {
-    /// Wakes the first claim whose caller waits, and those before it: they may have been given up. If it is a
-    /// reader, or if `readers`, all readers are woken, because they may hold together.
-    fn wake(&mut self, lock: &str, readers: bool) {
+    /// Wakes the first `count` claims whose callers wait, and those before them: they may have been given up.
+    /// If one is a reader, or if `readers`, all readers are woken, because they may hold together.
+    fn wake(&mut self, lock: &str, count: usize, readers: bool) {
         let Some(queue) = self.queues.get(lock) else { return };
-        let (mut readers, mut done) = (readers, false);
+        let (mut readers, mut left) = (readers, count);
         for owner in queue {
             let Some(waiter) = self.claims.get_mut(owner) else { continue };
-            if done && !(readers && waiter.is_reader) {
+            let is_reader = waiter.wanted == Wanted::Reader;
+            if left == 0 && !(readers && is_reader) {
                 continue;
             }
             waiter.woken = true;
             waiter.notify.notify_one();
-            if waiter.waits && !done {
-                done = true;
-                readers |= waiter.is_reader;
+            if waiter.waits && left > 0 {
+                left -= 1;
+                readers |= is_reader;
             }
         }
     }
@@ -155,9 +187,14 @@ impl Registered {
 
 impl MessageListener for Waiters {
     fn on_message(&self, channel: &[u8], message: &[u8]) {
+        let number = || std::str::from_utf8(message).ok()?.parse().ok();
         match lock_of_channel(channel) {
+            // So many permits may be free.
+            Some(lock) if is_semaphore(channel) => {
+                self.0.lock().wake(lock, number().unwrap_or(1), false);
+            }
             // `1`: a writer has left.
-            Some(lock) => self.0.lock().wake(lock, message == b"1"),
+            Some(lock) => self.0.lock().wake(lock, 1, message == b"1"),
             None => tracing::debug!("a message arrived on a channel that is no lock's"),
         }
     }
@@ -166,7 +203,7 @@ impl MessageListener for Waiters {
         let registered = &mut *self.0.lock();
         let locks: Vec<String> = registered.queues.keys().cloned().collect();
         for lock in locks {
-            registered.wake(&lock, true);
+            registered.wake(&lock, 1, true);
         }
     }
 }
@@ -181,10 +218,15 @@ mod tests {
     const RWLOCK: &[u8] = b"redisson_rwlock:{a}";
 
     fn entered(readers: &[bool]) -> (Waiters, Vec<OwnerId>) {
+        let wanted = |is_reader| if is_reader { Wanted::Reader } else { Wanted::Writer };
+        waiting_for(&readers.iter().map(|is_reader| wanted(*is_reader)).collect::<Vec<_>>())
+    }
+
+    fn waiting_for(wanted: &[Wanted]) -> (Waiters, Vec<OwnerId>) {
         let waiters = Waiters::default();
-        let owners: Vec<OwnerId> = readers.iter().map(|_| OwnerId::random()).collect();
-        for (owner, is_reader) in owners.iter().zip(readers) {
-            waiters.enter(*owner, "a", *is_reader);
+        let owners: Vec<OwnerId> = wanted.iter().map(|_| OwnerId::random()).collect();
+        for (owner, wanted) in owners.iter().zip(wanted) {
+            waiters.enter(*owner, "a", *wanted);
         }
         (waiters, owners)
     }
@@ -206,7 +248,26 @@ mod tests {
         assert_eq!(woken(&waiters, &owners, (RWLOCK, b"1")), [true, false, true, true]);
         let (waiters, owners) = entered(&[true, false, true]);
         assert_eq!(woken(&waiters, &owners, (RWLOCK, b"0")), [true, false, true]);
-        waiters.on_message(b"redisson_sc:{a}", b"1");
+        waiters.on_message(b"redisson_countdownlatch__channel__{a}", b"1");
+    }
+
+    #[tokio::test]
+    async fn a_message_of_a_semaphore_wakes_as_many_claims_as_permits_are_free() {
+        const CHANNEL: &[u8] = b"redisson_sc:{a}";
+        let (waiters, owners) =
+            waiting_for(&[Wanted::Permits(2), Wanted::Permits(1), Wanted::Permits(1)]);
+        assert_eq!(woken(&waiters, &owners, (CHANNEL, b"2")), [true, true, false]);
+        let (waiters, owners) =
+            waiting_for(&[Wanted::Permits(2), Wanted::Permits(1), Wanted::Permits(1)]);
+        let mut others: Vec<_> =
+            owners[1..].iter().map(|owner| Box::pin(waiters.woken(*owner))).collect();
+        assert!(others.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
+        waiters.refused(owners[0]);
+        let passed_on = others.iter_mut().map(|wait| wait.as_mut().now_or_never().is_some());
+        assert_eq!(passed_on.collect::<Vec<_>>(), [true, false], "what two did not suffice for");
+        waiters.asking(owners[1]);
+        waiters.refused(owners[1]);
+        assert!(others[1].as_mut().now_or_never().is_none(), "not even one is free");
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use crate::wire::{self, Command, Value};
 struct MajorityCall {
     limit: Duration,
     replies: Replies<()>,
-    /// A bit for each node that the call could not be sent to, or whose connection broke.
+    /// A bit for each node that the call could not be sent to, that refused it, or whose connection broke.
     lost: u32,
 }
 
@@ -143,6 +143,7 @@ impl Quorum {
                         Ok(Value::Integer(0)) => Reply::No,
                         Ok(odd) => {
                             faults.push((node, self.nodes.refused(operation, &view, node, &odd)));
+                            call.lost |= 1 << node;
                             Reply::Silent
                         }
                         Err(_) => {

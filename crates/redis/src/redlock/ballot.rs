@@ -33,7 +33,7 @@ pub(super) struct Ballot<'a> {
     claim: &'a Claim,
     keys: &'a Keys,
     /// How long the claim stays in the queue if it loses. Zero: not at all.
-    policy: Duration,
+    lease: Duration,
     view: View,
     request: Command,
     round: Round,
@@ -61,7 +61,7 @@ impl<'a> Ballot<'a> {
         quorum: &'a Quorum,
         claim: &'a Claim,
         keys: &'a Keys,
-        policy: Duration,
+        lease: Duration,
     ) -> Self {
         let sent = now();
         // A claim that would get less than half of its TTL is better off asking again.
@@ -70,7 +70,7 @@ impl<'a> Ballot<'a> {
         let view = quorum.nodes.view(sent, limit);
         let floor = quorum.forecast.lock().floor(sent);
         Self {
-            request: request(quorum, claim, keys, floor, policy),
+            request: request(quorum, claim, keys, floor, lease),
             round: Round::new(&view.eligible, term),
             replies: Replies::new(limit),
             asked: 0,
@@ -81,7 +81,7 @@ impl<'a> Ballot<'a> {
             quorum,
             claim,
             keys,
-            policy,
+            lease,
             view,
             limit,
             sent,
@@ -89,7 +89,7 @@ impl<'a> Ballot<'a> {
     }
 
     pub(super) async fn decide(mut self) -> Result<Decision> {
-        if !self.policy.is_zero() {
+        if !self.lease.is_zero() {
             self.listen();
         }
         self.carry_out();
@@ -107,7 +107,7 @@ impl<'a> Ballot<'a> {
                     self.handle_reply(node, asked, outcome)
                 }
                 ReplyEvent::TimedOut => {
-                    // They are too slow for the node timeout or for the TTL.
+                    // The nodes are too slow for the node timeout or for the TTL.
                     self.round.handle_timeout(now());
                     self.stop_waiting();
                 }
@@ -243,7 +243,7 @@ impl<'a> Ballot<'a> {
     }
 
     fn release(&self) -> Release {
-        let stay = !self.policy.is_zero();
+        let stay = !self.lease.is_zero();
         self.quorum.release(self.claim, self.keys, stay)
     }
 
@@ -309,7 +309,7 @@ pub(super) fn request(
     claim: &Claim,
     keys: &Keys,
     floor: Token,
-    policy: Duration,
+    lease: Duration,
 ) -> Command {
     let kind = if claim.mode == Mode::Shared { "s 1 0" } else { "x 0 0" };
     let note = origin_text(claim);
@@ -319,10 +319,10 @@ pub(super) fn request(
         millis(claim.ttl).into(),
         (&*note).into(),
         floor.get().into(),
-        millis(policy).into(),
+        millis(lease).into(),
         (&*quorum.channel).into(),
     ];
-    let waits = if policy.is_zero() { 5 } else { 7 };
+    let waits = if lease.is_zero() { 5 } else { 7 };
     quorum.nodes.scripts.claim.call(&keys.all(), &arguments[..waits])
 }
 

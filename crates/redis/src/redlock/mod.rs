@@ -32,7 +32,7 @@
 //! # Nodes
 //!
 //! - A server that is reached at two addresses has one vote, at the address where it was seen first
-//!   (`ServerIdentities`): an address may come to lead to another server.
+//!   (`ServerIdentities`): an address may later lead to another server.
 //! - A node without a connection is dialled in the background. A node that has not answered for longer
 //!   than its timeout is left out as long as the others are enough, so an unreachable node costs neither
 //!   time nor memory. The timeout is waited for in four pieces, so that a pause of this process is not
@@ -88,7 +88,7 @@ struct Quorum {
     waiters: Arc<waiters::QuorumWaiters>,
     held: Arc<HeldClaims>,
     forecast: Mutex<Forecast>,
-    /// Where this client hears that there is room.
+    /// The channel on which nodes notify this client that there is room.
     channel: String,
     /// Serves all connections, and what goes on between calls.
     background: Background,

@@ -93,8 +93,8 @@ impl Node {
         if let Some(connection) = &state.greeted
             && connection.is_open()
         {
-            // What the server has to do arrives at its other address: here it would count, and vote, twice,
-            // and two connections keep no order.
+            // Requests for the server go to its other address: here it would vote a second time, and two
+            // connections keep no order.
             if self.is_duplicate() {
                 return None;
             }
@@ -244,7 +244,7 @@ impl Node {
     }
 
     /// Keeps a release that the server has not confirmed, or that could not be sent, and sends it again
-    /// over the next connection. After `until` it is of no use.
+    /// over the next connection. After `until` the hold has expired.
     pub(super) fn confirm_later(
         self: &Arc<Self>,
         release: &Release,
@@ -258,18 +258,28 @@ impl Node {
             self.home.spawn(reconnect_while_unconfirmed(Arc::downgrade(self)));
         }
     }
+
+    /// Whether releases are unconfirmed. If not, no task dials for them any longer.
+    fn still_unconfirmed(&self) -> bool {
+        let mut state = self.state.lock();
+        let open = state.greeted.as_ref().filter(|it| it.is_open() && !self.is_duplicate());
+        let any_left = self.unconfirmed.any_left(now(), open, |open| {
+            for script in self.scripts.all() {
+                open.post(&script.load());
+            }
+        });
+        state.reconnecting = any_left;
+        any_left
+    }
 }
 
 /// Dials as long as there are unconfirmed releases, also while no call is made.
 async fn reconnect_while_unconfirmed(node: Weak<Node>) {
     while let Some(node) = node.upgrade() {
         node.connection(now());
-        let mut state = node.state.lock();
-        if !node.unconfirmed.any_left(now()) {
-            state.reconnecting = false;
+        if !node.still_unconfirmed() {
             return;
         }
-        drop(state);
         drop(node);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -75,7 +75,8 @@ impl Nodes {
         }
         let (start, longest) = (Instant::now(), config.nodes.iter().map(|node| node.timeout).max());
         loop {
-            // An old server among the rest makes a difference as long as all others are new.
+            // While all servers that have answered are new, an older one among the others would show that
+            // the set is not.
             let new = self.are_new(config.max_ttl);
             let limit = longest.filter(|_| new).unwrap_or_default().max(COURTESY);
             let next = tokio::time::timeout_at(start + limit, greetings.join_next()).await;
@@ -195,9 +196,9 @@ impl View {
         self.connections[node].as_ref()?.post(command)
     }
 
-    /// Hands out what the nodes with a bit in `asked` have answered by now: those that were asked first may
-    /// have, while the others were, and the caller need not be woken for it. To wait for the rest does not
-    /// pay: the servers may need the core that the caller would poll on.
+    /// Handles the replies that have arrived from the nodes with a bit in `asked`. The nodes asked first
+    /// may have answered while the others were asked; then the caller need not be woken. To poll for the
+    /// others does not pay: the servers may need the core that the caller would poll on.
     pub(super) fn look(&self, asked: u32) {
         for (node, connection) in self.connections.iter().enumerate() {
             if let Some(connection) = connection.as_ref().filter(|_| asked & 1 << node != 0) {
@@ -207,8 +208,8 @@ impl View {
     }
 }
 
-/// The run id of the server at each address, where known. An address may come to lead to another server
-/// at any time: a server that is reached at two addresses has one vote.
+/// The run id of the server at each address, where known. An address may lead to another server at any
+/// time: a server that is reached at two addresses has one vote.
 pub(super) struct ServerIdentities {
     seen: Mutex<Vec<Option<Seen>>>,
     /// A bit for each address whose server was reached at another address before.

@@ -38,7 +38,7 @@ impl Wake for Gate {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let less = |left: usize| Some(left.saturating_sub(1));
-        // It never fails: the closure always returns a value.
+        // This never fails: the closure always returns a value.
         let left = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         if left.is_ok_and(|left| left <= 1) {
             self.caller.wake();
@@ -54,7 +54,7 @@ pub(super) enum ReplyEvent<T> {
 }
 
 /// The timeout is waited for in this many pieces. If this process is suspended for longer than all of
-/// them, only one has passed: the nodes are not to blame that their replies were not read.
+/// them, only one has passed: nodes whose replies were not read yet do not count as silent.
 const TICKS: u32 = 4;
 
 impl<T> Replies<T> {

@@ -143,9 +143,9 @@ impl Quorum {
         let _told_by_poll = self.background.run("subscribe to messages", subscribing).await;
     }
 
-    async fn vote(&self, claim: &Claim, keys: &Keys, policy: Duration) -> Result<Decision> {
+    async fn vote(&self, claim: &Claim, keys: &Keys, lease: Duration) -> Result<Decision> {
         let sent = now();
-        let decision = Ballot::new(self, claim, keys, policy).decide().await?;
+        let decision = Ballot::new(self, claim, keys, lease).decide().await?;
         if let Decision::Won { token, asked } = decision {
             self.waiters.forget(claim.owner);
             let hold = Hold { token, downgraded: false, asked, ends: sent + claim.ttl };
@@ -232,9 +232,9 @@ impl Store for RedlockStore {
         }
     }
 
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
         self.0.waiters.notified_of_room(claim.owner).await;
-        Ok(ClaimOutcome::Queued(*place))
+        Ok(ClaimOutcome::Queued(*ticket))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {

@@ -7,7 +7,7 @@ use tenure_core::OwnerId;
 use tenure_core::store::Moment;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::wire::{Command, Connection, Reply};
+use crate::wire::{Command, Connection, Reply, Value};
 
 /// Releases that were sent and not confirmed, or could not be sent. When the connection is replaced, they
 /// are sent over the new one before anything else, so that a later claim of the same owner arrives after
@@ -32,6 +32,8 @@ pub(super) struct Release {
 enum Stage {
     Unsent,
     Sent(Reply),
+    /// The server would not carry it out now: it has lost its scripts, or is busy.
+    Refused,
     Confirmed,
 }
 
@@ -85,9 +87,26 @@ impl UnconfirmedReleases {
         }
     }
 
-    /// Whether any release is unconfirmed.
-    pub(super) fn any_left(&self, now: Moment) -> bool {
-        self.0.lock().iter_mut().any(|release| release.until > now && !release.is_confirmed())
+    /// Whether any release is unconfirmed. Those that the server refused are sent over `open` again, after
+    /// `scripts`, which it may have lost.
+    pub(super) fn any_left(
+        &self,
+        now: Moment,
+        open: Option<&Connection>,
+        scripts: impl FnOnce(&Connection),
+    ) -> bool {
+        let mut unconfirmed = self.0.lock();
+        unconfirmed.retain_mut(|release| release.until > now && !release.is_confirmed());
+        let is_refused = |release: &UnconfirmedRelease| matches!(release.stage, Stage::Refused);
+        if let Some(open) = open
+            && unconfirmed.iter().any(is_refused)
+        {
+            scripts(open);
+            for release in unconfirmed.iter_mut().filter(|release| is_refused(release)) {
+                release.stage = open.post(&release.release).into();
+            }
+        }
+        !unconfirmed.is_empty()
     }
 }
 
@@ -101,6 +120,9 @@ impl UnconfirmedRelease {
     fn is_confirmed(&mut self) -> bool {
         if let Stage::Sent(reply) = &mut self.stage {
             match reply.try_recv() {
+                Ok(Ok(Value::Refusal(refusal))) if refusal.code != "NOPERM" => {
+                    self.stage = Stage::Refused;
+                }
                 Ok(Ok(_)) => self.stage = Stage::Confirmed,
                 Err(TryRecvError::Empty) => {}
                 Ok(Err(_)) | Err(TryRecvError::Closed) => self.stage = Stage::Unsent,
@@ -150,6 +172,6 @@ mod tests {
             }
         }
         assert_eq!(arrived, b"*1\r\n$6\r\nBROKEN\r\n");
-        assert!(releases.any_left(tenure_core::store::now()));
+        assert!(releases.any_left(tenure_core::store::now(), None, |_| {}));
     }
 }

@@ -1,4 +1,4 @@
-//! The work of every script has a bound, whatever the length of the line and the size of the pool.
+//! The work of every script has a bound, whatever the length of the queue and the size of the pool.
 
 use tenure_testkit::lacks;
 
@@ -7,7 +7,7 @@ use super::{Bench, LATER, LEASE, id, token};
 /// Commands, their arguments and the elements of their replies, in one run: about two milliseconds.
 const BOUND: u64 = 6_000;
 
-/// How many wait or hold.
+/// How many claims wait or hold.
 const CROWDS: [usize; 2] = [10_000, 50_000];
 
 /// Runs a script's steps until there is no more to do, each within the bound. Returns how many.
@@ -20,10 +20,10 @@ fn until_done(bench: &Bench, go_on: impl Fn() -> bool) -> usize {
             return calls;
         }
     }
-    panic!("there is no end to it");
+    panic!("the work has no end");
 }
 
-/// A refresh without owners, as a client sends it to go on.
+/// A refresh without owners, as a client sends it to continue unfinished work.
 fn go_on(bench: &Bench) -> bool {
     bench.refresh(&[]).lines().next() == Some("0")
 }
@@ -102,7 +102,7 @@ fn a_release_behind_which_any_number_of_waiters_are_dead_is_bounded() {
         bench.claim(2, "x 0 0", "inbox");
         assert_eq!(bench.release(1), "1");
         assert!(bench.work() <= BOUND, "{}", bench.work());
-        // The client of the living one is asked to go on.
+        // The client of the live waiter is asked to continue.
         ear.on_message(&format!("{} more", id(2)));
         until_done(&bench, || go_on(&bench));
         assert!(bench.is_held_by(2));
@@ -110,7 +110,7 @@ fn a_release_behind_which_any_number_of_waiters_are_dead_is_bounded() {
 }
 
 #[test]
-fn the_first_in_line_goes_on_where_the_record_of_the_last_is_lost() {
+fn the_first_waiter_continues_where_the_record_of_the_last_is_lost() {
     if lacks("redis-server", "a lost record") {
         return;
     }
@@ -141,7 +141,7 @@ fn any_number_of_holders_whose_terms_ended_are_removed_with_bounded_work() {
         until_done(&bench, || bench.attempt(2, &kind) == "more");
         assert_eq!(bench.renew(2), "1");
         assert_eq!(bench.count("HLEN", "p"), 2);
-        // Readers, of which one is left, and a writer in line.
+        // Readers, one of which is left, and a queued writer.
         bench.clear();
         bench.command(&["SET", "k", &format!("pool s {}", ended + 1)]);
         bench.pool(10..ended + 10, "1", "s 1 0");
@@ -154,7 +154,7 @@ fn any_number_of_holders_whose_terms_ended_are_removed_with_bounded_work() {
     }
 }
 
-/// One whose term ended asks again before it was removed: it takes what it takes once.
+/// A holder whose term ended claims again before it was removed: its permits are counted once.
 #[test]
 fn a_holder_whose_term_ended_and_that_asks_again_is_counted_once() {
     if lacks("redis-server", "an ended holder that asks again") {
@@ -208,8 +208,8 @@ fn records_that_were_lost_are_counted_with_bounded_work() {
 }
 
 #[test]
-fn a_claim_that_leaves_or_rejoins_a_long_line_and_an_eviction_are_bounded() {
-    if lacks("redis-server", "long lines") {
+fn a_claim_that_leaves_or_rejoins_a_long_queue_and_an_eviction_are_bounded() {
+    if lacks("redis-server", "long queues") {
         return;
     }
     let bench = Bench::single();
@@ -258,7 +258,7 @@ fn an_inspection_of_any_size_is_paged_and_misses_nothing_that_stays() {
         seen.extend(lines.iter().filter(|line| line.len() == 32).map(ToString::to_string));
         let [.., in_pool, in_line] = lines[..] else { panic!("{page}") };
         from = [in_pool.to_owned(), in_line.to_owned()];
-        // The lock goes on meanwhile: some leave, and others are granted.
+        // The lock changes meanwhile: some holders leave, and other claims are granted.
         bench.release(2 * many + pages);
         bench.attempt(2 * many + pages + 1, "s 1 0");
         pages += 1;
@@ -270,7 +270,7 @@ fn an_inspection_of_any_size_is_paged_and_misses_nothing_that_stays() {
 
 #[test]
 fn the_scripts_of_a_quorum_node_are_bounded() {
-    if lacks("redis-server", "long lines on a quorum") {
+    if lacks("redis-server", "long queues on a quorum") {
         return;
     }
     let node = Bench::node();
@@ -285,7 +285,7 @@ fn the_scripts_of_a_quorum_node_are_bounded() {
             assert!(node.work() <= BOUND, "{}", node.work());
             assert_eq!(node.unvote(1, "leave"), "1");
             assert!(node.work() <= BOUND, "{}", node.work());
-            // One that lives is told.
+            // A live waiter is notified.
             ear.on_message(if inbox == "inbox" { "0000" } else { "02" });
             assert_eq!(node.evict(&id(waiters)), "0");
             assert!(node.work() <= BOUND, "{}", node.work());
@@ -321,7 +321,7 @@ fn a_clock_that_was_set_back_changes_no_order() {
     ];
     for (bench, join) in joins {
         bench.clear();
-        // It got in line in the year 2255.
+        // The first waiter was queued in the year 2255.
         bench.queue(1..2, LATER, "x 0 0", "inbox");
         bench.command(&["ZADD", "q", "9000000000000000", &id(1)]);
         for owner in [9, 2, 5] {

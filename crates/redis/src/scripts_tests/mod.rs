@@ -27,7 +27,7 @@ macro_rules! sources {
 }
 
 const SOURCES: &[(&str, &str)] = sources!(
-    "take" "claim" "refresh" "release" "renew" "downgrade" "single_key" "evict" "inspect" "mint" "engine" "line"
+    "take" "free" "claim" "refresh" "release" "renew" "downgrade" "single_key" "evict" "inspect" "mint" "engine" "line"
     "quorum/claim" "quorum/renew" "quorum/line"
 );
 
@@ -100,7 +100,7 @@ impl Bench {
     }
 
     fn take(&self, owner: usize) -> String {
-        self.eval("take", &["k", "q", "t"], &[&id(owner), TTL, "1 host label"])
+        self.eval("take", &["t", "k", "q"], &[&id(owner), TTL, "1 host label"])
     }
 
     /// Asks for a lock; queues if there is no room.
@@ -140,7 +140,7 @@ impl Bench {
         self.eval("inspect", &KEYS[..5], &from)
     }
 
-    /// Asks a quorum's node for its vote; with `queue`, the policy and the channel, gets in line.
+    /// Asks a quorum's node for its vote; with `queue`, which has the place's lease and the channel, joins the queue.
     fn vote(&self, owner: usize, kind: &str, queue: &[&str]) -> String {
         let owner = id(owner);
         let arguments = [&[&*owner, kind, TTL, "1 host label", "1"], queue].concat();
@@ -162,7 +162,7 @@ impl Bench {
         self.command(&[&["DEL"], &KEYS[..]].concat());
     }
 
-    /// Puts claims in line whose places end at `ends`, in ms.
+    /// Queues claims whose places end at `ends`, in ms.
     fn queue(&self, owners: Range<usize>, ends: &str, kind: &str, inbox: &str) {
         let record = format!("{ends} 1 {kind} 60000 {inbox} 1 host label");
         self.many(owners, ["q", "w"], "", &record);
@@ -196,19 +196,19 @@ impl Bench {
     }
 
     /// Listens to a channel until it is dropped.
-    fn listen(&self, channel: &str) -> Ear {
+    fn listen(&self, channel: &str) -> Subscriber {
         let stream = TcpStream::connect(("127.0.0.1", self.server.port())).unwrap();
         stream.set_read_timeout(Some(GENEROUS)).unwrap();
         write!(&stream, "SUBSCRIBE {channel}\r\n").unwrap();
-        let mut ear = Ear(BufReader::new(stream));
+        let mut ear = Subscriber(BufReader::new(stream));
         ear.on_message(":1");
         ear
     }
 }
 
-struct Ear(BufReader<TcpStream>);
+struct Subscriber(BufReader<TcpStream>);
 
-impl Ear {
+impl Subscriber {
     /// Returns when a line with these words is heard.
     fn on_message(&mut self, words: &str) {
         let mut line = String::new();

@@ -11,8 +11,8 @@ fn no_script_passes_a_lua_number_to_a_command() {
         return;
     }
     let bench = Bench::single();
-    let held = [writers, readers, writers_that_become_readers];
-    let lost = [lines_that_are_lost, pools_that_are_lost, more, by_force];
+    let held = [writers, lone_readers, readers, writers_that_become_readers, locks_together];
+    let lost = [queues_that_are_lost, pools_that_are_lost, more, by_force];
     for scene in held.into_iter().chain(lost) {
         scene(&bench);
         bench.clear();
@@ -20,13 +20,14 @@ fn no_script_passes_a_lua_number_to_a_command() {
     odd_counters(&bench);
     assert_eq!(bench.missed(), Vec::<String>::new(), "never reached");
     let node = Bench::node();
-    for scene in [votes, votes_of_readers, votes_that_become_readers, lines_that_are_dead, by_force]
+    for scene in
+        [votes, votes_of_readers, votes_that_become_readers, queues_of_dead_waiters, by_force]
     {
         scene(&node);
         node.clear();
     }
     odd_counters(&node);
-    // Of what both kinds of server share, a node reaches less.
+    // A node reaches fewer of the places that both kinds of server share.
     let missed: Vec<String> =
         node.missed().into_iter().filter(|site| site.starts_with("quorum")).collect();
     assert_eq!(missed, Vec::<String>::new(), "never reached");
@@ -45,10 +46,10 @@ fn writers(bench: &Bench) {
     bench.command(&["PEXPIRE", "w", "300000"]);
     assert!(bench.claim(4, "x 0 0", "deaf").starts_with("queued -1 "));
     assert!(bench.count("PTTL", "q") > 600_000);
-    // Asked again, a claim keeps its place.
+    // A repeated claim keeps its place.
     assert!(bench.claim(2, "x 0 0", "inbox").starts_with("queued "));
     assert!(!bench.claim(2, "x 0 0", "inbox").starts_with("queued -1"));
-    // As where a client without fencing overtook the line.
+    // As if a client without fencing had overtaken the queue.
     bench.command(&["SETRANGE", "k", "32", " "]);
     assert!(bench.refresh(&[2, 3, 9]).ends_with(&id(9)));
     assert!(bench.command(&["GET", "k"]).starts_with(&format!("{}!", id(1))));
@@ -59,7 +60,7 @@ fn writers(bench: &Bench) {
     assert_eq!(bench.renew(2), "1");
     assert_eq!(bench.release(3), "0");
     assert_eq!(bench.release(2), "1");
-    // Its client does not listen: its term is no longer than its place.
+    // The waiter's client does not listen: the grant lasts no longer than the place.
     assert!(bench.is_held_by(4) && bench.count("PTTL", "k") <= 600_000);
     assert_eq!(bench.release(4), "1");
     assert_eq!(bench.count("EXISTS", "k"), 0);
@@ -69,6 +70,121 @@ fn writers(bench: &Bench) {
     assert_eq!(bench.eval("single_key", &["k"], &[&id(5)]), "1");
     token(&bench.take(6));
     assert_eq!(bench.release(6), "1");
+}
+
+/// A reader that is alone is in the lock's value, until another claim looks.
+fn lone_readers(bench: &Bench) {
+    let mut ear = bench.listen("inbox");
+    let alone = || {
+        let own = token(&bench.attempt(1, "s 1 0"));
+        assert_eq!(bench.command(&["GET", "k"]), format!("{}s{own} - 1 host label", id(1)));
+        assert_eq!(bench.command(&["EXISTS", "p", "e", "q", "w"]), "0");
+        own
+    };
+    let pooled = |own: u64| {
+        assert_eq!(bench.count("ZCARD", "e"), bench.count("HLEN", "p"));
+        let left: u64 =
+            bench.command(&["HGET", "p", &id(1)]).split(' ').nth(5).unwrap().parse().unwrap();
+        assert!((1..=3_600_000).contains(&left), "the rest of its term: {left}");
+        let record = format!("{own} {} s 1 0 {left} 1 host label", own / 1024);
+        assert_eq!(bench.command(&["HGET", "p", &id(1)]), record);
+        assert!((1..=7_200_000).contains(&bench.count("PTTL", "k")));
+    };
+    alone();
+    assert_eq!(bench.renew(1), "1");
+    assert!(bench.count("PTTL", "k") > 3_600_000);
+    assert_eq!(bench.eval("single_key", &["k"], &[&id(1), TTL]), "1");
+    assert_eq!(bench.eval("single_key", &["k"], &[&id(1)]), "1");
+    alone();
+    assert_eq!(bench.release(2), "0", "it is another's");
+    assert_eq!(bench.command(&["GET", "k"]), "pool s 1");
+    assert_eq!(bench.release(1), "1");
+
+    let own = alone();
+    assert_eq!(token(&bench.attempt(1, "s 1 0")), own, "it holds already");
+    assert_eq!(bench.attempt(2, "x 0 0"), "busy");
+    assert_eq!(bench.attempt(2, "p 1 3"), "busy");
+    pooled(own);
+    assert_eq!(bench.release(1), "1");
+    assert_eq!(bench.count("EXISTS", "k"), 0);
+
+    let own = alone();
+    token(&bench.attempt(2, "s 1 0"));
+    assert_eq!(bench.command(&["GET", "k"]), "pool s 2");
+    pooled(own);
+    assert!(!bench.claim(3, "x 0 0", "inbox").starts_with("queued -1"));
+    assert_eq!((bench.release(1), bench.release(2)), ("1".into(), "1".into()));
+    assert!(bench.is_held_by(3), "the writer waited for both");
+    ear.on_message(&id(3));
+    assert_eq!(bench.release(3), "1");
+
+    let own = alone();
+    assert!(!bench.claim(3, "x 0 0", "inbox").starts_with("queued -1"));
+    pooled(own);
+    assert_eq!(bench.attempt(4, "s 1 0"), "busy", "it would overtake a writer");
+    // The reader is lost, and nothing has admitted the writer yet.
+    bench.command(&["DEL", "k", "p", "e"]);
+    assert_eq!(bench.attempt(4, "s 1 0"), "busy", "it would overtake a writer");
+    assert!(bench.is_held_by(3));
+    ear.on_message(&id(3));
+    assert_eq!(bench.release(3), "1");
+
+    alone();
+    assert_eq!(bench.evict(&id(1)), "1");
+    alone();
+    // By hand: no end.
+    bench.command(&["PERSIST", "k"]);
+    assert_eq!(
+        (bench.attempt(2, "s 1 0"), bench.attempt(2, "x 0 0")),
+        ("busy".into(), "busy".into())
+    );
+    assert_eq!(bench.release(1), "1");
+    // Values of another client that look alike, to each script.
+    for theirs in ["30s", &format!("{}session 1", id(9)), &format!("{}s a b c d", id(9))] {
+        bench.command(&["SET", "k", theirs, "PX", "60000"]);
+        for _ in 0..2 {
+            assert!(bench.claim(2, "s 1 0", "-").starts_with("queued"), "{theirs}");
+        }
+        assert_eq!(bench.release(2), "0", "{theirs}");
+        assert_eq!(bench.command(&["GET", "k"]), theirs);
+        assert_eq!(bench.evict(theirs), "1", "{theirs}");
+    }
+}
+
+/// Free locks are taken and released together, all or none.
+fn locks_together(bench: &Bench) {
+    const LOCKS: [&str; 5] = ["t", "k", "q", "k2", "q2"];
+    let claims = |owners: [usize; 2]| {
+        let [one, other] = owners.map(id);
+        let arguments = [&*one, TTL, "1 host label", &*other, LEASE, "1 host other"];
+        bench.eval("take", &LOCKS, &arguments)
+    };
+    let free = |owners: [usize; 2]| {
+        let [one, other] = owners.map(id);
+        bench.eval("free", &["k", "k2"], &[&one, &other])
+    };
+    let own = token(&claims([1, 2]));
+    assert_eq!(bench.command(&["GET", "k"]), format!("{} {own} - 1 host label", id(1)));
+    assert_eq!(bench.command(&["GET", "k2"]), format!("{} {own} - 1 host other", id(2)));
+    assert!(bench.count("PTTL", "k2") <= LEASE.parse().unwrap());
+    assert!(bench.count("PTTL", "k") > LEASE.parse().unwrap());
+    assert_eq!(claims([1, 2]), "ask");
+    assert_eq!((free([2, 1]), free([1, 3])), ("0".into(), "0".into()));
+    assert!(bench.claim(4, "x 0 0", "-").starts_with("queued"));
+    assert_eq!(free([1, 2]), "0", "a claim waits");
+    assert_eq!(bench.command(&["EXISTS", "k", "k2"]), "2");
+    assert_eq!(bench.release(1), "1");
+    assert_eq!(claims([1, 3]), "ask", "one is held");
+    assert_eq!(bench.release(4), "1");
+    bench.command(&["DEL", "k2"]);
+    bench.command(&["ZADD", "q2", "1", &id(9)]);
+    assert_eq!(claims([1, 3]), "ask", "a claim waits");
+    assert_eq!(bench.command(&["EXISTS", "k", "k2"]), "0");
+    bench.command(&["DEL", "q2"]);
+    assert!(token(&claims([1, 3])) > own);
+    assert_eq!(free([1, 3]), "1");
+    assert_eq!(bench.command(&["EXISTS", "k", "k2"]), "0");
+    assert_eq!(free([1, 3]), "0");
 }
 
 fn readers(bench: &Bench) {
@@ -127,7 +243,7 @@ fn writers_that_become_readers(bench: &Bench) {
         assert!(!bench.is_held_by(4));
         assert_eq!(bench.release(holder), "1");
     }
-    // One that was handed the lock over has the time in its value.
+    // The value of a holder that was handed the lock has the time in it.
     assert!(bench.is_held_by(4));
     assert_ne!(bench.downgrade(4), "0");
     assert_eq!(bench.release(4), "1");
@@ -151,7 +267,7 @@ fn votes_that_become_readers(node: &Bench) {
     assert_eq!(node.command(&["GET", "k"]), "pool s 2");
 }
 
-fn lines_that_are_lost(bench: &Bench) {
+fn queues_that_are_lost(bench: &Bench) {
     token(&bench.take(1));
     bench.claim(2, "x 0 0", "inbox");
     bench.claim(3, "x 0 0", "inbox");
@@ -159,7 +275,7 @@ fn lines_that_are_lost(bench: &Bench) {
     assert!(bench.refresh(&[2, 3]).ends_with(&id(3)));
     assert!(bench.claim(3, "x 0 0", "inbox").starts_with("queued -1"));
     assert!(!bench.refresh(&[2, 3]).ends_with(&id(3)));
-    // It holds and waits at once: what it waits with goes with the release.
+    // The claim holds and waits at once: its place goes with the release.
     let record = bench.command(&["HGET", "w", &id(3)]);
     for (holder, ticket, next) in [(1, "1", 2), (2, "9000000000000000", 3)] {
         bench.command(&["HSET", "w", &id(holder), &record]);
@@ -191,7 +307,7 @@ fn pools_that_are_lost(bench: &Bench) {
     assert_eq!(bench.count("EXISTS", "k"), 0);
 }
 
-/// There is more to do than one call does: another is asked to go on.
+/// If one call does not finish the work, another client is asked to continue.
 fn more(bench: &Bench) {
     let mut ear = bench.listen("inbox");
     for (last, heard) in [("inbox", 2_000), ("deaf", 2)] {
@@ -206,14 +322,15 @@ fn more(bench: &Bench) {
         let first = if heard == 2 { bench.command(&["ZRANGE", "q", "0", "0"]) } else { id(heard) };
         ear.on_message(&format!("{first} more"));
     }
-    // A claim goes on by itself, or asks again.
+    // A claim continues by itself, or is told to call again.
     bench.command(&["DEL", "k"]);
     bench.queue(2..3, LATER, "s 1 0", "inbox");
     assert!(bench.claim(3_000, "x 0 0", "inbox").starts_with("queued 0 "));
     bench.clear();
     bench.queue(2..1_000, "1", "s 1 0", "inbox");
     assert_eq!(bench.attempt(3_000, "s 1 0"), "more");
-    // Those before it are dead, and so are holders: it gets in, and others go on behind it.
+    // The waiters before it and the holders are dead: it is granted, and other clients continue behind
+    // it.
     bench.clear();
     bench.command(&["SET", "k", "pool s 1001"]);
     bench.pool(1..1_001, "1", "s 1 0");
@@ -223,7 +340,7 @@ fn more(bench: &Bench) {
 }
 
 fn by_force(bench: &Bench) {
-    token(&bench.eval("take", &["k", "q", "t"], &[&id(1), TTL, "1 host label"]));
+    token(&bench.take(1));
     bench.queue(2..3, LATER, "s 1 0", "-");
     bench.queue(3..4, LATER, "x 0 0", "-");
     assert_eq!(bench.evict(&id(3)), "0");
@@ -254,7 +371,7 @@ fn odd_counters(bench: &Bench) {
     bench.clear();
     for too_high in ["1e+30", "9223372036854775807"] {
         bench.command(&["SET", "t", too_high]);
-        let refused = bench.try_eval("take", &["k", "q", "t"], &[&id(1), "60000", "1 h l"]);
+        let refused = bench.try_eval("take", &["t", "k", "q"], &[&id(1), "60000", "1 h l"]);
         assert!(is_error(&refused) && !refused.contains("a Lua"), "{refused}");
     }
 }
@@ -291,7 +408,7 @@ fn votes_of_readers(node: &Bench) {
     assert_eq!(node.unvote(2, "leave"), "1");
 }
 
-fn lines_that_are_dead(node: &Bench) {
+fn queues_of_dead_waiters(node: &Bench) {
     let mut ear = node.listen("inbox");
     for (ends, inbox) in [("1", "inbox"), (LATER, "gone")] {
         node.clear();
@@ -308,7 +425,7 @@ fn lines_that_are_dead(node: &Bench) {
     assert!(node.vote(3, "s 1 0", &[]).starts_with("held "));
 }
 
-/// As a server of those versions left it: eight zeros at its end.
+/// A counter as a server of those versions left it, with eight zeros at its end.
 #[test]
 fn a_damaged_counter_is_healed_and_tokens_rise_across_it() {
     if lacks("redis-server", "damaged counters") {
@@ -334,7 +451,7 @@ fn a_damaged_counter_is_healed_and_tokens_rise_across_it() {
             ("9e+15", 9_000_000_000_000_000),
             ("9007199254740992.0", 9_007_199_254_740_992),
             ("1e+18", 1_000_000_000_000_000_000),
-            // Nothing can be read of it: the server's time is above what it may have been.
+            // No number can be read: the server's time is above what the counter may have been.
             ("nonsense", 1_700_000_000_000 * 1024),
             ("", 1_700_000_000_000 * 1024),
         ] {

@@ -1,6 +1,9 @@
 //! Polls for a reply before the caller goes to sleep, as long as that pays.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// To go to sleep and be woken on another core takes longer than a server on the same machine takes to
@@ -8,7 +11,8 @@ use std::time::{Duration, Instant};
 /// other threads between two attempts: on a single core, that is when the server runs.
 ///
 /// Where replies take longer, because the server is remote or the machine is busy, almost no call polls;
-/// nor do the first calls on a connection, so that a short-lived process never pays for it.
+/// nor do the first calls on a connection, so that a short-lived process never pays for it. Tasks that share
+/// a thread do not poll either ([`is_threads_only_caller`](Self::is_threads_only_caller)).
 #[derive(Debug)]
 pub(crate) struct BusyPoller {
     /// How often in a row no reply came in time.
@@ -34,7 +38,28 @@ impl Default for BusyPoller {
     }
 }
 
+/// How many calls in a row a task must make on its thread before it polls.
+const ALONE: u32 = 16;
+
+thread_local! {
+    /// The task that called last on this thread, by the data of its waker, and how often in a row.
+    static LAST_CALLER: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+}
+
 impl BusyPoller {
+    /// Whether the latest calls on this thread came from the same task. If not, several tasks may be waiting
+    /// for the thread: one that polled would keep the others from sending, and all would take turns.
+    pub(crate) async fn is_threads_only_caller() -> bool {
+        poll_fn(|context| {
+            let caller = context.waker().data().addr();
+            let (last, calls) = LAST_CALLER.get();
+            let calls = if caller == last { calls.saturating_add(1) } else { 0 };
+            LAST_CALLER.set((caller, calls));
+            Poll::Ready(calls >= ALONE)
+        })
+        .await
+    }
+
     /// Calls `poll` once, without waiting, if that helped lately.
     pub(crate) fn poll_once(&self, poll: impl FnOnce() -> bool) {
         let misses = self.misses.load(Ordering::Relaxed);
@@ -82,6 +107,21 @@ mod tests {
             answered
         });
         polled
+    }
+
+    #[test]
+    fn tasks_that_share_a_thread_are_told_apart() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let call = || async { BusyPoller::is_threads_only_caller().await };
+        runtime.block_on(async {
+            for _ in 0..ALONE {
+                assert!(!call().await);
+            }
+            assert!(call().await && call().await, "one task alone");
+            let other = tokio::spawn(call());
+            assert!(!other.await.unwrap(), "another task");
+            assert!(!call().await, "this task again, which may not be alone");
+        });
     }
 
     #[test]

@@ -141,8 +141,9 @@ pub(super) struct Pending {
 const CHUNK: usize = 64 << 10;
 /// A batch is this part of the unanswered commands.
 const BATCH_SHARE: usize = 3;
-/// Fewer commands are not worth a system call while others are unanswered.
-const SMALLEST_BATCH: usize = 4;
+/// Fewer commands are not worth a system call of the caller while others are unanswered: the write wakes the
+/// server, and the next few would wake it again. The connection's task writes them once all callers have run.
+const SMALLEST_BATCH: usize = 32;
 
 pub(crate) type Outcome = Result<Value, Lost>;
 
@@ -200,7 +201,7 @@ impl Connection {
 
     /// Sends a command and awaits the reply. `None`: the connection had ended, nothing was sent.
     pub(crate) async fn call(&self, command: &Command) -> Option<Outcome> {
-        let [reply] = self.send([command], None)?;
+        let [reply] = self.send([command], None).await?;
         Some(received(reply).await)
     }
 
@@ -237,7 +238,7 @@ impl Connection {
         commands: [&Command; N],
     ) -> Option<Result<[Value; N], Lost>> {
         let mut values = [const { Value::Null }; N];
-        for (value, reply) in values.iter_mut().zip(self.send(commands, None)?) {
+        for (value, reply) in values.iter_mut().zip(self.send(commands, None).await?) {
             match received(reply).await {
                 Ok(reply) => *value = reply,
                 Err(lost) => return Some(Err(lost)),
@@ -263,17 +264,17 @@ impl Connection {
 
     /// Subscribes to a channel with this command.
     pub(crate) async fn subscribe(&self, command: &Command, channel: &str) -> Option<Outcome> {
-        let [reply] = self.send([command], Some(channel))?;
+        let [reply] = self.send([command], Some(channel)).await?;
         Some(received(reply).await)
     }
 
-    fn send<const N: usize>(
+    async fn send<const N: usize>(
         &self,
         commands: [&Command; N],
         channel: Option<&str>,
     ) -> Option<[Reply; N]> {
         let (replies, alone) = self.write(commands, channel)?;
-        if alone {
+        if BusyPoller::is_threads_only_caller().await && alone {
             self.0.poller.poll(|| self.look());
         }
         Some(replies)
@@ -497,8 +498,8 @@ mod tests {
             state.gathered = gathered;
             state.is_batch()
         };
-        assert!(!is_batch(1, 3) && is_batch(1, 4));
-        assert!(!is_batch(48, 15) && is_batch(48, 16));
+        assert!(!is_batch(1, 31) && is_batch(1, 32));
+        assert!(!is_batch(96, 31) && is_batch(96, 32));
         assert!(!is_batch(768, 255) && is_batch(768, 256));
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Task {
     limit: Duration,
     writing: Vec<u8>,
     written: usize,
+    /// Whether the tasks that were ready to run have run since commands were gathered.
+    gave_way: bool,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -63,7 +65,7 @@ enum Verdict {
 impl Task {
     pub(super) fn new(shared: Arc<Shared>, stream: Stream, limit: Duration) -> Self {
         let timer = Box::pin(tokio::time::sleep(limit));
-        Self { shared, stream, limit, writing: Vec::new(), written: 0, timer }
+        Self { shared, stream, limit, writing: Vec::new(), written: 0, gave_way: false, timer }
     }
 
     /// Resolves with why the connection ended.
@@ -90,6 +92,13 @@ impl Task {
                 self.writing.clear();
                 self.written = 0;
                 let mut state = self.shared.state.lock();
+                // A runtime may run this task right after the caller that woke it. It goes to the end of the
+                // queue once, so that all callers that are ready share one write.
+                if !state.outgoing.is_empty() && !std::mem::replace(&mut self.gave_way, true) {
+                    context.waker().wake_by_ref();
+                    return Poll::Ready(Ok(()));
+                }
+                self.gave_way = false;
                 std::mem::swap(&mut self.writing, &mut state.outgoing);
                 state.gathered = 0;
                 state.writing = !self.writing.is_empty();

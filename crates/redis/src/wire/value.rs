@@ -154,7 +154,7 @@ impl Reader {
     }
 
     fn list(&mut self, kind: u8, length: Option<usize>) -> Result<Step, Stop> {
-        // Only what stands by itself is pushed.
+        // A push is never nested in another value.
         if kind == b'>' && (length.is_none() || !self.open.is_empty()) {
             return Err(Stop::Nonsense);
         }
@@ -169,7 +169,7 @@ impl Reader {
             (b'>', _, 0) => return Err(Stop::Nonsense),
             (_, None, _) => Step::Value(Value::Null),
             (_, Some(_), 0) => Step::Value(Value::Array(Vec::new())),
-            // What is announced is not yet there: no more room is made than for what is.
+            // Memory is reserved for what has arrived, not for what is announced.
             _ => {
                 let values = Vec::with_capacity(missing.min(1024));
                 self.open.push(List { kind, missing, values });
@@ -184,7 +184,7 @@ impl Reader {
         if end + 2 > LARGEST {
             return Err(Stop::Nonsense);
         }
-        // What is not there yet is not looked at.
+        // Only bytes that have arrived are checked.
         match input.get(end..end + 2) {
             Some(b"\r\n") => {}
             Some(_) => return Err(Stop::Nonsense),

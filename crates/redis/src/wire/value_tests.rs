@@ -145,7 +145,7 @@ fn a_large_frame_in_small_pieces_is_looked_at_once() {
     }
 }
 
-/// Bytes of a server, each file the beginning of a stream. Kept: what was once found goes there.
+/// Streams from servers, a file for each beginning. Input that once broke the reader is added there.
 fn seeds() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/replies");
     let mut paths: Vec<_> =

@@ -1,6 +1,6 @@
-//! One of ours and one of theirs.
+//! One client of tenure and one of another project.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, WaitPolicy};
 use tenure_core::{ErrorKind, LockName, Mode};
@@ -22,7 +22,7 @@ pub(crate) async fn their_hold_keeps_ours_out(scene: &Scene) {
     let error = scene.ours.rw_lock(NAME).unwrap().try_read().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let state = scene.state().await;
-    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+    let [holder] = &state.holders[..] else { panic!("one claim holds: {state:?}") };
     // A value that is no text is shown in digits.
     assert!(holder.owner == written || holder.owner.starts_with("0x"), "{}", holder.owner);
     assert_eq!((holder.token, holder.age, holder.pid, &holder.host), (None, None, None, &None));
@@ -48,7 +48,7 @@ pub(crate) async fn our_hold_keeps_theirs_out(scene: &Scene) {
     permit.release().await.unwrap();
 }
 
-/// Their term is longer than the bound: nothing but the release can be what we hear of.
+/// Their term is longer than the bound, so only the release can wake the waiter.
 pub(crate) async fn their_release_wakes_our_waiter(scene: &Scene) {
     let mut theirs = scene.theirs().await;
     assert!(theirs.try_hold(LONG).await);
@@ -104,4 +104,24 @@ pub(crate) async fn our_late_calls_leave_their_lock_alone(scene: &Scene) {
     assert!(left > LONG / 2, "their term is theirs: {left:?}");
     theirs.release().await;
     assert!(scene.state().await.is_free());
+}
+
+/// A row of docs/neighbours.md. The poll interval bounds the one way, their own retries the other.
+pub(crate) async fn the_lock_is_handed_over_both_ways(scene: &Scene) {
+    let mut theirs = scene.theirs().await;
+    assert!(theirs.try_hold(LONG).await);
+    let mutex = scene.ours.mutex(NAME).unwrap();
+    let waiter = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
+    scene.until_waiting(1).await;
+    let released = Instant::now();
+    theirs.release().await;
+    let (guard, held) = timeout(GENEROUS, waiter).await.expect("the waiter wakes").unwrap();
+    theirs.want(LONG);
+    assert!(theirs.is_silent().await);
+    let to_ours = held - released;
+    let released = Instant::now();
+    guard.release().await.unwrap();
+    theirs.held().await;
+    scene.foreign.row.report(to_ours, released.elapsed());
+    theirs.release().await;
 }

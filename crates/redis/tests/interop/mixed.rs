@@ -1,4 +1,4 @@
-//! Many of ours and of theirs.
+//! Many clients of tenure and of another project.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +13,8 @@ use crate::theirs::{LONG, Theirs};
 const EACH: u32 = 3;
 const ROUNDS: u32 = 10;
 
-/// They do not stand in our line, and get in only while it is empty: so ours go on to the next
-/// round only when theirs have done as many, and the two take turns to the end.
+/// The other clients are not in tenure's queue, and get the lock only while it is empty. So tenure's
+/// clients begin a round only when the others have finished as many.
 pub(crate) async fn ours_and_theirs_count_together_and_lose_nothing(scene: &Scene) {
     let folder = temp_dir();
     let file = &*folder.path().join("counter");

@@ -1,41 +1,53 @@
-//! A server, a client of ours on it, and as many of theirs as a case starts.
+//! A server, a client of tenure on it, and as many other clients as a case starts.
 
 use std::sync::Arc;
 
 use tenure_core::{Client, Guard, LockState};
 use tenure_redis::{RedisConfig, RedisStore, Topology};
-use tenure_testkit::{ExternalClient, GENEROUS, RedisServer, eventually};
+use tenure_testkit::{ExternalClient, GENEROUS, RedisServer, SharedLock, eventually};
 
 use crate::theirs::Theirs;
 
-/// The lock, as we call it and as they do.
+/// The lock, as we call it. Theirs add the prefix.
 pub(crate) const NAME: &str = "orders";
-const KEY: &str = "tenure:orders";
+
+/// A client of another project, and where its locks are.
+pub(crate) struct Foreign {
+    pub(crate) client: ExternalClient,
+    /// What its keys begin with.
+    pub(crate) prefix: &'static str,
+    pub(crate) row: SharedLock<'static>,
+}
 
 pub(crate) struct Scene {
-    foreign: &'static ExternalClient,
+    pub(crate) foreign: &'static Foreign,
     server: RedisServer,
     pub(crate) ours: Client,
 }
 
 impl Scene {
-    pub(crate) async fn set(foreign: &'static ExternalClient, fencing: bool) -> Self {
+    pub(crate) async fn set(foreign: &'static Foreign, fencing: bool) -> Self {
         let server = RedisServer::start(&[]).unwrap();
         let address = ("127.0.0.1".into(), server.port());
         let mut config = RedisConfig::new(Topology::Single { server: address });
         config.fencing = fencing;
+        config.prefix = foreign.prefix.into();
         let ours = Client::new(Arc::new(RedisStore::connect(config).await.unwrap())).unwrap();
         Self { foreign, server, ours }
     }
 
-    /// One more client of theirs.
+    /// Starts another client of the other project.
     pub(crate) async fn theirs(&self) -> Theirs {
-        Theirs::start(self.foreign, self.server.port(), KEY).await
+        Theirs::start(&self.foreign.client, self.server.port(), &self.key()).await
     }
 
-    /// What is written in the lock's key; empty if nothing is.
+    fn key(&self) -> String {
+        format!("{}{NAME}", self.foreign.prefix)
+    }
+
+    /// The value of the lock's key; empty if there is none.
     pub(crate) fn written(&self) -> String {
-        let reply = self.server.command(&["GET", KEY]).unwrap();
+        let reply = self.server.command(&["GET", &self.key()]).unwrap();
         if reply == "(nil)" { String::new() } else { reply }
     }
 
@@ -51,7 +63,7 @@ impl Scene {
         assert!(guard.is_valid());
     }
 
-    /// Returns when so many of ours stand in line.
+    /// Returns when so many of tenure's claims wait.
     pub(crate) async fn until_waiting(&self, count: usize) {
         let waiting = || async { self.state().await.waiters.len() == count };
         assert!(eventually(GENEROUS, waiting).await, "{count} never waited");

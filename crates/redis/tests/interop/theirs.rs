@@ -7,15 +7,15 @@ use tenure_testkit::{ExternalClient, Process};
 /// Longer than any test: a hold that ends only by its release.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// A bound for an answer: a client may stand behind many rounds of others.
+/// A bound for an answer: a client may wait behind many rounds of other clients.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running client. Ends with the test.
 pub(crate) struct Theirs(Process);
 
 impl Theirs {
-    /// Starts one, while the lock is free. It has held the lock once when this returns: so what it
-    /// says is not `busy` for want of a connection.
+    /// Starts a client while the lock is free. It has held the lock once when this returns, so that it
+    /// does not answer `busy` for lack of a connection.
     pub(crate) async fn start(client: &ExternalClient, port: u16, key: &str) -> Self {
         let mut theirs = Self(client.start(&[&port.to_string(), key]).unwrap());
         assert!(theirs.try_hold(LONG).await, "the lock is free");
@@ -29,7 +29,7 @@ impl Theirs {
         match self.answer().await.as_str() {
             "held" => true,
             "busy" => false,
-            other => panic!("what is {other:?}?"),
+            other => panic!("unexpected answer {other:?}"),
         }
     }
 
@@ -39,7 +39,7 @@ impl Theirs {
         self.held().await;
     }
 
-    /// Lets it wait for the lock.
+    /// Has it wait for the lock.
     pub(crate) fn want(&mut self, ttl: Duration) {
         self.send(&format!("wait {}", ttl.as_millis()));
     }
@@ -49,17 +49,17 @@ impl Theirs {
         assert_eq!(self.answer().await, "held");
     }
 
-    /// Whether it says nothing for a while.
+    /// Whether it answers nothing for a while.
     pub(crate) async fn is_silent(&mut self) -> bool {
         self.0.line(Duration::from_millis(200)).await.is_none()
     }
 
-    /// Lets it give back the lock, which it holds as far as it can say.
+    /// Has it release the lock, which it believes that it holds.
     pub(crate) async fn release(&mut self) {
         assert_ne!(self.ask_release().await, "not held");
     }
 
-    /// Lets it give back a lock that is no longer its own, as far as it can say.
+    /// Has it release a lock that is no longer its own, which it may not know.
     pub(crate) async fn release_late(&mut self) {
         assert_ne!(self.ask_release().await, "released");
     }

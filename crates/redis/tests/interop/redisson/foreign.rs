@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tenure_core::{Client, ErrorKind};
 use tenure_redis::{ACL, ACL_REDISSON, RedisConfig, RedissonStore, Topology};
-use tenure_testkit::{GENEROUS, lacks};
+use tenure_testkit::{GENEROUS, eventually, lacks};
 use tokio::time::timeout;
 
-use super::{NAME, Scene, long};
+use super::{CURRENT, LONG, NAME, Scene, long};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_lock_is_named_and_left_alone() {
@@ -35,7 +35,15 @@ async fn what_is_no_lock_is_named_and_left_alone() {
         };
         refused(scene.ours.mutex(NAME).unwrap().try_acquire().await.unwrap_err());
         refused(scene.ours.rw_lock(NAME).unwrap().try_read().await.unwrap_err());
-        refused(scene.ours.inspect(NAME).await.unwrap_err());
+        // A counter may be a semaphore of which no permit is held.
+        match scene.ours.inspect(NAME).await {
+            Ok(state) => assert!(state.is_free() && family == "RSemaphore", "{family}"),
+            Err(error) => refused(error),
+        }
+        if family != "RSemaphore" {
+            let semaphore = scene.ours.semaphore(NAME, 2).unwrap();
+            refused(semaphore.try_acquire().await.unwrap_err());
+        }
         for owner in ["mode", "sku", "rate", "member"] {
             assert!(!scene.ours.evict(NAME, owner, "test").await.unwrap(), "{family} {owner}");
         }
@@ -43,6 +51,40 @@ async fn what_is_no_lock_is_named_and_left_alone() {
         assert_eq!(said(&["DUMP", NAME]), before, "{family} was touched");
         assert_eq!(said(&["DBSIZE"]), "1", "{family}: something was left");
         said(&["DEL", NAME]);
+    }
+}
+
+/// What the real one writes: its latch is a number, its group lock a hash of several holders.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn latches_and_group_locks_of_theirs_are_named_and_left_alone() {
+    if CURRENT.is_missing("latches and group locks") {
+        return;
+    }
+    let scene = Scene::set().await;
+    for (kind, family) in [("latch", "RCountDownLatch"), ("group", "a group lock")] {
+        let mut theirs = match kind {
+            "latch" => {
+                let mut latch = scene.theirs(&CURRENT, kind).await;
+                assert_eq!(latch.answer("size 2").await, "true");
+                latch
+            }
+            _ => {
+                let mut group = scene.theirs_unasked(&CURRENT, kind);
+                assert!(group.try_hold(Some(LONG)).await);
+                group
+            }
+        };
+        let before = scene.server.command(&["DUMP", NAME]).unwrap();
+        let refused = scene.ours.mutex(NAME).unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+        assert!(refused.to_string().contains(family), "{refused}");
+        assert_eq!(scene.server.command(&["DUMP", NAME]).unwrap(), before, "{kind} was touched");
+        if kind == "latch" {
+            assert_eq!(theirs.answer("count").await, "2 0");
+            scene.server.command(&["DEL", NAME]).unwrap();
+        } else {
+            theirs.release().await;
+        }
     }
 }
 
@@ -67,12 +109,21 @@ async fn the_documented_rights_suffice() {
     let waiter = tokio::spawn(async move { reader.read().await.unwrap() });
     assert_eq!(client.list("").await.unwrap().len(), 1);
     let writer = writer.downgrade().await.unwrap();
-    let reader = timeout(GENEROUS, waiter).await.expect("it is let in").unwrap();
+    let reader = timeout(GENEROUS, waiter).await.expect("the reader is admitted").unwrap();
     assert_eq!(client.inspect(NAME).await.unwrap().holders.len(), 2);
     let owner = reader.owner().to_string();
     assert!(client.evict(NAME, &owner, "test").await.unwrap());
     assert_eq!(client.audit(NAME).await.unwrap().len(), 1);
     writer.release().await.unwrap();
+    let mut barrier = client.barrier(NAME, 1).unwrap().with(long());
+    barrier.wait().await.unwrap();
+    let mut surplus = client.barrier(NAME, 1).unwrap().with(long());
+    let waiter = tokio::spawn(async move { surplus.wait().await });
+    let name = format!("barrier:{NAME}");
+    let waits = async || client.inspect(&name).await.unwrap().waiters.len() == 1;
+    assert!(eventually(GENEROUS, waits).await, "the second party never waited");
+    drop(barrier);
+    timeout(GENEROUS, waiter).await.expect("its turn comes").unwrap().unwrap();
     scene.server.command(&["SET", NAME, "x"]).unwrap();
     let refused = client.mutex(NAME).unwrap().try_acquire().await.unwrap_err();
     assert!(refused.to_string().contains("a string"), "{refused}");

@@ -31,7 +31,7 @@ fn named(kind: &str, addresses: &[(String, u16)]) -> String {
 }
 
 /// Hands the lock over both ways. The poll cap is longer than the bound: only messages can be what is heard.
-async fn hand_over(ours: &Client, theirs: &mut Java, what: &str) {
+async fn hand_over(ours: &Client, theirs: &mut Java, version: &ExternalClient, place: &str) {
     let options = long().poll_cap(Duration::from_secs(600));
     let mutex = ours.mutex(NAME).unwrap().with(options);
     let guard = mutex.acquire().await.unwrap();
@@ -47,7 +47,7 @@ async fn hand_over(ours: &Client, theirs: &mut Java, what: &str) {
     let start = Instant::now();
     theirs.release().await;
     let guard = timeout(GENEROUS, waiter).await.expect("our waiter hears of it").unwrap();
-    println!("{what}: handed to theirs in {to_theirs:?}, to ours in {:?}", start.elapsed());
+    super::report(version, "lock", place, [start.elapsed(), to_theirs]);
     guard.release().await.unwrap();
 }
 
@@ -56,7 +56,7 @@ async fn on_a_cluster(version: &ExternalClient) {
     let nodes = addresses(&cluster.addresses());
     let mut theirs = Java::start(version, &named("cluster", &nodes), "lock", WATCHDOG).await;
     let ours = ours(Topology::Cluster { nodes }).await;
-    hand_over(&ours, &mut theirs, &format!("{} on a Cluster", version.name)).await;
+    hand_over(&ours, &mut theirs, version, " on a Cluster").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,9 +78,30 @@ async fn a_lock_is_shared_before_and_after_a_failover_by_sentinels() {
     let sentinels = addresses(&group.addresses());
     let mut theirs = Java::start(&CURRENT, &named("sentinel", &sentinels), "lock", WATCHDOG).await;
     let ours = ours(Topology::Sentinel { sentinels, service: "main".into() }).await;
-    hand_over(&ours, &mut theirs, "behind Sentinels").await;
+    hand_over(&ours, &mut theirs, &CURRENT, " behind Sentinels").await;
     group.server(0).kill9().unwrap();
     assert!(eventually(GENEROUS, || async { group.master().is_some_and(|one| one != 0) }).await);
+    share_after_a_failover(&ours, &mut theirs).await;
+}
+
+/// The master of the lock's slot dies, and its replica follows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_shared_before_and_after_a_failover_of_a_cluster() {
+    if CURRENT.is_missing("a failover of a Cluster") {
+        return;
+    }
+    let mut cluster = RedisCluster::start().unwrap();
+    let nodes = addresses(&cluster.addresses());
+    let mut theirs = Java::start(&CURRENT, &named("cluster", &nodes), "lock", WATCHDOG).await;
+    let ours = ours(Topology::Cluster { nodes }).await;
+    assert!(theirs.try_hold(None).await);
+    theirs.release().await;
+    let dead = cluster.master_of(NAME).unwrap();
+    cluster.kill9(dead).unwrap();
+    share_after_a_failover(&ours, &mut theirs).await;
+}
+
+async fn share_after_a_failover(ours: &Client, theirs: &mut Java) {
     let mutex = ours.mutex(NAME).unwrap().with(long());
     let mut guard = None;
     for _ in 0..60 {
@@ -95,7 +116,7 @@ async fn a_lock_is_shared_before_and_after_a_failover_by_sentinels() {
     let guard = guard.expect("ours finds the new master");
     // Their Redisson follows on its own: until then it answers with an error or not at all.
     theirs.send("wait 600000");
-    assert!(theirs.is_silent().await, "two hold after the failover");
+    assert!(theirs.is_silent().await, "two claims hold after the failover");
     guard.release().await.unwrap();
     theirs.held().await;
     assert!(ours.mutex(NAME).unwrap().try_acquire().await.is_err());

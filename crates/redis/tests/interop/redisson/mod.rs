@@ -4,6 +4,7 @@ mod crowd;
 mod foreign;
 mod many_nodes;
 mod pair;
+mod permits;
 mod single;
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use tenure_core::{Client, ErrorKind, Guard, LockState, Options};
 use tenure_redis::{RedisConfig, RedissonStore, Topology};
-use tenure_testkit::{ExternalClient, Process, RedisServer};
+use tenure_testkit::{ExternalClient, Process, RedisServer, SharedLock};
 
 /// The lock, as both call it.
 pub(crate) const NAME: &str = "orders";
@@ -49,6 +50,11 @@ impl Scene {
         watchdog: Duration,
     ) -> Java {
         Java::start(version, &self.server.port().to_string(), kind, watchdog).await
+    }
+
+    /// A program with a lock that cannot tell how often it is held.
+    pub(crate) fn theirs_unasked(&self, version: &ExternalClient, kind: &str) -> Java {
+        Java::run(version, &self.server.port().to_string(), kind, WATCHDOG)
     }
 
     pub(crate) async fn state(&self) -> LockState {
@@ -98,10 +104,14 @@ impl Java {
         kind: &str,
         watchdog: Duration,
     ) -> Self {
-        let watchdog = watchdog.as_millis().to_string();
-        let mut java = Self(version.start(&[servers, NAME, kind, &watchdog]).unwrap());
+        let mut java = Self::run(version, servers, kind, watchdog);
         assert!(java.answer("count").await.ends_with(" 0"));
         java
+    }
+
+    fn run(version: &ExternalClient, servers: &str, kind: &str, watchdog: Duration) -> Self {
+        let watchdog = watchdog.as_millis().to_string();
+        Self(version.start(&[servers, NAME, kind, &watchdog]).unwrap())
     }
 
     /// Whether it takes the lock now, with this term, or with that of the watchdog.
@@ -148,6 +158,26 @@ impl Java {
     }
 }
 
+/// Reports a lock that was handed over both ways: a row of docs/neighbours.md.
+pub(crate) fn report(version: &ExternalClient, kind: &str, place: &str, times: [Duration; 2]) {
+    const AT_ONCE: &str = "`dialect=redisson`";
+    const POLLED: &str = "`dialect=redisson`; ours hears of a release at its poll cap";
+    let (kind, ours, setting) = match kind {
+        "lock" => ("`RLock`", "mutex", AT_ONCE),
+        "non-reentrant" => ("`getNonReentrantLock`", "mutex", AT_ONCE),
+        "fenced" => ("`RFencedLock`", "mutex, with its tokens", AT_ONCE),
+        "spin" => ("`RSpinLock`", "mutex", POLLED),
+        "fair" => ("`RFairLock`", "mutex, behind their queue", POLLED),
+        "write" => ("`RReadWriteLock`, writer", "`RwLock` or mutex", AT_ONCE),
+        "read" => ("`RReadWriteLock`, reader", "`RwLock`, reader", AT_ONCE),
+        "permits" => ("`RPermitExpirableSemaphore`", "`Semaphore`", AT_ONCE),
+        "semaphore" => ("`RSemaphore`", "`Semaphore`; only ours have terms", AT_ONCE),
+        _ => panic!("no row for {kind}"),
+    };
+    let client = format!("{}{place}", version.name.replace("redisson-", "Redisson "));
+    SharedLock { client: &client, kind, ours, setting }.report(times[0], times[1]);
+}
+
 fn millis(term: Option<Duration>) -> u128 {
     term.map_or(0, |term| term.as_millis())
 }
@@ -173,7 +203,7 @@ macro_rules! releases {
 
 releases! {
     redisson_4_7: "redisson-4.7.0",
-        plain_locks_are_shared on "lock" "fenced" "spin",
+        plain_locks_are_shared on "lock" "fenced" "spin" "non-reentrant",
         fair_locks_are_shared on "fair",
         read_write_locks_are_shared on "write" "read";
     redisson_3_52: "redisson-3.52.0",

@@ -1,4 +1,4 @@
-//! One of ours and one of theirs, for each kind of their locks.
+//! One client of tenure and one of Redisson, for each kind of Redisson's locks.
 
 use std::time::Instant;
 
@@ -15,7 +15,9 @@ pub(super) async fn all(version: &ExternalClient, kind: &str) {
     let mut theirs = scene.theirs(version, kind).await;
     their_hold_keeps_ours_out(&scene, &mut theirs, kind).await;
     our_hold_keeps_theirs_out(&scene, &mut theirs, kind).await;
-    they_enter_again_while_ours_waits(&scene, &mut theirs).await;
+    if kind != "non-reentrant" {
+        they_enter_again_while_ours_waits(&scene, &mut theirs).await;
+    }
     let to_ours = their_release_wakes_ours(&scene, &mut theirs).await;
     let to_theirs = our_release_wakes_theirs(&scene, &mut theirs).await;
     our_abandoned_hold_is_theirs_after_its_term(&scene, &mut theirs).await;
@@ -23,7 +25,7 @@ pub(super) async fn all(version: &ExternalClient, kind: &str) {
         ours_evicts_theirs(&scene, &mut theirs, kind).await;
         theirs_force_unlocks_ours(&scene, &mut theirs, kind).await;
     }
-    println!("{} {kind}: handed to ours in {to_ours:?}, to theirs in {to_theirs:?}", version.name);
+    super::report(version, kind, "", [to_ours, to_theirs]);
 }
 
 async fn their_hold_keeps_ours_out(scene: &Scene, theirs: &mut Java, kind: &str) {
@@ -32,7 +34,7 @@ async fn their_hold_keeps_ours_out(scene: &Scene, theirs: &mut Java, kind: &str)
         assert!(scene.is_busy(false).await, "a writer of ours came in");
         assert_eq!(scene.is_busy(true).await, kind != "read", "a reader of ours");
         let state = scene.state().await;
-        let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+        let [holder] = &state.holders[..] else { panic!("one claim holds: {state:?}") };
         let expected = if kind == "read" { Mode::Shared } else { Mode::Exclusive };
         assert_eq!((holder.mode, &*holder.label), (expected, "Redisson"));
         assert!(holder.expires_in.unwrap() > Duration::from_secs(5), "{holder:?}");
@@ -76,7 +78,8 @@ async fn they_enter_again_while_ours_waits(scene: &Scene, theirs: &mut Java) {
     guard.release().await.unwrap();
 }
 
-/// Returns how long it takes. Their term is longer than the bound: only the release can be what is heard.
+/// Returns how long it takes. Their term is longer than the bound, so only the release can wake the
+/// waiter.
 async fn their_release_wakes_ours(scene: &Scene, theirs: &mut Java) -> Duration {
     assert!(theirs.try_hold(Some(LONG)).await);
     let options = long().poll_cap(Duration::from_secs(5));
@@ -131,7 +134,7 @@ async fn our_abandoned_hold_is_theirs_after_its_term(scene: &Scene, theirs: &mut
     theirs.release().await;
 }
 
-/// The next of ours is woken, and their late release finds nothing.
+/// The next waiter of tenure is woken, and the late release of the evicted client finds nothing.
 async fn ours_evicts_theirs(scene: &Scene, theirs: &mut Java, kind: &str) {
     assert!(theirs.try_hold(Some(LONG)).await);
     let owner = scene.state().await.holders[0].owner.clone();
@@ -157,7 +160,8 @@ async fn theirs_force_unlocks_ours(scene: &Scene, theirs: &mut Java, kind: &str)
         _ => (tenure_core::Guard::from(lock.write().await.unwrap()), false),
     };
     assert_eq!(theirs.answer("force").await, "released");
-    let lost = timeout(GENEROUS, guard.lost()).await.expect("it is told at its next renewal");
+    let lost =
+        timeout(GENEROUS, guard.lost()).await.expect("the holder is notified at its next renewal");
     assert!(matches!(lost, LossReason::NotHeld | LossReason::Expired), "{lost:?}");
     assert!(guard.release().await.is_err());
     assert!(!scene.is_busy(shared).await);
