@@ -6,7 +6,8 @@
 //! An expiry is a lease of the cell's own. etcd counts whole seconds, and makes no lease shorter than its
 //! election timeout (two seconds by default): so a cell may stay up to two seconds longer. A leader that
 //! takes over starts every lease anew, so it may stay for its time once more. A write with an expiry is
-//! two calls, one for the lease; one that keeps the expiry, or has none, is one.
+//! two calls, one for the lease; one that keeps the expiry, or has none, is one. The lease of a value that
+//! was replaced is ended in the background, so that a cell that is written often does not fill etcd with leases.
 //!
 //! etcd has no clock to read: [`time`](Cells::time) is that of the client's machine.
 
@@ -24,7 +25,7 @@ use crate::fault::is_lease_gone;
 use crate::lease::whole_seconds;
 use crate::rpc::lease_client::LeaseClient;
 use crate::rpc::{KeyValue, LeaseGrantRequest, LeaseRevokeRequest, TxnRequest};
-use crate::txn::{get, put, written_at};
+use crate::txn::{get, get_without_value, put, written_at};
 
 /// The longest value. etcd takes requests of 1.5 MiB by default, with all that is in them besides.
 const MAX_BYTES: usize = 1 << 20;
@@ -36,7 +37,7 @@ const READ: &str = "read the cell";
 const WRITE: &str = "write the cell";
 const WAIT: &str = "wait for a change of the cell";
 
-/// How often a swap looks again for the lease of a cell whose expiry it keeps.
+/// How often a swap reads the lease of a cell whose expiry it keeps, because the cell has changed.
 const ROUNDS: usize = 3;
 
 #[async_trait]
@@ -102,7 +103,7 @@ impl EtcdEngine {
     async fn grant_lease(&self, ttl: Duration) -> Result<i64> {
         let request = LeaseGrantRequest { ttl: whole_seconds(ttl).min(LONGEST_LEASE) };
         let ask = |link| async move { LeaseClient::new(link).lease_grant(request).await };
-        // One that is granted twice ends by itself.
+        // A lease that is granted twice by a repeated call expires by itself.
         let reply = self.endpoints.call(WRITE, IfUnanswered::AskAnother, ask).await?;
         self.endpoints.check_cluster(WRITE, reply.header)?;
         Ok(reply.id)
@@ -120,7 +121,7 @@ impl EtcdEngine {
         }));
     }
 
-    /// A write leaves the key on the lease that it names, so the present one must be named.
+    /// A put moves the key to the lease that it names, so it must name the present one.
     async fn write_on_its_lease(&self, key: &[u8], swap: &Swap) -> Result<Swapped> {
         for _ in 0..ROUNDS {
             let present = self.endpoints.get(WRITE, key).await?;
@@ -134,7 +135,7 @@ impl EtcdEngine {
                 swapped => return swapped,
             }
         }
-        let why = "the cell changed at every look: try again";
+        let why = "the cell changed each time it was read: try again";
         Err(Error::new(ErrorKind::Unreachable, WRITE, why))
     }
 
@@ -142,11 +143,15 @@ impl EtcdEngine {
         let expected = swap.expected.map_or(0, |version| version.get().cast_signed());
         let request = TxnRequest {
             compare: vec![written_at(key, expected)],
-            success: vec![put(key, swap.value.clone(), lease)],
+            success: vec![get_without_value(key), put(key, swap.value.clone(), lease)],
             failure: vec![get(key)],
         };
         let mut outcome = self.endpoints.txn(WRITE, IfUnanswered::Fail, request).await?;
         if outcome.succeeded {
+            let replaced = outcome.found(0).map_or(0, |replaced| replaced.lease);
+            if replaced != 0 && replaced != lease {
+                self.revoke_lease(replaced);
+            }
             return Ok(Swapped::Done(Version::new(outcome.revision.cast_unsigned())));
         }
         Ok(Swapped::Conflict(outcome.found(0).map(stored)))

@@ -17,10 +17,11 @@ use tenure_ordered::{
 use crate::config::EtcdConfig;
 use crate::diagnose;
 use crate::endpoints::{Endpoints, IfUnanswered};
+use crate::entry::{EntryKey, delete_entry, entry, listing, token};
 use crate::fault::is_lease_gone;
-use crate::keys::{Keys, Queue, mark_of, marked_by};
+use crate::keys::{Keys, Queue, mark_of};
 use crate::lease::{Lease, Leases};
-use crate::rpc::{KeyValue, RangeRequest, RequestOp, TxnRequest};
+use crate::rpc::{RangeRequest, TxnRequest};
 use crate::txn::{created_at, delete, get, look, names_of, put, written_at};
 use crate::watch::Watches;
 
@@ -35,23 +36,6 @@ pub struct EtcdEngine {
     leases: Arc<Leases>,
     pub(crate) watches: Watches,
     pub(crate) background: Background,
-}
-
-/// A key in etcd.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EntryKey {
-    key: Vec<u8>,
-    /// The revision that created it: no other key ever has the same.
-    revision: i64,
-    lease: i64,
-}
-
-impl EntryKey {
-    /// Whether its name says how the lock is held: that of an exclusive claim ends with the owner.
-    fn has_mode(&self) -> bool {
-        let name = self.key.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        name.contains(&b'-')
-    }
 }
 
 /// How many keys of a queue an arrival reads. Longer queues are listed by one task for all waiters.
@@ -116,7 +100,7 @@ impl Engine for EtcdEngine {
                 return Ok(entered);
             }
         }
-        let why = "the session changed at every look: try again";
+        let why = "the session changed each time it was read: try again";
         Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why))
     }
 
@@ -141,7 +125,7 @@ impl Engine for EtcdEngine {
         let queue = self.keys.queue(name);
         let request = RangeRequest { limit: 1, ..names_of(&queue) };
         let (found, _) = self.endpoints.range(ACQUIRE, request).await?;
-        // A mark may be left if its key was deleted by hand: the other keys tell.
+        // A mark may remain after its key was deleted by hand, so only the other keys count.
         let marked = found.kvs.iter().any(|kv| queue.is_mark(&kv.key));
         Ok((!marked).then_some(found.kvs.is_empty()))
     }
@@ -248,7 +232,7 @@ impl Engine for EtcdEngine {
             failure: vec![get(&key)],
         };
         let seen = self.endpoints.txn(HEAR, IfUnanswered::AskAnother, request).await;
-        // A channel that was deleted by hand is there again now: if its lease is.
+        // A channel that was deleted by hand exists again now, if its lease does.
         if seen.as_ref().is_err_and(is_lease_gone) {
             self.leases.believe_gone(HEAR, lease).await?;
             return Ok(None);
@@ -418,7 +402,7 @@ impl EtcdEngine {
                 owner: Some(claim.owner),
                 key: own,
             };
-            // All of a short queue was seen.
+            // A short queue was read whole.
             let seen = outcome.reads.pop().filter(|seen| !seen.more);
             let listing = seen.map(|seen| listing(queue, &seen.kvs, revision));
             return Ok(Some(Entered { entry, token: token(revision), listing }));
@@ -426,7 +410,7 @@ impl EtcdEngine {
         let (fence_now, own) = (outcome.found(0), outcome.found(1));
         match fence_now {
             Some(fence) => lease.fence_moved(fence.mod_revision),
-            // It was deleted by hand, or the lease is over.
+            // The fence was deleted by hand, or the lease is over.
             None => drop(self.fence_writes(lease, sent).await?),
         }
         if let Some(own) = own {
@@ -473,41 +457,6 @@ impl fmt::Debug for EtcdEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdStore").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-fn listing(queue: &Queue, keys: &[KeyValue], revision: i64) -> Listing<EntryKey> {
-    let (marks, keys): (Vec<_>, Vec<_>) = keys.iter().partition(|kv| queue.is_mark(&kv.key));
-    let mut entries: Vec<_> = keys.into_iter().map(|kv| entry(queue, kv)).collect();
-    let marks: HashMap<&[u8], i64> =
-        marks.iter().filter_map(|kv| Some((marked_by(&kv.key)?, kv.create_revision))).collect();
-    for entry in &mut entries {
-        let mark = marks.get(&*entry.key.key);
-        // A mark that is older than its key was left by an earlier key, which was deleted by hand.
-        if mark.is_some_and(|created| *created > entry.key.revision) {
-            entry.mode = Mode::Shared;
-        }
-    }
-    entries.sort_by_key(|entry| entry.order);
-    Listing { entries, covers: revision.into() }
-}
-
-/// Deletes the key of an entry, and the mark that it may have.
-fn delete_entry(entry: &Entry<EntryKey>) -> Vec<RequestOp> {
-    let key = &entry.key.key;
-    let may_be_marked = entry.owner.is_some() && !entry.key.has_mode();
-    let mark = may_be_marked.then(|| delete(&mark_of(key)));
-    std::iter::once(delete(key)).chain(mark).collect()
-}
-
-fn entry(queue: &Queue, kv: &KeyValue) -> Entry<EntryKey> {
-    let (mode, owner) = queue.read(&kv.key);
-    let (order, revision) = (kv.create_revision.into(), kv.create_revision);
-    Entry { order, mode, owner, key: EntryKey { key: kv.key.clone(), revision, lease: kv.lease } }
-}
-
-/// The revision that created an entry: revisions number the transactions of all of etcd.
-fn token(revision: i64) -> Token {
-    Token::new(u64::try_from(revision).unwrap_or_default())
 }
 
 const ACQUIRE: &str = "acquire";

@@ -11,7 +11,7 @@ use tonic::{Code, ConnectError, Status};
 pub(crate) enum Verdict {
     /// The server was not reached, or serves no such calls: nothing was done, and another one is asked.
     Unsent,
-    /// The connection broke, or the server does not know: the call may have been carried out.
+    /// The connection broke, or the server does not know the outcome: the call may have been carried out.
     Doubtful,
     /// The login is not valid any more: log in again.
     LoggedOut,

@@ -71,7 +71,7 @@ impl Lease {
         self.over.send_replace(true);
     }
 
-    /// The revision that a write compares with the write fence's last one.
+    /// The revision that a write compares with that of the write fence's last write.
     pub(crate) fn fence(&self) -> i64 {
         self.fence.load(Ordering::Acquire)
     }
@@ -81,7 +81,7 @@ impl Lease {
         self.fence.fetch_max(revision, Ordering::AcqRel);
     }
 
-    /// Counts it as confirmed by a read that was sent at this moment, and a keep-alive after that.
+    /// Counts the lease as confirmed by a read that was sent at this moment, and a keep-alive after that.
     fn confirm(&self, read: Moment) {
         self.confirmed.fetch_max(read.as_nanos(), Ordering::AcqRel);
     }
@@ -281,8 +281,7 @@ fn is_young(lease: &Lease, ttl: Duration) -> bool {
     !lease.is_over() && now().since(lease.confirmed()) <= ttl / 4
 }
 
-/// etcd counts in whole seconds.
-/// Rounded up.
+/// The TTL in etcd's unit: whole seconds, rounded up.
 pub(crate) fn whole_seconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }

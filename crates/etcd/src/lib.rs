@@ -7,7 +7,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `engine` | each primitive call |
+//! | `engine`, `entry` | each primitive call; entries as keys, and queues as listings of keys |
 //! | `lease` | leases, which are the sessions: granted, confirmed, ended; the write fence |
 //! | `endpoints` | the servers: which one is asked, logins, members that join |
 //! | `dial` | connections, with or without TLS |
@@ -27,7 +27,7 @@
 //! | `tenure/orders/<owner id>-shared` | a shared claim |
 //! | `tenure/orders/<owner id>-permits-2-5` | a claim for two of five permits |
 //! | `tenure/%audit/orders` | evictions and revocations, newest first, at most 100 |
-//! | `tenure/%cell/orders`, `%counter/`, `%limit/`, `%once/` | values of that name (module `cells`) |
+//! | `tenure/%cell/orders`, `%counter/orders` and so on | values beside locks (module `cells`) |
 //! | `tenure/%lease/<lease id>` | the loss channel of a lease: names the entries that were evicted from it |
 //! | `tenure/%fence/<lease id>` | the write fence of a lease |
 //!
@@ -76,7 +76,7 @@
 //! Calls go to one server until it is silent or gone, then to the next. One login serves all calls that
 //! need it. Voting members that the cluster has besides the named ones are found; a learner that is named
 //! is passed over. SRV records are read again when all servers have failed. A reply from another cluster
-//! than the first one's is an error: an address may come to lead elsewhere.
+//! than the first one's is an error: an address may later lead elsewhere.
 //!
 //! # What is promised
 //!
@@ -92,6 +92,7 @@ mod diagnose;
 mod dial;
 mod endpoints;
 mod engine;
+mod entry;
 mod factory;
 mod fault;
 mod keys;
@@ -104,7 +105,8 @@ mod txn;
 mod watch;
 
 pub use config::EtcdConfig;
-pub use engine::{EntryKey, EtcdEngine, EtcdStore};
+pub use engine::{EtcdEngine, EtcdStore};
+pub use entry::EntryKey;
 pub use factory::EtcdFactory;
 pub use lease::Lease;
 pub use srv::Srv;

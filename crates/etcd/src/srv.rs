@@ -102,7 +102,7 @@ fn read(id: u16, reply: &[u8]) -> Result<Option<Vec<(String, u16)>>> {
     if packet.has_flags(simple_dns::PacketFlag::TRUNCATION) {
         return Ok(None);
     }
-    // Only these two say that the domain was looked for: others are the name server's own trouble.
+    // Only these two say that the domain was looked for: other codes are faults of the name server.
     if !matches!(packet.rcode(), RCODE::NoError | RCODE::NameError) {
         return Err(unreachable(&format!("the name server failed: {:?}", packet.rcode())));
     }

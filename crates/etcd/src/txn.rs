@@ -99,6 +99,12 @@ pub(crate) fn get(key: &[u8]) -> RequestOp {
     op(Request::RequestRange(RangeRequest { key: key.to_vec(), ..Default::default() }))
 }
 
+/// The key with its revisions and its lease, without its value.
+pub(crate) fn get_without_value(key: &[u8]) -> RequestOp {
+    let range = RangeRequest { key: key.to_vec(), keys_only: true, ..Default::default() };
+    op(Request::RequestRange(range))
+}
+
 /// The names of at most `limit` keys of a queue, in no particular order, and how many there are.
 pub(crate) fn look(queue: &Queue, limit: i64) -> RequestOp {
     op(Request::RequestRange(RangeRequest { limit, ..names_of(queue) }))

@@ -20,7 +20,7 @@ pub(crate) struct Tracked<E: Engine> {
     pub(crate) claim: Claim,
     pub(crate) session: Arc<E::Session>,
     pub(crate) state: State<E::Key>,
-    /// Why it will not be admitted, if its queue can no longer be followed.
+    /// Why the claim will not be admitted, if its queue can no longer be followed.
     pub(crate) fault: Option<Error>,
     /// Since when it holds, if it had to wait and its entry does not say so yet.
     pub(crate) unrecorded: Option<Moment>,
@@ -97,9 +97,10 @@ struct Table<E: Engine> {
 struct Row<E: Engine> {
     tracked: Tracked<E>,
     ends: Moment,
-    /// How many calls of `wait` keep its place, and for how long it stays after the last of them.
+    /// How many calls of `wait` keep its place.
     waits: u32,
-    policy: Duration,
+    /// For how long it keeps its place after the last of them.
+    lease: Duration,
     /// It has expired and is being removed; it cannot be renewed.
     overdue: bool,
 }
@@ -129,8 +130,8 @@ impl<E: Engine> Claims<E> {
         table.last += 1;
         tracked.registration = table.last;
         table.take(owner);
-        let policy = Duration::ZERO;
-        let row = Row { tracked: tracked.clone(), ends, waits: 0, policy, overdue };
+        let lease = Duration::ZERO;
+        let row = Row { tracked: tracked.clone(), ends, waits: 0, lease, overdue };
         table.by_owner.insert(owner, row);
         table.by_end.insert((ends, owner));
         self.ring(&mut table, ends);
@@ -169,24 +170,24 @@ impl<E: Engine> Claims<E> {
         .is_some()
     }
 
-    /// Notes that a claim waits with this entry, and stays for `policy` unless it is asked for
+    /// Notes that a claim waits with this entry, and keeps its place for `lease` unless it is asked for
     /// again, or waited for.
     pub(crate) fn wait(
         &self,
         owner: OwnerId,
-        policy: Duration,
+        lease: Duration,
         entered: Option<(Entry<E::Key>, Token)>,
     ) -> bool {
         let changed = self.change(owner, |row| {
             if let Some((entry, token)) = entered {
                 row.tracked.state = State::Waits(entry, token);
             }
-            // One that has come to hold meanwhile keeps its own term, which its holder relies on.
+            // A claim that was admitted meanwhile keeps its own term, which its holder relies on.
             if let State::Holds(..) = row.tracked.state {
                 return None;
             }
-            row.policy = policy;
-            (row.waits == 0).then(|| now() + policy)
+            row.lease = lease;
+            (row.waits == 0).then(|| now() + lease)
         });
         changed.is_some()
     }
@@ -393,7 +394,7 @@ impl<E: Engine> Drop for Kept<'_, E> {
         self.claims.change(self.owner, |row| {
             row.waits = row.waits.saturating_sub(1);
             let waits = matches!(row.tracked.state, State::Waits(..));
-            (waits && row.waits == 0).then(|| now() + row.policy)
+            (waits && row.waits == 0).then(|| now() + row.lease)
         });
     }
 }

@@ -184,8 +184,8 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
 
     /// Opens the session's loss channel: a marker that lives as long as the session, and into which
     /// [`evict`](Self::evict) writes the losses of the session's entries
-    /// ([`with_loss`](crate::with_loss)). Makes the marker if need be, and answers what it says now
-    /// and a future that resolves with the next change. `None`: the session is over.
+    /// ([`with_loss`](crate::with_loss)). Makes the marker if there is none, and returns its content and
+    /// a future that resolves with the next change. `None`: the session is over.
     ///
     /// # Errors
     /// If no answer came.
@@ -288,7 +288,7 @@ pub trait Session: fmt::Debug + Send + Sync + 'static {
 pub struct Entry<K> {
     /// Its place: lower comes first. No two entries of a queue have the same.
     pub order: Order,
-    /// What it wants. An entry that another program made is taken for
+    /// The mode that its claim asks for. An entry that another program made is taken for
     /// [`Exclusive`](Mode::Exclusive), unless the engine knows better.
     pub mode: Mode,
     /// The owner of its claim, if its name says so.
@@ -320,7 +320,7 @@ pub struct Entered<K> {
 /// What a watch waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watching {
-    /// The entry's removal. To wake up for a write does no harm, but costs a look.
+    /// The entry's removal. A watch that also reports writes does no harm, but costs a check.
     Removal,
     /// The entry's removal, or a write to it.
     Change,

@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 use crate::engine::{
     Change, Details, Engine, Entered, Entry, Listing, Session as SessionTrait, Watching,
 };
-use crate::losses::with_loss;
+use crate::record::with_loss;
 
 /// What all clients share.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct World {
     pub(crate) watched: Mutex<Vec<Moment>>,
     /// How often all watches have ended without a change.
     streams: watch::Sender<u64>,
-    /// Watches do not tell of changes, and listings are not answered.
+    /// Watches report no changes, and listings are not answered.
     pub(crate) mute: AtomicBool,
 }
 
@@ -268,7 +268,7 @@ impl FakeEngine {
         Self::until(world, has_changed).await
     }
 
-    /// Resolves when a change is there, unless the watch ends before, or no watch tells of changes.
+    /// Resolves when a change is there, unless the watch ends before, or watches report no changes.
     async fn until<T>(world: Arc<World>, mut found: impl FnMut(&World) -> Option<T>) -> Result<T> {
         let (mut written, mut streams) = (world.written.subscribe(), world.streams.subscribe());
         loop {

@@ -20,15 +20,15 @@ use tokio::time::Instant;
 use crate::engine::{Change, Engine, Entry, Listing, Watching};
 use crate::shared::Shared;
 
-/// How often the watched entries are looked at although no notification came, in case one was lost.
+/// The interval at which the watched entries are checked although no notification came, in case one was
+/// lost.
 ///
 /// That costs the same in a queue of any length. A lost write to an entry shows in a listing alone: so
 /// does a removal behind a watch on the whole queue.
 pub(crate) const CHECK: Duration = Duration::from_secs(30);
 
-/// A short queue is listed in each [`CHECK`]. The interval grows with the queue, so that the listings of
-/// all its waiters' processes together do not grow with the square of its length: so many entries are
-/// listed in each `CHECK`.
+/// Queues of up to this many entries are listed in each [`CHECK`]. For longer ones the interval grows
+/// with the length: so the listings of all waiting processes together do not grow with its square.
 const SHORT_QUEUE: usize = 100;
 const LONGEST_INTERVAL: u32 = 20;
 
@@ -234,7 +234,7 @@ impl<E: Engine> Follower<E> {
         }
         drop(queues);
         let wanted = view.wanted.clone();
-        // There may be as many as a semaphore has permits.
+        // There may be as many entries to watch as a semaphore has permits.
         let kinds: HashMap<Order, WatchFor> = wanted.watch.iter().copied().collect();
         self.watches.retain(|order, (kind, abort)| {
             let keep = kinds.get(order) == Some(kind);
@@ -418,8 +418,8 @@ impl<E: Engine> Follower<E> {
         }
     }
 
-    /// Looks whether the watched entries are there, by watching them again; and lists the queue if it
-    /// is time.
+    /// Checks whether the watched entries are there, by watching them again; and lists the queue if that
+    /// is due.
     fn check(&mut self) {
         let followed = Arc::clone(&self.followed);
         let mut view = followed.view.lock();

@@ -16,13 +16,17 @@ use crate::store::is_admitted;
 const ROUNDS: usize = 5;
 
 impl<E: Engine> Shared<E> {
-    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let entries = self.engine.list(name).await?.entries;
+    /// The lock with its holders, and with its waiters if they are wanted.
+    pub(crate) async fn inspect(&self, name: &LockName, queue: bool) -> Result<LockState> {
+        let mut entries = self.engine.list(name).await?.entries;
         let inside = admitted(entries.iter().map(|entry| entry.mode));
+        if !queue {
+            entries.truncate(inside);
+        }
         let details = self.engine.details(name, &entries, inside).await?;
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         for (place, (entry, details)) in entries.iter().zip(details).enumerate() {
-            // One that left between the two looks is left out.
+            // An entry that was removed between the two requests is left out.
             let Some(details) = details else { continue };
             if place < inside {
                 holders.push(self.holder(name, entry, details));
@@ -79,7 +83,7 @@ impl<E: Engine> Shared<E> {
                 return Ok(if held { Released::Released } else { Released::NotHeld });
             }
         }
-        let why = "the lock changed at every look: try again";
+        let why = "the lock changed each time it was read: try again";
         Err(Error::new(ErrorKind::Unreachable, "evict", why).about(name))
     }
 

@@ -41,15 +41,16 @@
 //!
 //! # Downgrades
 //!
-//! A writer becomes a reader in its place: the engine marks its entry as shared ([`Engine::downgrade`]). To
-//! remove the entry and add another would lose the place to the waiters behind it, and watchers would take
-//! the removal for a release, unless each hand-off cost one more look.
+//! A writer becomes a reader in its place: the engine marks its entry as shared ([`Engine::downgrade`]).
+//! To remove the entry and add another would lose the place to the waiters behind it, and watchers would
+//! take the removal for a release, unless each hand-off cost one more request.
 //!
-//! It is safe because a mark only loosens. Before it, the entry keeps all others out; after it, those out
-//! that a reader keeps out. An entry that was admitted stays admitted, and a view from before the mark
-//! admits no more than one from after it. The mark and the entry are on one session, are removed together,
-//! and a mark is written only while its entry is there: so none is left, in whichever order requests arrive.
-//! A waiting reader watches the writer before it for a write as well, and lists the queue then.
+//! It is safe because a mark only excludes less. Before it, the entry excludes all other claims; after
+//! it, only those that a reader excludes. An entry that was admitted stays admitted, and a view from
+//! before the mark admits no more than one from after it. The mark and the entry are on one session, are
+//! removed together, and a mark is written only while its entry is there: so none is left, in whichever
+//! order requests arrive. A waiting reader watches the writer before it for a write as well, and lists
+//! the queue then.
 //!
 //! The registry knows the marked entry before the request is sent. So a release removes both, whether or not
 //! the reply came; a repeated downgrade changes nothing.
@@ -86,7 +87,6 @@ mod engine;
 mod fake;
 mod follower;
 mod inspect;
-mod losses;
 mod names;
 mod record;
 mod shared;
@@ -95,7 +95,6 @@ mod store;
 mod tests;
 
 pub use engine::{Change, Details, Engine, Entered, Entry, Listing, Session, Watching};
-pub use losses::{losses, with_loss};
 pub use names::{decode_name, encode_name};
-pub use record::Record;
+pub use record::{Record, losses, with_loss};
 pub use store::OrderedStore;

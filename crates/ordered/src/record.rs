@@ -1,8 +1,10 @@
-//! The data of an entry, for people to read. Nothing is decided by it.
+//! What tenure writes beside keys: the data of an entry, which is for display and decides nothing, and the
+//! content of a session's loss channel, which names the entries that were taken from it by force.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tenure_core::store::Claim;
+use tenure_core::store::{Claim, Hold};
+use tenure_core::{OwnerId, Token};
 
 /// The data of an entry that tenure wrote, as text:
 /// `tenure1 <asked|held> <ttl ms> <since, Unix ms> <pid> <host> <label>`.
@@ -19,7 +21,7 @@ pub struct Record {
     pub pid: u32,
     /// The process's machine.
     pub host: String,
-    /// What the claim's owner calls itself.
+    /// The claim's label: what the lock is held for.
     pub label: String,
 }
 
@@ -72,6 +74,27 @@ fn wall_clock() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// How many losses a channel keeps: more than are evicted between two reads.
+const LINES: usize = 100;
+
+/// A channel's content with one more loss in front.
+pub fn with_loss(content: &[u8], owner: &str, token: Option<Token>) -> Vec<u8> {
+    let known = String::from_utf8_lossy(content);
+    let newest = format!("{owner} {}", token.map_or(0, Token::get));
+    let lines = std::iter::once(newest.as_str()).chain(known.lines());
+    lines.take(LINES).collect::<Vec<_>>().join("\n").into_bytes()
+}
+
+/// The losses in a channel's content, newest first. Lines that make no sense are left out.
+pub fn losses(content: &[u8]) -> impl Iterator<Item = Hold> {
+    let text = std::str::from_utf8(content).unwrap_or_default();
+    text.lines().filter_map(|line| {
+        let (owner, token) = line.split_once(' ')?;
+        let owner: OwnerId = owner.parse().ok()?;
+        Some(Hold::new(owner, Some(Token::new(token.parse().ok()?))))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,5 +118,19 @@ mod tests {
         {
             assert_eq!(Record::read(foreign), None);
         }
+    }
+
+    #[test]
+    fn a_channel_keeps_the_newest_losses_and_ignores_lines_it_cannot_read() {
+        let owners: Vec<OwnerId> = (0..LINES + 5).map(|_| OwnerId::random()).collect();
+        let mut content = b"by hand".to_vec();
+        for (token, owner) in (1..).zip(&owners) {
+            content = with_loss(&content, &owner.to_string(), Some(Token::new(token)));
+        }
+        let read: Vec<Hold> = losses(&content).collect();
+        assert_eq!(read.len(), LINES);
+        let newest = Token::new(owners.len() as u64);
+        assert_eq!(read[0], Hold::new(owners[LINES + 4], Some(newest)));
+        assert_eq!(losses(&with_loss(b"", "not an owner", None)).count(), 0);
     }
 }

@@ -15,8 +15,8 @@ use crate::calls::CallOrder;
 use crate::claims::{Claims, State, Tracked, Usage};
 use crate::engine::{Engine, Entered, Entry, Listing, Session};
 use crate::follower::FollowedQueue;
-use crate::losses::losses;
 use crate::record::Record;
+use crate::record::losses;
 
 /// How many entries are added at once by the tasks of their callers.
 const CALLERS_ARRIVALS: usize = 16;
@@ -45,7 +45,7 @@ pub(crate) struct Shared<E: Engine> {
     removals: Semaphore,
     pub(crate) listeners: LossListeners,
     pub(crate) background: Background,
-    /// How often the watched entries of a queue are looked at, in case a notification was lost.
+    /// The interval at which the watched entries of a queue are checked, in case a notification was lost.
     pub(crate) check: Duration,
     /// The tasks that attend to sessions, by session.
     attended: Mutex<HashMap<i64, Attended<E>>>,
@@ -102,7 +102,8 @@ impl<E: Engine> Shared<E> {
         let enter = async move {
             // The semaphore is never closed, so this cannot fail.
             let _permit = shared.arrivals.acquire().await;
-            // Not before: of a crowd that comes at once, only the first claims find the queue empty.
+            // Decided only now: of a crowd that comes at once, only the first claims find the queue
+            // empty.
             let look = shared.must_look(&claim.name);
             shared.engine.enter(&session, &claim, record, look).await
         };

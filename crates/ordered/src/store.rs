@@ -10,7 +10,8 @@ use tenure_core::store::{
     LossListener, QueueTicket, Released, Renewal, Store, WaitPolicy, now,
 };
 use tenure_core::{
-    AuditRecord, Effect, Error, ErrorKind, Fence, Finding, LockName, LockState, Mode, Result,
+    AuditRecord, Effect, Error, ErrorKind, Fence, Finding, Holder, LockName, LockState, Mode,
+    Result,
 };
 use tenure_proto::{Order, admitted};
 
@@ -20,7 +21,7 @@ use crate::follower::CHECK;
 use crate::record::Record;
 use crate::shared::Shared;
 
-/// How often a claim begins anew when what it saw has changed by the time it acts on it.
+/// How often a claim starts over because what it read had changed by the time it acted on it.
 const ROUNDS: usize = 6;
 
 const ACQUIRE: &str = "acquire";
@@ -66,6 +67,7 @@ impl<E: Engine> Store for OrderedStore<E> {
             .push()
             .shared()
             .permits()
+            .mixed_modes()
             .downgrade()
             .tells_losses()
             .audits()
@@ -83,8 +85,8 @@ impl<E: Engine> Store for OrderedStore<E> {
         self.shared.calls.queue(claim.owner, call).await.map_err(|error| error.about(&claim.name))
     }
 
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
-        self.shared.wait(claim, place).await.map_err(|error| error.about(&claim.name))
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
+        self.shared.wait(claim, ticket).await.map_err(|error| error.about(&claim.name))
     }
 
     async fn renew(&self, claim: &Claim) -> Result<Renewal> {
@@ -119,7 +121,11 @@ impl<E: Engine> Store for OrderedStore<E> {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.shared.inspect(name).await
+        self.shared.inspect(name, true).await
+    }
+
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        Ok(self.shared.inspect(name, false).await?.holders)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
@@ -140,7 +146,7 @@ impl<E: Engine> Store for OrderedStore<E> {
                 return Ok(());
             }
         }
-        let why = "the records changed at every look: try again";
+        let why = "the records changed each time they were read: try again";
         Err(Error::new(ErrorKind::Unreachable, "write a record of", why).about(name))
     }
 
@@ -183,11 +189,11 @@ impl<E: Engine> Shared<E> {
                 return Ok(answer);
             }
         }
-        let why = "the lock or its session changed at every look: try again";
+        let why = "the lock or its session changed each time it was read: try again";
         Err(Error::new(ErrorKind::Unreachable, ACQUIRE, why).with_unknown_effect())
     }
 
-    /// Goes on with a claim that was made before. `None`: nothing is left of it.
+    /// Goes on with a claim that was made before. `None`: the claim has no entry any more.
     async fn resume(
         self: &Arc<Self>,
         tracked: Tracked<E>,
@@ -285,8 +291,8 @@ impl<E: Engine> Shared<E> {
         }
     }
 
-    /// Whether a claim that does not wait would have to. It is then not added to the queue, where it
-    /// would be in the way of others.
+    /// Whether a claim that must not wait would have to. It is then refused before it is added to the
+    /// queue, where it would delay other claims.
     async fn is_busy(&self, claim: &Claim) -> Result<bool> {
         if claim.mode == Mode::Exclusive
             && let Some(free) = self.engine.is_free(&claim.name).await?
@@ -328,9 +334,9 @@ impl<E: Engine> Shared<E> {
         Ok(Some(queued()))
     }
 
-    async fn wait(self: &Arc<Self>, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
+    async fn wait(self: &Arc<Self>, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
         let Some(changed) = self.claims.changed(claim.owner) else {
-            return Ok(ClaimOutcome::Queued(*place));
+            return Ok(ClaimOutcome::Queued(*ticket));
         };
         let _kept = self.claims.keep(claim.owner);
         loop {
@@ -343,9 +349,9 @@ impl<E: Engine> Shared<E> {
                 Some((Tracked { state: State::Waits(..), .. }, false)) => notified.await,
                 Some((Tracked { state: State::Holds(..), .. }, false)) => {
                     let grant = self.claims.grant(claim.owner);
-                    return Ok(grant.map_or(ClaimOutcome::Queued(*place), ClaimOutcome::Granted));
+                    return Ok(grant.map_or(ClaimOutcome::Queued(*ticket), ClaimOutcome::Granted));
                 }
-                _ => return Ok(ClaimOutcome::Queued(*place)),
+                _ => return Ok(ClaimOutcome::Queued(*ticket)),
             }
         }
     }
@@ -355,7 +361,7 @@ impl<E: Engine> Shared<E> {
             return Ok(Renewal::Lost);
         };
         if let State::Waits(entry, _) = &tracked.state {
-            // It may have been admitted without a notification yet.
+            // The claim may have been admitted without a notification yet.
             let listing = self.engine.list(&claim.name).await?;
             if is_admitted(&listing, entry.order) {
                 self.admit(claim.owner, entry.order);
@@ -382,7 +388,8 @@ impl<E: Engine> Shared<E> {
             return Ok(Downgraded::Lost);
         }
         let reader = self.engine.as_reader(entry);
-        // Before the request is sent: whatever becomes of it, all that it may add is removed with the entry.
+        // Noted before the request is sent: whatever the outcome, all that it may add is removed with the
+        // entry.
         let known = self.claims.update(claim.owner, now() + claim.ttl, |tracked| {
             tracked.state = State::Holds(reader.clone(), *token);
         });
@@ -405,13 +412,13 @@ impl<E: Engine> Shared<E> {
 
     async fn release(self: &Arc<Self>, claim: &Claim) -> Result<Released> {
         let Some((tracked, _)) = self.claims.find(claim.owner) else {
-            return self.release_for_another(claim).await;
+            return self.release_untracked(claim).await;
         };
         let mut held = matches!(tracked.state, State::Holds(..));
         if let State::Waits(entry, _) = &tracked.state
             && self.followed(&claim.name).is_some_and(|followed| followed.is_first(entry.order))
         {
-            // It may have been admitted without a notification yet.
+            // The claim may have been admitted without a notification yet.
             held = is_admitted(&self.engine.list(&claim.name).await?, entry.order);
         }
         let removed = self.remove_entries(&tracked).await;
@@ -424,8 +431,8 @@ impl<E: Engine> Shared<E> {
         Ok(if removed && held { Released::Released } else { Released::NotHeld })
     }
 
-    /// Releases a claim that this client does not know: of another process, or one that has expired.
-    async fn release_for_another(&self, claim: &Claim) -> Result<Released> {
+    /// Releases a claim that this client does not track: one of another process, or one that has expired.
+    async fn release_untracked(&self, claim: &Claim) -> Result<Released> {
         let listing = self.engine.list(&claim.name).await?;
         let (mut held, mut removed) = (false, false);
         for entry in listing.entries.iter().filter(|entry| entry.owner == Some(claim.owner)) {

@@ -47,15 +47,15 @@ fn granted(answer: ClaimOutcome) -> Grant {
     }
 }
 
-/// Polls until it is so.
+/// Polls until `holds` returns true.
 async fn until(mut holds: impl FnMut() -> bool) {
-    let policy = LONG;
+    let limit = LONG;
     let looks = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(policy, looks).await.expect("it never came to be");
+    tokio::time::timeout(limit, looks).await.expect("it never came to be");
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn claims_that_are_not_polled_hold_up_no_other_claim() {
         asked.push(claim);
     }
     let answer = tokio::time::timeout(LONG, store.claim(&other, QUEUE)).await;
-    granted(answer.expect("it waits for claims that are not polled").unwrap());
+    granted(answer.expect("the claim waits for claims that are not polled").unwrap());
     for claim in asked {
         granted(claim.await.unwrap());
     }
@@ -306,7 +306,7 @@ async fn the_watches_of_many_queues_that_end_together_begin_again_spread_over_ti
 
 /// A listing of a long queue is expensive, and so is made seldom. Here it is never answered.
 #[tokio::test]
-async fn a_lost_notification_is_made_up_for_without_a_listing() {
+async fn a_lost_notification_is_recovered_by_the_check_without_a_listing() {
     const CHECK: Duration = Duration::from_millis(200);
     let world: Arc<World> = Arc::default();
     let other = store(&world).await;
@@ -388,8 +388,8 @@ async fn a_storm_of_evictions_and_lost_sessions_leaves_nothing_behind() {
     enemy.abort();
 }
 
-/// Claims come, wait, give up, hold and leave, and replies are lost: at no time do two hold that
-/// exclude each other, and in the end nothing is left.
+/// Claims come, wait, give up, hold and leave, and replies are lost: at no time do two claims hold that
+/// exclude each other, and in the end no entry is left.
 async fn storm(world: &Arc<World>, exclusive: bool) {
     const MODES: [Mode; 4] =
         [Mode::Exclusive, Mode::Exclusive, Mode::Shared, Mode::Permits { take: 1, of: 2 }];
@@ -447,8 +447,8 @@ async fn come_and_go(
         let answer = match answer {
             ClaimOutcome::Queued(place) => {
                 let gives_up = chance.is_multiple_of(4);
-                let policy = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
-                match tokio::time::timeout(policy, store.wait(claim, &place)).await {
+                let limit = if gives_up { Duration::from_millis(2) } else { LONG / 3 };
+                match tokio::time::timeout(limit, store.wait(claim, &place)).await {
                     Ok(answer) => answer.unwrap(),
                     Err(_) => {
                         assert!(gives_up, "a waiter hangs");
@@ -481,7 +481,7 @@ async fn come_and_go(
 fn shared(downgraded: Downgraded) -> Grant {
     match downgraded {
         Downgraded::Shared(grant) => grant,
-        Downgraded::Lost => panic!("it holds"),
+        Downgraded::Lost => panic!("the claim holds"),
     }
 }
 
@@ -538,7 +538,11 @@ async fn a_downgrade_whose_reply_is_lost_is_repaired_by_asking_again() {
         let before = granted(store.claim(&writer, QUEUE).await.unwrap());
         world.lose(lost);
         assert!(store.downgrade(&writer).await.is_err());
-        assert_eq!(store.renew(&writer).await.unwrap(), Renewal::Renewed, "it holds all the time");
+        assert_eq!(
+            store.renew(&writer).await.unwrap(),
+            Renewal::Renewed,
+            "the claim holds all the time"
+        );
         assert_eq!(shared(store.downgrade(&writer).await.unwrap()).token, before.token);
         granted(store.claim(&claim(Mode::Shared, LONG), WaitPolicy::NoWait).await.unwrap());
     }

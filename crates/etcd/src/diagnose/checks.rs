@@ -39,7 +39,7 @@ fn quorum(facts: &Facts) -> Finding {
         return Finding::advice(what, "run three members or five");
     }
     if known.len() < members {
-        let (named, what) = (known.len(), "the others are not turned to when these fail");
+        let (named, what) = (known.len(), "no client can connect when these fail");
         let what = format!("the store's URL names {named} of {members} members: {what}");
         return Finding::advice(what, "name all members in the URL");
     }
@@ -92,7 +92,7 @@ fn alarms(facts: &Facts) -> Finding {
 /// A release line, and the first of its releases without a fault.
 type Fixed = &'static [(u32, u32, u32)];
 
-/// The leader of old revokes leases that the new one keeps alive (etcd issue 15247).
+/// A former leader revokes leases that its successor keeps alive (etcd issue 15247).
 const LEASES_KEPT: Fixed = &[(3, 4, 31), (3, 5, 13)];
 /// Users get around the rights of their roles (CVE-2026-33343, CVE-2026-44283, and earlier ones).
 const RIGHTS_KEPT: Fixed = &[(3, 4, 44), (3, 5, 30), (3, 6, 11)];
@@ -128,7 +128,7 @@ fn of_version(version: &str, facts: &Facts) -> Vec<Finding> {
     if lacks(number, LEASES_KEPT) && facts.members.is_none_or(|(_, voters)| voters > 1) {
         let what = format!(
             "etcd {version}: a leader that was stuck for longer than a lease, on a slow disk or CPU, \
-             ends leases that its successor keeps alive: two claims hold until the first hears of it"
+             ends leases that its successor keeps alive: two claims hold until the first one learns of it"
         );
         findings.push(Finding::danger(what, "upgrade to 3.4.31, 3.5.13 or later; send tokens"));
     }
@@ -177,7 +177,7 @@ fn shortest_term(shortest: Duration) -> Finding {
     if shortest > Duration::from_secs(5) {
         let what = format!(
             "a lock of a dead holder is free after {shortest:?} at the earliest, whatever its TTL: \
-             the election time-out says so"
+             etcd grants no lease shorter than its election timeout allows"
         );
         return Finding::advice(what, "lower --election-timeout where the network is quick");
     }
@@ -188,7 +188,6 @@ fn shortest_term(shortest: Duration) -> Finding {
 mod tests {
     use super::*;
     use tenure_core::Severity;
-    use tenure_trials::worst;
 
     fn facts(version: &str, members: usize) -> Facts {
         let status = |id| Answer::Status { version: version.into(), id, leader: 1 };
@@ -203,10 +202,18 @@ mod tests {
         }
     }
 
+    /// The highest severity that is found, and the texts of the findings that have it.
+    fn worst(facts: &Facts) -> (Severity, String) {
+        let findings = of(facts);
+        let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
+        let texts = findings.into_iter().filter(|finding| finding.severity == worst);
+        (worst, texts.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
+    }
+
     #[test]
     fn a_sound_cluster_is_fine() {
-        assert_eq!(worst(of(&facts("3.6.11", 3))).0, Severity::Fine);
-        assert_eq!(worst(of(&facts("3.7.1", 5))).0, Severity::Fine);
+        assert_eq!(worst(&facts("3.6.11", 3)).0, Severity::Fine);
+        assert_eq!(worst(&facts("3.7.1", 5)).0, Severity::Fine);
     }
 
     #[test]
@@ -237,7 +244,7 @@ mod tests {
             (facts("3.5.29", 3), "holes"),
             (facts("nightly", 3), "not known"),
         ] {
-            let (severity, what) = worst(of(&facts));
+            let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Advice, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }
@@ -255,7 +262,7 @@ mod tests {
             (facts("3.5.2", 3), "lose data"),
             (facts("3.3.27", 3), "too old"),
         ] {
-            let (severity, what) = worst(of(&facts));
+            let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Unsafe, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }

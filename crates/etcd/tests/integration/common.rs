@@ -1,7 +1,5 @@
 //! What the tests on etcd share.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::io::Write;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -9,19 +7,6 @@ use std::sync::Arc;
 use tenure_core::Client;
 use tenure_etcd::{EtcdConfig, EtcdStore};
 use tenure_testkit::EtcdServer;
-
-/// A test that needs servers.
-#[macro_export]
-macro_rules! on_servers {
-    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
-        $(#[doc = $why])*
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            if !tenure_testkit::lacks("etcd", stringify!($name))
-                && !tenure_testkit::lacks("etcdctl", stringify!($name)) $body
-        }
-    };
-}
 
 pub(crate) fn config(addresses: &str) -> EtcdConfig {
     EtcdConfig::new(tenure_testkit::parse_addresses(addresses))

@@ -1,14 +1,10 @@
 //! Claims that share a lease expire each on its own, and late requests leave nothing behind.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{config, config_of, store, write_if};
+use crate::common::{client, config, config_of, store, write_if};
 use futures_util::FutureExt;
 use tenure_core::store::{ClaimOutcome, Eviction, Released, Renewal, Store, WaitPolicy, now};
 use tenure_testkit::{EtcdServer, GENEROUS, Proxy, Way, eventually};
@@ -41,7 +37,7 @@ on_servers! {
             is_free(&store, "forgotten").await
         };
         assert!(eventually(GENEROUS, ended).await, "the lease of another keeps it alive");
-        assert!(now() >= tenure_proto::deadline(began, TTL), "it ended before its time");
+        assert!(now() >= tenure_proto::deadline(began, TTL), "the hold ended before its time");
         assert_eq!(store.renew(&forgotten).await.unwrap(), Renewal::Lost);
         assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
         assert_eq!(leases(&server).len(), 1);
@@ -49,7 +45,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_place_that_is_not_asked_for_ends_although_its_lease_lives_on() {
+    async fn a_queue_entry_that_is_not_asked_for_expires_although_its_lease_lives_on() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = store(&config_of(&server)).await;
         let long = Duration::from_secs(60);
@@ -99,7 +95,7 @@ on_servers! {
                 assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed, "{round}");
                 is_free(&store, "late").await
             };
-            assert!(eventually(GENEROUS, gone).await, "it stays");
+            assert!(eventually(GENEROUS, gone).await, "the entry stays");
         }
     }
 }
@@ -153,7 +149,7 @@ on_servers! {
         let store = store(&config_of(&server)).await;
         let short = claim("short", Duration::from_millis(400));
         let ClaimOutcome::Granted(grant) = store.claim(&short, WaitPolicy::NoWait).await.unwrap() else {
-            panic!("it is free")
+            panic!("the lock is free")
         };
         assert!(grant.since.unwrap() <= now());
         let left = store.inspect(&short.name).await.unwrap().holders[0].expires_in.unwrap();
@@ -182,8 +178,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// A claim is about to use the lease, and the reply that the lease is alive is late; the request to
-    /// end the lease comes later still.
+    /// A claim is about to use the lease; the reply that confirms the lease is late, and the request to
+    /// end it comes later still.
     async fn a_lease_that_is_given_back_takes_no_hold_with_it() {
         let server = EtcdServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
@@ -205,7 +201,7 @@ on_servers! {
         store.close_idle().await;
         let answer = claiming.await.unwrap().unwrap();
         assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
-        assert_eq!(store.renew(&second).await.unwrap(), Renewal::Renewed, "it went with the lease");
+        assert_eq!(store.renew(&second).await.unwrap(), Renewal::Renewed, "the hold ended with the lease");
         assert_eq!(leases(&server).len(), 1);
     }
 }
@@ -226,7 +222,8 @@ on_servers! {
 }
 
 on_servers! {
-    /// It has a lease confirmed that another lock is held on, and is then neither polled nor dropped.
+    /// A claim has a lease confirmed that another lock is held on, and is then neither polled nor
+    /// dropped.
     async fn a_claim_that_is_not_polled_delays_no_other() {
         let server = EtcdServer::start(&[]).unwrap();
         let store = Arc::new(store(&config_of(&server)).await);
@@ -242,5 +239,24 @@ on_servers! {
         let answer = answer.expect("the next claim waits for it").unwrap();
         assert!(matches!(answer, ClaimOutcome::Granted(_)), "{answer:?}");
         assert!(matches!(idle.await.unwrap(), ClaimOutcome::Granted(_)));
+    }
+}
+
+on_servers! {
+    async fn the_lease_of_a_value_that_was_replaced_does_not_stay() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = client(&config_of(&server)).await;
+        let cell = client.cell::<u64>("often").unwrap().ttl(Duration::from_secs(600));
+        let lasting = client.cell::<u64>("often").unwrap();
+        for value in 0..20 {
+            cell.set(&value).await.unwrap();
+        }
+        let one_is_left = || async { leases(&server).len() == 1 };
+        assert!(eventually(GENEROUS, one_is_left).await, "{:?}", leases(&server));
+        assert_eq!(cell.get().await.unwrap(), Some(19), "the value went with a lease");
+        lasting.set(&20).await.unwrap();
+        let none_is_left = || async { leases(&server).is_empty() };
+        assert!(eventually(GENEROUS, none_is_left).await, "{:?}", leases(&server));
+        assert_eq!(cell.get().await.unwrap(), Some(20), "the value went with a lease");
     }
 }

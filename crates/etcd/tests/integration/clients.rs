@@ -1,43 +1,39 @@
-//! etcd's own Go client (`client/v3/concurrency`) on the same names, driven by lines of text (see
-//! `interop/README.md`).
+//! etcd's own Go client (`client/v3/concurrency`) and jetcd (Java) on the same names, driven by lines of text
+//! (see `interop/README.md`).
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-mod common;
-
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use common::{client, config_of};
+use crate::common::{client, config_of};
 use tenure_core::{Client, ErrorKind};
-use tenure_testkit::{EtcdServer, GENEROUS, Process, temp_dir};
+use tenure_testkit::{EtcdServer, ExternalClient, GENEROUS, Process, SharedLock, temp_dir};
 use tenure_trials::until_waiting;
 
-/// Written by `cargo xtask clients` (and `test`) when the client is ready to run.
-fn launcher() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    target.join("interop/launch/etcd-go")
+const GO: ExternalClient = ExternalClient { name: "etcd-go", needs: &["etcd", "etcdctl", "go"] };
+
+/// Its lock is the server's Lock service.
+const JETCD: ExternalClient = ExternalClient { name: "jetcd", needs: &["etcd", "etcdctl", "java"] };
+
+fn row(client: &ExternalClient) -> SharedLock<'static> {
+    let (client, kind) = match client.name {
+        "jetcd" => ("jetcd 0.8.6", "`Lock`"),
+        _ => ("etcd's Go client 3.7.3", "`concurrency.Mutex`"),
+    };
+    let (ours, setting) = ("mutex; other modes exclude it", "none: they call it `tenure/NAME`");
+    SharedLock { client, kind, ours, setting }
 }
 
-fn lacks(test: &str) -> bool {
-    if ["etcd", "etcdctl", "go"].iter().any(|program| tenure_testkit::lacks(program, test)) {
-        return true;
-    }
-    let unprepared = !launcher().is_file();
-    if unprepared {
-        tenure_testkit::skip(test, "the client is not here: `cargo xtask clients` fetches it");
-    }
-    unprepared
-}
-
-/// A running Go client. Ends with the test.
+/// A running client. Ends with the test.
 struct Theirs(Process);
 
 impl Theirs {
-    fn start(server: &EtcdServer, key: &str) -> Self {
-        let launcher = launcher();
-        let words = [launcher.to_str().unwrap(), &server.port().to_string(), key];
-        Self(Process::start(Path::new("sh"), &words).unwrap())
+    fn start(client: &ExternalClient, server: &EtcdServer, key: &str) -> Self {
+        Self(client.start(&[&server.port().to_string(), key]).unwrap())
+    }
+
+    async fn release(&mut self) {
+        let answer = self.ask("release").await;
+        assert!(["released", "sent"].contains(&answer.as_str()), "{answer}");
     }
 
     fn send(&mut self, line: &str) {
@@ -58,28 +54,37 @@ impl Theirs {
     }
 }
 
-async fn scene() -> (EtcdServer, Client, Theirs) {
+async fn scene(foreign: &ExternalClient) -> (EtcdServer, Client, Theirs) {
     let server = EtcdServer::start(&[]).unwrap();
     let ours = client(&config_of(&server)).await;
-    let theirs = Theirs::start(&server, "tenure/a");
+    let theirs = Theirs::start(foreign, &server, "tenure/a");
     (server, ours, theirs)
 }
 
+/// A test of each case with each client.
 macro_rules! with_theirs {
-    ($($(#[doc = $why:literal])* async fn $name:ident() $body:block)*) => {
-        $(
-            $(#[doc = $why])*
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                if !lacks(stringify!($name)) $body
-            }
-        )*
+    ($foreign:ident; $($(#[doc = $why:literal])* async fn $name:ident() $body:block)*) => {
+        $($(#[doc = $why])* async fn $name($foreign: &'static ExternalClient) $body)*
+        with_theirs! { @tests go: GO, $($name)* }
+        with_theirs! { @tests jetcd: JETCD, $($name)* }
+    };
+    (@tests $module:ident: $client:ident, $($name:ident)*) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    if !super::$client.is_missing(stringify!($name)) {
+                        super::$name(&super::$client).await;
+                    }
+                }
+            )*
+        }
     };
 }
 
-with_theirs! {
+with_theirs! { foreign;
     async fn their_hold_keeps_ours_out_and_their_release_admits_our_waiter() {
-        let (_server, ours, mut theirs) = scene().await;
+        let (_server, ours, mut theirs) = scene(foreign).await;
         assert_eq!(theirs.ask("try 60000").await, "held");
         let mutex = ours.mutex("a").unwrap();
         assert_eq!(mutex.try_acquire().await.unwrap_err().kind(), ErrorKind::Busy);
@@ -88,35 +93,42 @@ with_theirs! {
         let before = ours.inspect("a").await.unwrap().holders[0].token;
         let waiting = tokio::spawn({
             let mutex = mutex.clone();
-            async move { mutex.acquire().await.unwrap() }
+            async move { (mutex.acquire().await.unwrap(), Instant::now()) }
         });
         until_waiting(&ours, "a", 1).await;
         assert!(!waiting.is_finished());
-        assert_eq!(theirs.ask("release").await, "released");
-        let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("it is woken").unwrap();
+        let released = Instant::now();
+        theirs.release().await;
+        let (guard, held) =
+            tokio::time::timeout(GENEROUS, waiting).await.expect("it is woken").unwrap();
+        let to_ours = held - released;
         assert!(guard.token() > before);
         assert_eq!(theirs.ask("try 60000").await, "busy");
+        theirs.send("wait 60000");
+        until_waiting(&ours, "a", 1).await;
+        let released = Instant::now();
         guard.release().await.unwrap();
-        assert_eq!(theirs.ask("try 60000").await, "held");
+        assert_eq!(theirs.answer().await, "held");
+        row(foreign).report(to_ours, released.elapsed());
     }
 
     async fn our_hold_keeps_theirs_out_and_our_release_admits_their_waiter() {
-        let (_server, ours, mut theirs) = scene().await;
+        let (_server, ours, mut theirs) = scene(foreign).await;
         let guard = ours.mutex("a").unwrap().acquire().await.unwrap();
         assert_eq!(theirs.ask("try 60000").await, "busy");
         theirs.send("wait 60000");
         until_waiting(&ours, "a", 1).await;
-        assert!(theirs.is_silent().await, "two hold at once");
+        assert!(theirs.is_silent().await, "two claims hold at once");
         guard.release().await.unwrap();
         assert_eq!(theirs.answer().await, "held");
         let error = ours.mutex("a").unwrap().try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert_eq!(theirs.ask("release").await, "released");
+        theirs.release().await;
         assert!(ours.inspect("a").await.unwrap().is_free());
     }
 
-    async fn tenure_gets_the_lock_when_the_lease_of_a_killed_go_client_ends() {
-        let (_server, ours, mut theirs) = scene().await;
+    async fn tenure_gets_the_lock_when_the_lease_of_a_killed_client_ends() {
+        let (_server, ours, mut theirs) = scene(foreign).await;
         assert_eq!(theirs.ask("try 2000").await, "held");
         theirs.0.kill9().unwrap();
         let guard = ours.mutex("a").unwrap().acquire_within(3 * GENEROUS).await.unwrap();
@@ -127,7 +139,7 @@ with_theirs! {
     async fn no_update_of_either_client_is_lost() {
         const EACH: usize = 3;
         const ROUNDS: usize = 12;
-        let (server, ours, _) = scene().await;
+        let (server, ours, _) = scene(foreign).await;
         let folder = temp_dir();
         let file = folder.path().join("count");
         std::fs::write(&file, "0").unwrap();
@@ -137,11 +149,11 @@ with_theirs! {
             std::fs::write(file, (before + 1).to_string()).unwrap();
         };
         let their_rounds = (0..EACH).map(|_| async {
-            let mut theirs = Theirs::start(&server, "tenure/a");
+            let mut theirs = Theirs::start(foreign, &server, "tenure/a");
             for _ in 0..ROUNDS {
                 assert_eq!(theirs.ask("wait 60000").await, "held");
                 count(&file).await;
-                assert_eq!(theirs.ask("release").await, "released");
+                theirs.release().await;
             }
         });
         let our_rounds = (0..EACH).map(|_| async {

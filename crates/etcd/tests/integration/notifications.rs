@@ -1,12 +1,8 @@
 //! Notifications of a hand-off reach the waiter that they are for, and no other.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{client, config_of, store};
+use crate::common::{client, config_of, store};
 use tenure_core::Options;
 use tenure_core::store::Eviction;
 use tenure_testkit::{EtcdServer, GENEROUS, eventually};
@@ -127,8 +123,8 @@ on_servers! {
             };
             let (evicted, ()) = tokio::join!(holds.store().evict(&order), release);
             evicted.unwrap();
-            let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
-            // It was evicted as a waiter, and queued again; or it is evicted as a holder now.
+            let guard = tokio::time::timeout(GENEROUS, waiting).await.expect("the waiter is stuck").unwrap();
+            // The claim was evicted as a waiter, and queued again; or it is evicted as a holder now.
             let settled = || async {
                 let holders = holds.inspect("a").await.unwrap().holders;
                 let token = holders.first().and_then(|holder| holder.token);

@@ -1,16 +1,12 @@
 //! Servers that do not answer for a while: waiting acquires go on waiting, and entries that an outage
 //! leaves behind are removed once.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use common::{client, config, config_of, store};
+use crate::common::{client, config, config_of, store};
 use simple_dns::rdata::{RData, SRV};
 use simple_dns::{CLASS, Name, Packet, ResourceRecord};
 use tenure_core::store::{ClaimOutcome, Moment, Renewal, Store, WaitPolicy, now};
@@ -256,8 +252,8 @@ on_servers! {
         assert!(eventually(GENEROUS, released).await);
         let answer = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
         let ClaimOutcome::Granted(second) = answer else { panic!("{answer:?}") };
-        assert!(second.token > first.token, "it is a new hold");
-        assert!(eventually(GENEROUS, || async { proxy.deliver() }).await, "nothing was late");
+        assert!(second.token > first.token, "the second grant is a new hold");
+        assert!(eventually(GENEROUS, || async { proxy.deliver() }).await, "no request was late");
         assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
         let holders = store.inspect(&held.name).await.unwrap().holders;
         assert_eq!(holders.len(), 1);

@@ -1,10 +1,6 @@
 //! What a store finds when it diagnoses real clusters.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
-use common::{config, config_of, store};
+use crate::common::{config, config_of, store};
 use tenure_core::store::Store;
 use tenure_core::{Finding, Severity};
 use tenure_etcd::{EtcdConfig, EtcdStore};
@@ -28,7 +24,7 @@ on_servers! {
         assert!(has(&found, Severity::Fine, "as short as 2s"), "{found:?}");
         assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
         assert!(found.iter().all(|one| one.severity < Severity::Unsafe), "{found:?}");
-        // It leaves nothing behind.
+        // The trial lock leaves nothing behind.
         assert_eq!(store(&config_of(&server)).await.list("").await.unwrap(), []);
     }
 }
@@ -44,7 +40,7 @@ on_servers! {
         two.servers.pop();
         assert!(has(&findings(&two).await, Severity::Advice, "names 2 of 3"));
         cluster.members()[2].kill9().unwrap();
-        // It may have been the leader: the others elect another first.
+        // The dead member may have been the leader: the others elect another first.
         let serves = || async { EtcdStore::connect(all.clone()).await.is_ok() };
         assert!(eventually(GENEROUS, serves).await);
         let found = findings(&all).await;

@@ -1,12 +1,8 @@
 //! TLS, passwords and permissions.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{client, config_of};
+use crate::common::{client, config_of};
 use tenure_core::store::Eviction;
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_etcd::{EtcdConfig, EtcdStore, Tls};
@@ -67,7 +63,7 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_server_that_wants_a_certificate_gets_ours() {
+    async fn a_server_that_requires_a_certificate_gets_the_clients() {
         let files = Certificates::make().unwrap();
         let ca = format!("--trusted-ca-file={}", files.ca().display());
         let server = encrypted(&files, &["--client-cert-auth", &ca]);
@@ -110,7 +106,7 @@ on_servers! {
             let claimed = guard.remaining() > Duration::from_secs(58);
             claimed || { tokio::time::sleep(Duration::from_millis(200)).await; false }
         };
-        assert!(guard.is_valid() && eventually(GENEROUS, renewed).await, "it is not renewed");
+        assert!(guard.is_valid() && eventually(GENEROUS, renewed).await, "the lock is not renewed");
         guard.release().await.unwrap();
     }
 }
@@ -171,7 +167,7 @@ on_servers! {
         works(&client).await;
         // Long enough that it does not have to enable logins again from its log.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        // Its tokens are in its memory alone.
+        // The server keeps its tokens in memory alone.
         server.restart().unwrap();
         let back = || async { client.list("").await.is_ok() };
         assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
@@ -236,14 +232,14 @@ on_servers! {
                 async move { mutex.acquire().await.unwrap() }
             });
             until_waiting(&client, "a", 1).await;
-            // Its own key, the one before it, and the loss channel.
+            // The waiter's own key, the key before it, and the loss channel.
             let listens = || async { watchers(&server) == 3 };
             assert!(eventually(GENEROUS, listens).await, "{} watches", watchers(&server));
             guard.release().await.unwrap();
             let next = tokio::time::timeout(GENEROUS, waiting).await.expect("no notification came").unwrap();
             let order = Eviction::new(next.name().clone(), next.owner(), "test");
             client.store().evict(&order).await.unwrap();
-            tokio::time::timeout(GENEROUS, next.lost()).await.expect("its loss is not reported");
+            tokio::time::timeout(GENEROUS, next.lost()).await.expect("the loss is not reported");
         }
     }
 }

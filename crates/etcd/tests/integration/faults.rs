@@ -1,14 +1,10 @@
 //! Members that die, stop and come back, leases that are revoked, clients that are cut off: no two claims
 //! hold at once, no claim is stuck, and tokens keep rising.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{client, config, config_of, connect};
+use crate::common::{client, config, config_of, connect};
 use tenure_core::store::{ClaimOutcome, Store, WaitPolicy, now};
 use tenure_core::{ErrorKind, Guard, LossReason, Options};
 use tenure_etcd::EtcdStore;
@@ -149,7 +145,7 @@ on_servers! {
         let began = now();
         let error = EtcdStore::connect(config).await.unwrap_err();
         assert!(error.is_transient(), "{error}");
-        assert!(now().since(began) < GENEROUS, "it tried for too long");
+        assert!(now().since(began) < GENEROUS, "connecting took too long");
     }
 }
 
@@ -161,7 +157,7 @@ on_servers! {
         let client = connect(addresses.split(',').next().unwrap()).await;
         let other = connect(addresses.split(',').next_back().unwrap()).await;
         let mutex = client.mutex("a").unwrap();
-        // They are asked for in the background, when it has been connected for a moment.
+        // The client asks for the members in the background, when it has been connected for a moment.
         tokio::time::sleep(Duration::from_secs(5)).await;
         cluster.members()[0].kill9().unwrap();
         let guard = mutex.acquire_within(ELECTION).await.unwrap();
@@ -259,7 +255,7 @@ on_servers! {
             revoke_all(&server);
             for guard in &guards {
                 let reason = tokio::time::timeout(GENEROUS, guard.lost()).await;
-                assert_eq!(reason.expect("it is told"), LossReason::NotHeld);
+                assert_eq!(reason.expect("the holder is notified"), LossReason::NotHeld);
             }
         }
         let guard = mutexes[0].acquire_within(GENEROUS).await.unwrap();
@@ -301,14 +297,14 @@ on_servers! {
         };
         let [first, second] = <[String; 2]>::try_from(owners().await).unwrap();
         for lease in leases[1].lines().filter(|lease| !leases[0].contains(lease)) {
-            // One that another call has replaced meanwhile is gone already.
+            // A lease that another call has replaced meanwhile is gone already.
             drop(server.control(&["lease", "revoke", lease]));
         }
         let behind = || async { owners().await == [second.clone(), first.clone()] };
         assert!(eventually(GENEROUS, behind).await, "{:?}", owners().await);
         guard.release().await.unwrap();
         for waiter in waiting.into_iter().rev() {
-            let next = tokio::time::timeout(GENEROUS, waiter).await.expect("it is stuck").unwrap();
+            let next = tokio::time::timeout(GENEROUS, waiter).await.expect("the waiter is stuck").unwrap();
             next.release().await.unwrap();
         }
     }
@@ -337,15 +333,15 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_client_that_is_cut_off_knows_before_another_holds() {
+    async fn a_client_that_is_cut_off_loses_its_guard_before_another_claim_holds() {
         let server = EtcdServer::start(&[]).unwrap();
-        partitions::a_holder_knows_before_another_holds(server.port(), connect).await;
+        partitions::a_cut_off_holder_loses_its_guard_before_another_claim_holds(server.port(), connect).await;
     }
 }
 
 on_servers! {
-    /// It is admitted and cut off at about the same moment.
-    async fn a_waiter_that_is_admitted_and_cut_off_knows_before_another_holds() {
+    /// The waiter is admitted and cut off at about the same moment.
+    async fn a_waiter_that_is_admitted_and_cut_off_loses_its_guard_before_another_claim_holds() {
         let server = EtcdServer::start(&[]).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
         let [cut_off, other] =
@@ -358,14 +354,14 @@ on_servers! {
             until_waiting(&other, "a", 1).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
             first.release().await.unwrap();
-            let guard = tokio::time::timeout(ELECTION, waiting).await.expect("it is stuck").unwrap();
+            let guard = tokio::time::timeout(ELECTION, waiting).await.expect("the waiter is stuck").unwrap();
             if round == 2 {
                 tokio::time::sleep(Duration::from_millis(300)).await;
             }
             proxy.set(Way::Shut);
             let next = other.mutex("a").unwrap().acquire_within(2 * GENEROUS).await.unwrap();
             let valid = guard.is_valid();
-            assert!(!valid, "two were valid at once");
+            assert!(!valid, "two guards were valid at once");
             assert!(next.token() > guard.token());
             proxy.set(Way::Open);
             drop(guard);

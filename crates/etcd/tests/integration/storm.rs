@@ -1,16 +1,12 @@
 //! Minutes of random faults. Run it by hand, alone on a machine:
 //!
-//! `STORM=120 SEED=7 cargo test -p tenure-etcd --test storm -- --ignored --nocapture`
+//! `STORM=120 SEED=7 cargo test -p tenure-etcd --test integration storm:: -- --ignored --nocapture`
 //!
 //! It uses the `etcd` on the `PATH`, of any version.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::connect;
+use crate::common::connect;
 use tenure_testkit::{EtcdCluster, EtcdServer, lacks};
 use tenure_trials::{LONGEST_STALL, storm};
 

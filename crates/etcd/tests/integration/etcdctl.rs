@@ -1,14 +1,10 @@
 //! `etcdctl lock` on the same names: it and tenure exclude each other, and hand over to each other.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{client, config_of, write_if};
+use crate::common::{client, config_of, write_if};
 use tenure_core::store::{Eviction, Released};
 use tenure_core::{AuditRecord, Client, ErrorKind, Mode, Options};
 use tenure_etcd::{EtcdStore, etcdctl};
@@ -43,7 +39,7 @@ on_servers! {
         let guard = client.mutex("a").unwrap().acquire().await.unwrap();
         let mut theirs = lock(&server, "tenure/a", &folder.path().join("go"));
         until_waiting(&client, "a", 1).await;
-        assert_eq!(theirs.line(Duration::from_millis(300)).await, None, "two hold at once");
+        assert_eq!(theirs.line(Duration::from_millis(300)).await, None, "two claims hold at once");
         guard.release().await.unwrap();
         held(&mut theirs).await;
         assert_eq!(owners(&client, "a").await, (1, 0));
@@ -100,7 +96,7 @@ on_servers! {
         let reader = client.rw_lock("a").unwrap();
         assert_eq!(reader.try_read().await.unwrap_err().kind(), ErrorKind::Busy);
         let state = client.inspect("a").await.unwrap();
-        let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
+        let [holder] = &state.holders[..] else { panic!("one claim holds: {state:?}") };
         assert_eq!((holder.mode, holder.pid, holder.age), (Mode::Exclusive, None, None));
         assert!(holder.token.is_some() && holder.expires_in.is_some());
         let waiting = tokio::spawn(async move { mutex.acquire().await.unwrap() });
@@ -131,7 +127,7 @@ on_servers! {
         assert!(!third.is_finished());
         std::fs::write(&go[0], "").unwrap();
         let third = tokio::time::timeout(GENEROUS, third).await.unwrap().unwrap();
-        assert_eq!(fourth.line(Duration::from_millis(300)).await, None, "two hold at once");
+        assert_eq!(fourth.line(Duration::from_millis(300)).await, None, "two claims hold at once");
         third.release().await.unwrap();
         held(&mut fourth).await;
         std::fs::write(&go[1], "").unwrap();
@@ -181,7 +177,7 @@ on_servers! {
         }
         let all = theirs.len() + ROUNDS;
         for mut locker in theirs {
-            assert!(locker.wait(GENEROUS).await.expect("it ends").success());
+            assert!(locker.wait(GENEROUS).await.expect("etcdctl ends").success());
         }
         assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), all.to_string());
     }
