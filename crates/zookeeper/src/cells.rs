@@ -13,7 +13,7 @@
 //!
 //! A cell that has expired is overwritten in place, and never deleted, because the version of a node that
 //! is made anew would begin at zero again. So every name that was ever used keeps a node of a few dozen
-//! bytes: for names without number, such as those of users, use another store.
+//! bytes: for an unbounded set of names, such as those of users, use another store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,10 @@ use async_trait::async_trait;
 use tenure_core::store::{CellClock, CellKey, Cells, Expiry, Stored, Swap, Swapped, Version};
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::engine::{ZooKeeperEngine, changed, if_there, up_to_date};
+use crate::engine::ZooKeeperEngine;
 use crate::fault::fault;
 use crate::keys::parent;
+use crate::reads::{changed, if_there, up_to_date};
 use crate::session::ZooKeeperSession;
 use crate::wire::{Code, CreateMode, Exists, Fault, GetData, SetData, Stat, Sync};
 
@@ -36,7 +37,7 @@ const WRITE: &str = "write the cell";
 const WAIT: &str = "wait for a change of the cell";
 const TIME: &str = "read the leader's clock";
 
-/// How often a swap begins anew when the cell changes while it looks.
+/// How often a swap starts over because the cell changed while the swap read it.
 const ROUNDS: usize = 5;
 
 #[async_trait]
@@ -104,7 +105,8 @@ impl Node {
         Some(Self { writes: stat.version, ends, value: value.to_vec() })
     }
 
-    /// Whether it expires is part of the version, so that a swap knows whether to look first.
+    /// The version says whether the cell expires, so that a swap knows whether it needs the leader's
+    /// clock.
     fn version(&self) -> Version {
         version(self.writes, self.ends.is_some())
     }
@@ -213,7 +215,7 @@ impl ZooKeeperEngine {
                 return Ok(swapped);
             }
         }
-        let why = "the cell changed at every look: try again";
+        let why = "the cell changed each time it was read: try again";
         Err(Error::new(ErrorKind::Unreachable, WRITE, why))
     }
 
@@ -270,7 +272,7 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Writes to a node that was written to so often. `None`: it was not.
+    /// Writes to a node whose number of writes is as expected. `None`: it is not.
     async fn set_cell(
         &self,
         path: &str,

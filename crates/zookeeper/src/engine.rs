@@ -11,23 +11,23 @@ use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store, now};
 use tenure_core::{AuditRecord, Error, ErrorKind, Fence, Finding, LockName, Mode, Result, Token};
-use tenure_ordered::{
-    Change, Details, Engine, Entered, Entry, Listing, Session, Watching, with_loss,
-};
+use tenure_ordered::{Change, Details, Engine, Entered, Entry, Listing, Session, Watching};
 
 use crate::config::ZooKeeperConfig;
 use crate::diagnose::diagnose;
 use crate::fault::fault;
-use crate::keys::{Layout, parent};
+use crate::keys::Layout;
 use crate::names::{
-    Key, Limits, is_curator_writer, listing, lock_created, number, order_before,
-    reader_in_place_of, reader_nodes, replaced_by,
+    Key, Limits, is_curator_writer, listing, lock_created, number, reader_nodes, replaced_by,
+};
+use crate::reads::{
+    changed, children, empty_listing, find_reader, if_there, read, up_to_date, watch_synced,
 };
 use crate::session::ZooKeeperSession;
 use crate::sessions::Sessions;
 use crate::wire::{
-    Code, CreateMode, Delete, Event, Exists, FailedOp, Fault, GetChildren, GetData, Multi, Op,
-    SetData, Stat, Sync, Watch,
+    Code, CreateMode, Delete, Exists, FailedOp, Fault, GetChildren, GetData, Multi, Op, SetData,
+    Stat, Sync,
 };
 
 pub(crate) const ACQUIRE: &str = "acquire";
@@ -42,7 +42,7 @@ const HEAR: &str = "listen for losses";
 const READ_AUDIT: &str = "read the records of";
 const WRITE_AUDIT: &str = "write a record of";
 
-/// How often an entry is sent again when it was refused because a node it needs was missing.
+/// How often an entry is sent again because a node that it needs was missing.
 const ROUNDS: usize = 5;
 
 /// How many nodes are read at once.
@@ -483,22 +483,6 @@ impl ZooKeeperEngine {
         outcome.map(|answer| (answer, unanswered)).map_err(|error| fault(operation, error))
     }
 
-    /// The queue of a lock, at least as the leader knew it when this was called, and as any session of
-    /// this client has seen it.
-    async fn list_lock(
-        &self,
-        session: Arc<ZooKeeperSession>,
-        lock: String,
-    ) -> Result<Listing<Key>, Fault> {
-        let seen = self.sessions.seen();
-        let (listed, zxid) = children(&session, &lock).await?;
-        up_to_date(zxid, seen)?;
-        Ok(match listed {
-            Some((children, stat)) => listing(children, &stat),
-            None => empty_listing(zxid),
-        })
-    }
-
     /// Replaces a node's data. `None`: it is not there.
     async fn set(
         &self,
@@ -518,87 +502,6 @@ impl ZooKeeperEngine {
         }
     }
 
-    /// Deletes the nodes of an entry, and writes to the audit record and the session's loss channel, all or
-    /// nothing.
-    ///
-    /// The entry may be downgraded after it was listed, which adds nodes to it and writes to the first one.
-    /// So the first one's version is read, then those nodes are looked for, and the version is compared.
-    async fn try_evict(
-        &self,
-        session: &ZooKeeperSession,
-        eviction: &Eviction,
-        entry: &Entry<Key>,
-        held: bool,
-    ) -> Result<(), Fault> {
-        let name = &eviction.name;
-        let seen = session.wire.send(Exists::new(self.path(name, entry))).await?;
-        let stat = seen.ok_or(Fault::Refused(Code::NoNode))?;
-        if entry.mode == Mode::Exclusive && entry.owner.is_some() {
-            let lock = self.layout.lock(name);
-            let added = reader_nodes(&entry.key).into_iter().filter(|it| !entry.key.contains(it));
-            let added = added.map(|node| session.wire.send(Exists::new(format!("{lock}/{node}"))));
-            for added in added.collect::<Vec<_>>() {
-                if added.await?.is_some() {
-                    return Err(Fault::Refused(Code::BadVersion));
-                }
-            }
-        }
-        let channel = self.layout.loss_channel(stat.ephemeral_owner);
-        let audit = self.layout.audit(name);
-        let told = session.wire.send(GetData::new(channel.as_str()));
-        let recorded = held.then(|| session.wire.send(GetData::new(audit.as_str())));
-        let paths = self.paths(name, entry).into_iter();
-        let version = |place: usize| (place == 0).then_some(stat.version);
-        let delete = |(place, path)| Op::Delete(Delete { path, version: version(place) });
-        let mut ops: Vec<Op> = paths.enumerate().map(delete).collect();
-        // A session of another client has no loss channel.
-        if let Some((content, known)) = if_there(told.await)? {
-            let data = with_loss(&content, &eviction.owner, token(&stat));
-            ops.push(Op::SetData(SetData { path: channel, data, version: Some(known.version) }));
-        }
-        if let Some(recorded) = recorded {
-            let record = eviction.clone().with_token(token(&stat)).record();
-            let older = if_there(recorded.await)?;
-            ops.push(self.recording(session, audit, older, &record).await?);
-        }
-        let done = session.wire.send(Multi { ops }).await?;
-        done.map(drop).map_err(|failed| Fault::Refused(failed.code))
-    }
-
-    async fn try_record(
-        &self,
-        session: &ZooKeeperSession,
-        name: &LockName,
-        record: &AuditRecord,
-    ) -> Result<(), Fault> {
-        let audit = self.layout.audit(name);
-        let older = if_there(session.wire.send(GetData::new(audit.as_str())).await)?;
-        let op = self.recording(session, audit, older, record).await?;
-        let done = session.wire.send(Multi { ops: vec![op] }).await?;
-        done.map(drop).map_err(|failed| Fault::Refused(failed.code))
-    }
-
-    /// The write that adds a record to the older ones of a lock, if these are still as they were read.
-    async fn recording(
-        &self,
-        session: &ZooKeeperSession,
-        path: String,
-        older: Option<(Vec<u8>, Stat)>,
-        record: &AuditRecord,
-    ) -> Result<Op, Fault> {
-        Ok(match older {
-            Some((older, known)) => {
-                let data = record.before(&older);
-                Op::SetData(SetData { path, data, version: Some(known.version) })
-            }
-            None => {
-                session.make_folder(parent(&path)).await?;
-                let data = record.before(b"");
-                Op::Create(self.layout.create(&path, &data, CreateMode::Persistent))
-            }
-        })
-    }
-
     /// Deletes the node of a lock after its last entry was removed, if many of its numbers are used. An
     /// entry that is added at the same moment creates it again.
     fn renew_numbers(&self, session: &ZooKeeperSession, lock: &str, left: &Entry<Key>) {
@@ -606,17 +509,17 @@ impl ZooKeeperEngine {
         // kazoo would not create it again.
         if high.is_some_and(|high| high > self.limits.renew) && !self.config.compat.kazoo {
             self.parent_cache.lock().remove(lock);
-            // It is refused if there are other entries.
+            // The servers refuse this if there are other entries.
             drop(session.wire.send(Delete { path: lock.into(), version: None }));
         }
     }
 
     /// The path of the node that is watched.
-    fn path(&self, name: &LockName, entry: &Entry<Key>) -> String {
+    pub(crate) fn path(&self, name: &LockName, entry: &Entry<Key>) -> String {
         format!("{}/{}", self.layout.lock(name), entry.key[0])
     }
 
-    fn paths(&self, name: &LockName, entry: &Entry<Key>) -> Vec<String> {
+    pub(crate) fn paths(&self, name: &LockName, entry: &Entry<Key>) -> Vec<String> {
         let lock = self.layout.lock(name);
         entry.key.iter().map(|node| format!("{lock}/{node}")).collect()
     }
@@ -629,106 +532,8 @@ impl fmt::Debug for ZooKeeperEngine {
 }
 
 /// The transaction that created the node: they are numbered for the whole of ZooKeeper.
-fn token(stat: &Stat) -> Option<Token> {
+pub(crate) fn token(stat: &Stat) -> Option<Token> {
     u64::try_from(stat.czxid).ok().map(Token::new)
-}
-
-pub(crate) fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
-    match read {
-        Err(Fault::Refused(Code::NoNode)) => Ok(None),
-        read => read.map(Some),
-    }
-}
-
-/// The queue of a lock whose node is not there: none of the entries that were added before is there,
-/// and all that are added later are below a node that is created later.
-fn empty_listing(zxid: i64) -> Listing<Key> {
-    Listing { entries: Vec::new(), covers: order_before(zxid) }
-}
-
-/// The children of a node and its own state, at least as the leader knew them when this was called;
-/// and a transaction that the server had seen by then.
-async fn children(
-    session: &ZooKeeperSession,
-    path: &str,
-) -> Result<(Option<(Vec<String>, Stat)>, i64), Fault> {
-    let synced = session.wire.send(Sync { path: path.into() });
-    let listed = session.wire.send(GetChildren::new(path));
-    let zxid = synced.zxid().await?;
-    Ok((if_there(listed.await)?, zxid))
-}
-
-/// Fails if a server that knows the transaction `zxid` is behind one that knew `seen`.
-pub(crate) const fn up_to_date(zxid: i64, seen: i64) -> Result<(), Fault> {
-    if zxid < seen { Err(Fault::Behind) } else { Ok(()) }
-}
-
-/// Watches a node. `None`: it is not there, and the leader agrees.
-async fn watch_synced(
-    session: &ZooKeeperSession,
-    path: &str,
-    since: i64,
-    seen: i64,
-) -> Result<Option<Watch>, Fault> {
-    match watch(session, path, since).await {
-        // This session's server may not have heard of the node yet.
-        Ok(None) => {
-            let synced = session.wire.send(Sync { path: path.into() });
-            let watched = watch(session, path, since).await;
-            up_to_date(synced.zxid().await?, seen)?;
-            watched
-        }
-        watched => watched,
-    }
-}
-
-/// The node of the reader that has the place of a Curator writer, whose own node is gone.
-async fn find_reader(
-    session: &ZooKeeperSession,
-    lock: &str,
-    writer: &str,
-    seen: i64,
-) -> Result<Option<String>, Fault> {
-    let (listed, zxid) = children(session, lock).await?;
-    up_to_date(zxid, seen)?;
-    let reader = listed.as_ref().and_then(|(children, _)| reader_in_place_of(writer, children));
-    Ok(reader.map(str::to_owned))
-}
-
-/// Watches a node that was created after the transaction `since`. `None`: it is not there.
-///
-/// Numbers begin anew with the lock's node, so a server that lags behind may still have a node of the
-/// same claim and number from an earlier queue, and will report its removal.
-async fn watch(session: &ZooKeeperSession, path: &str, since: i64) -> Result<Option<Watch>, Fault> {
-    match session.wire.send_watched(GetData::new(path)).await {
-        Ok(((_, stat), watch)) => Ok((stat.czxid > since).then_some(watch)),
-        Err(Fault::Refused(Code::NoNode)) => Ok(None),
-        // Servers do not report the deletion of a node that may not be read, but they report changes of
-        // its parent's children.
-        Err(Fault::Refused(Code::NoAuth)) => {
-            let (lock, node) = path.rsplit_once('/').unwrap_or_default();
-            let ((children, _), watch) = session.wire.send_watched(GetChildren::new(lock)).await?;
-            Ok(children.iter().any(|child| child == node).then_some(watch))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Resolves with what happens to a watched node. The session is kept as long.
-pub(crate) fn changed(
-    operation: &'static str,
-    session: Arc<ZooKeeperSession>,
-    watch: Watch,
-) -> BoxFuture<'static, Result<Change>> {
-    Box::pin(async move {
-        let event = watch.await;
-        drop(session);
-        match event {
-            Event::Deleted => Ok(Change::Removed),
-            Event::Created | Event::DataChanged | Event::ChildrenChanged => Ok(Change::Written),
-            Event::SessionOver => Err(fault(operation, Fault::Over)),
-        }
-    })
 }
 
 /// Deletes the nodes of one entry, together; and if not all of them are there, `others` too. False: they
@@ -748,7 +553,7 @@ pub(crate) async fn delete(
         Err(FailedOp { code: Code::NoNode, .. }) => {}
         Err(FailedOp { code, .. }) => return Err(Fault::Refused(code)),
     }
-    // One of them is gone: the others must go all the same.
+    // One of the nodes is gone: the others must go all the same.
     let left = paths.iter().chain(others);
     let calls: Vec<_> = left.map(|path| session.wire.send(delete(path))).collect();
     let mut any = false;
@@ -756,19 +561,4 @@ pub(crate) async fn delete(
         any |= if_there(call.await)?.is_some();
     }
     Ok(any)
-}
-
-/// What an entry's first node says; `None` if it is gone.
-async fn read(session: &ZooKeeperSession, path: String) -> Result<Option<Details>, Fault> {
-    let details = |record, stat: &Stat| Details { record, token: token(stat), time_left: None };
-    match session.wire.send(GetData::new(path.as_str())).await {
-        Ok((record, stat)) => Ok(Some(details(record, &stat))),
-        Err(Fault::Refused(Code::NoNode)) => Ok(None),
-        // Its name says the most about it, and that it is there may be known.
-        Err(Fault::Refused(Code::NoAuth)) => {
-            let stat = session.wire.send(Exists::new(path)).await?;
-            Ok(stat.map(|stat| details(Vec::new(), &stat)))
-        }
-        Err(error) => Err(error),
-    }
 }

@@ -92,7 +92,7 @@ fn compat(url: &StoreUrl) -> Result<Compat> {
     let names = url.option("compat").unwrap_or_default().split(',');
     for name in names.filter(|name| !name.is_empty()) {
         match name {
-            // Its mutex and ours see each other without more nodes.
+            // Curator's mutex and tenure's see each other without more nodes.
             "curator" => {}
             "curator-rw" => clients.curator_rw = true,
             "kazoo" => clients.kazoo = true,

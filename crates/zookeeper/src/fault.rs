@@ -28,9 +28,10 @@ fn explain(fault: &Fault) -> (ErrorKind, Option<&'static str>) {
              below the prefix",
         ),
         Code::AuthFailed | Code::SaslRequired => (ErrorKind::Denied, "the login was refused"),
-        Code::InvalidAcl => {
-            (ErrorKind::Denied, "the nodes' rights make no sense: is a user named?")
-        }
+        Code::InvalidAcl => (
+            ErrorKind::Denied,
+            "the nodes' access control list is not valid: does the URL name a user?",
+        ),
         Code::QuotaExceeded => (ErrorKind::Full, "a quota is used up: raise it, or delete nodes"),
         Code::NotReadOnly => (ErrorKind::QuorumLost, "the server is read-only: it has no quorum"),
         Code::Unimplemented => {
@@ -40,7 +41,7 @@ fn explain(fault: &Fault) -> (ErrorKind, Option<&'static str>) {
             (ErrorKind::Damaged, "a node above is ephemeral: choose another prefix")
         }
         Code::SessionExpired | Code::SessionMoved => {
-            (ErrorKind::Unreachable, "the session has ended: ask again")
+            (ErrorKind::Unreachable, "the session has ended: try again")
         }
         Code::Throttled => return (ErrorKind::Unreachable, None),
         code if code.is_refusal() => return (ErrorKind::Internal, None),

@@ -5,7 +5,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `engine`, `enter` | each primitive call; how an entry is added |
+//! | `engine`, `enter`, `evict` | each primitive call; how an entry is added; how a claim is evicted |
+//! | `reads` | reads that are as recent as the leader, and watches |
 //! | `session`, `sessions` | one session with its write fence; the few sessions of a client |
 //! | `names`, `keys` | names of nodes, the queue they make, and the end of ZooKeeper's numbers; paths |
 //! | `wire` | the protocol: messages, connection, reconnects, watches |
@@ -22,7 +23,7 @@
 //! | `…/_c_<owner id>-__READ__0000000018` | a shared claim |
 //! | `…/_c_<owner id>-permits-2-5-0000000019` | a claim for two of five permits |
 //! | `/tenure/%audit/orders` | evictions and revocations, newest first, at most 100 |
-//! | `/tenure/%cell/orders`, `%counter/`, `%limit/`, `%once/` | values of that name (module `cells`) |
+//! | `/tenure/%cell/orders`, `%counter/orders` and so on | values beside locks (module `cells`) |
 //! | `/tenure/%holder-<session id>` | the loss channel of a session: its evicted entries; ephemeral |
 //! | `/tenure/%fence-<session id>-<number>` | the write fence of a session; ephemeral, empty |
 //!
@@ -113,11 +114,13 @@ mod config;
 mod diagnose;
 mod engine;
 mod enter;
+mod evict;
 mod factory;
 mod fault;
 mod four_letter_words;
 mod keys;
 mod names;
+mod reads;
 mod session;
 mod sessions;
 #[doc(hidden)]

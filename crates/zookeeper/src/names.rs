@@ -97,11 +97,11 @@ pub(crate) fn order(lock_created: i64, number: i32) -> Order {
 
 /// The transaction that created the lock's node of an entry with this order.
 pub(crate) fn lock_created(order: Order) -> i64 {
-    // It was an `i64` before it was shifted.
+    // The transaction was an `i64` before it was shifted.
     i64::try_from(order >> (NUMBER_BITS + RANK_BITS)).unwrap_or(i64::MAX)
 }
 
-/// An order that every number given out by a lock's node created later is above.
+/// An order below every number of a lock's node that is created later.
 pub(crate) fn order_before(transaction: i64) -> Order {
     order(transaction, 0)
 }

@@ -31,7 +31,7 @@ use crate::wire::{
     self, Code, Create, CreateMode, Delete, Exists, Fault, Multi, Op, SetData, Stat,
 };
 
-/// How much longer than the claims on it a session lasts.
+/// How much longer a session lasts than the longest claim that it was opened for.
 ///
 /// A server tells the leader twice a tick which sessions it has heard of. If it dies before that, the
 /// leader counts from the sign of life before. Signs are sent about once a second, and a tick has two
@@ -138,7 +138,7 @@ impl ZooKeeperSession {
         let seen = look.map(|look| self.wire.send(look));
         match written.await {
             Ok(_) => self.confirmed_at(sent),
-            // It was moved, or deleted by hand: that says nothing about the session.
+            // The fence was moved, or deleted by hand: that says nothing about the session.
             Err(Fault::Refused(Code::NoNode)) => self.replace_fence(number).await?,
             Err(fault) => return Err(fault),
         }

@@ -147,7 +147,7 @@ impl Sessions {
             return Ok(Arc::clone(session));
         }
         let used = || alive().filter(|session| is_used(session));
-        // With a slightly shorter one there are likely to be more such TTLs: it is to serve these, too.
+        // A session slightly too short is in use, so more TTLs like this one are likely: allow for them.
         let near =
             |session: &Arc<ZooKeeperSession>| session.life() < ttl && ttl < 2 * session.life();
         if used().count() < FEW {
@@ -155,7 +155,7 @@ impl Sessions {
         }
         match alive().filter(|session| session.life() >= ttl).min_by_key(shortest) {
             Some(session) => Ok(Arc::clone(session)),
-            // So much longer than the others that it serves many TTLs to come.
+            // Twice as long as the longest one, so that later TTLs fit it, too.
             None => {
                 let longest = alive().map(|session| session.life()).max().unwrap_or_default();
                 Err(ttl.max(2 * longest))
@@ -173,7 +173,7 @@ impl Sessions {
             let mut opening = self.opening.lock();
             let begin = || {
                 let sessions = Arc::clone(self);
-                // It goes on although its caller may not be polled any more.
+                // The task goes on although its caller may not be polled any more.
                 let task = self.background.runtime().spawn(async move {
                     let opened = sessions.open_now(ttl).await;
                     sessions.opening.lock().remove(&ttl);

@@ -43,7 +43,7 @@ fn quorum(facts: &Facts) -> Finding {
         return Finding::advice(what, "run three servers or five");
     }
     if servers.len() < voters {
-        let (named, what) = (servers.len(), "the others are not turned to when these fail");
+        let (named, what) = (servers.len(), "the others are not asked when these fail");
         let what = format!("the store's URL names {named} of {voters} servers: {what}");
         return Finding::advice(what, "name all servers in the URL");
     }
@@ -191,7 +191,6 @@ mod tests {
     use super::super::facts::Settings;
     use super::*;
     use tenure_core::Severity;
-    use tenure_trials::worst;
 
     fn facts(version: &str, servers: usize) -> Facts {
         let mode = |number| if number == 0 { "leader" } else { "follower" };
@@ -214,10 +213,18 @@ mod tests {
         }
     }
 
+    /// The highest severity that is found, and the texts of the findings that have it.
+    fn worst(facts: &Facts) -> (Severity, String) {
+        let findings = of(facts);
+        let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
+        let texts = findings.into_iter().filter(|finding| finding.severity == worst);
+        (worst, texts.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
+    }
+
     #[test]
     fn a_sound_ensemble_is_fine() {
-        assert_eq!(worst(of(&facts("3.8.6", 3))).0, Severity::Fine);
-        assert_eq!(worst(of(&facts("3.9.3", 5))).0, Severity::Fine);
+        assert_eq!(worst(&facts("3.8.6", 3)).0, Severity::Fine);
+        assert_eq!(worst(&facts("3.9.3", 5)).0, Severity::Fine);
     }
 
     #[test]
@@ -252,14 +259,14 @@ mod tests {
             (facts("3.8.0", 3), "come to differ"),
             (facts("3.9.2", 3), "come to differ"),
         ] {
-            let (severity, what) = worst(of(&facts));
+            let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Advice, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }
     }
 
     #[test]
-    fn servers_that_say_nothing_are_not_said_to_serve() {
+    fn servers_that_report_nothing_are_not_reported_as_serving() {
         let mut facts = facts("3.9.3", 3);
         facts.servers[1].1 = Answer::Mute;
         let findings = of(&facts);
@@ -276,7 +283,7 @@ mod tests {
         let old = facts("3.4.14", 3);
         for (facts, word) in [(used_up, "cannot be taken"), (old, "too old"), (uneven, "differ in")]
         {
-            let (severity, what) = worst(of(&facts));
+            let (severity, what) = worst(&facts);
             assert_eq!(severity, Severity::Unsafe, "{what}");
             assert!(what.contains(word), "{word}: {what}");
         }

@@ -7,48 +7,34 @@
 //! The task also sends pings, and ends the connection when the server is silent while it owes a
 //! reply.
 
+mod task;
+
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use parking_lot::{Mutex, MutexGuard};
 use tenure_tls::Stream;
-use tokio::io::ReadBuf;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::Fault;
-use super::jute::{Malformed, Reader, Writer};
+use super::code::Code;
+use super::frame::{discard, frame, unframe};
+use super::jute::{Malformed, Reader};
 use super::messages::{
-    Code, PING, ReplyHeader, Request, SetWatches, WatchKind, Watchable, XID_EVENT, XID_PING,
-    XID_SET_WATCHES, read_event,
+    ReplyHeader, Request, SetWatches, WatchKind, Watchable, XID_EVENT, XID_PING, XID_SET_WATCHES,
+    read_event,
 };
 use super::watches::{Watch, Watches};
 
-/// The longest frame that is read or written. Servers send at most 1 MiB unless they are told
-/// otherwise.
-const LONGEST_FRAME: usize = 64 << 20;
-
 /// While fewer replies than this are owed, callers write to the socket by themselves.
 const FEW: usize = 16;
-
-/// A connection whose oldest call has waited for this many call timeouts is given up.
-const DEAD: u32 = 5;
-
-const CHUNK: usize = 16 << 10;
-
-/// About how much memory is kept for input between frames.
-const SPARE: usize = 1 << 20;
-
-const NONSENSE: &str = "the reply makes no sense: is this a ZooKeeper server?";
 
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +126,7 @@ impl State {
         &mut self,
         xid: Option<i32>,
         request: &R,
-        watch: Option<WatchWish>,
+        watch: Option<RequestedWatch>,
     ) -> Result<oneshot::Receiver<Outcome>, Fault> {
         if !self.is_open() {
             return Err(Fault::NotConnected);
@@ -167,12 +153,12 @@ impl State {
 struct Pending {
     xid: i32,
     sent: Instant,
-    watch: Option<WatchWish>,
+    watch: Option<RequestedWatch>,
     reply: Option<oneshot::Sender<Outcome>>,
 }
 
 /// A watch that a reply may leave.
-struct WatchWish {
+struct RequestedWatch {
     path: String,
     /// Which watch is left by a reply with this code.
     kind: fn(Option<Code>) -> Option<WatchKind>,
@@ -206,24 +192,7 @@ impl Connection {
         let shared =
             Arc::new(Shared { state: Mutex::new(state), watches, zxid, task: AtomicWaker::new() });
         let shortcut = stream.shortcut();
-        let (ending, served) = (Ending(Arc::clone(&shared)), Arc::clone(&shared));
-        let task = tokio::spawn(async move {
-            let mut task = Task {
-                shared: served,
-                stream,
-                pace,
-                input,
-                chunk: vec![0; CHUNK].into(),
-                writing: Vec::new(),
-                written: 0,
-                timer: Box::pin(tokio::time::sleep_until(now)),
-            };
-            let why = poll_fn(|context| task.poll(context)).await;
-            // Requests that the server has not taken yet must not reach it later.
-            task.stream.discard_unsent();
-            ending.end(&why);
-            why
-        });
+        let task = tokio::spawn(task::serve(Arc::clone(&shared), stream, input, pace));
         (Self(Arc::new(Owner { shared, shortcut, pace })), task)
     }
 
@@ -256,8 +225,8 @@ impl Connection {
         &self,
         request: R,
     ) -> Result<oneshot::Receiver<Outcome>, Fault> {
-        let wish = WatchWish { path: request.path().to_owned(), kind: R::watch };
-        self.write(None, &request.watching(), Some(wish))
+        let requested = RequestedWatch { path: request.path().to_owned(), kind: R::watch };
+        self.write(None, &request.watching(), Some(requested))
     }
 
     /// Restores the watches of earlier connections. Nothing else may have been sent.
@@ -280,7 +249,7 @@ impl Connection {
         &self,
         xid: Option<i32>,
         request: &R,
-        watch: Option<WatchWish>,
+        watch: Option<RequestedWatch>,
     ) -> Result<oneshot::Receiver<Outcome>, Fault> {
         let mut state = self.0.shared.state.lock();
         let idle = state.is_idle();
@@ -312,50 +281,6 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.shared.state.lock().closed.get_or_insert("it was closed");
         self.shared.task.wake();
-    }
-}
-
-/// Appends a frame: its length, and what `write` adds.
-///
-/// # Errors
-/// If it would be too long. Then nothing is appended.
-pub(super) fn frame(
-    out: &mut Vec<u8>,
-    write: impl FnOnce(&mut Writer<'_>),
-) -> Result<(), Malformed> {
-    let start = out.len();
-    let mut writer = Writer::new(out);
-    writer.int(0);
-    write(&mut writer);
-    let length = out.len() - start - size_of::<i32>();
-    let Some(length) = i32::try_from(length).ok().filter(|_| length <= LONGEST_FRAME) else {
-        out.truncate(start);
-        return Err(Malformed);
-    };
-    out[start..start + size_of::<i32>()].copy_from_slice(&length.to_be_bytes());
-    Ok(())
-}
-
-/// The content of the frame that `input` begins with. `None`: it has not arrived in full.
-///
-/// # Errors
-/// If no frame is this long.
-pub(super) fn unframe(input: &[u8]) -> Result<Option<&[u8]>, Malformed> {
-    let mut reader = Reader::new(input);
-    let Ok(length) = reader.int() else { return Ok(None) };
-    let length = usize::try_from(length).map_err(|_| Malformed)?;
-    if length > LONGEST_FRAME {
-        return Err(Malformed);
-    }
-    Ok(reader.rest().get(..length))
-}
-
-/// Removes frames that were dispatched. The memory of a long frame, such as a large listing, is not
-/// kept.
-fn discard(input: &mut Vec<u8>, taken: usize) {
-    input.drain(..taken);
-    if taken > 0 && input.len() < SPARE && input.capacity() > 2 * SPARE {
-        input.shrink_to(SPARE);
     }
 }
 
@@ -405,7 +330,8 @@ impl Shared {
         drop(state);
         let Some(reply) = reply.filter(|reply| !reply.is_closed()) else { return Ok(()) };
         // An event for this watch comes after this reply, so it cannot be missed.
-        let left = watch.and_then(|wish| Some(((wish.kind)(header.code)?, wish.path)));
+        let left =
+            watch.and_then(|requested| Some(((requested.kind)(header.code)?, requested.path)));
         let watch = left.map(|(kind, path)| self.watches.add(kind, path));
         let _given_up = reply.send(Ok(Answer {
             code: header.code,
@@ -417,27 +343,6 @@ impl Shared {
     }
 }
 
-/// However the task ends, also with its runtime: no call waits for it any more.
-struct Ending(Arc<Shared>);
-
-impl Ending {
-    fn end(&self, why: &Fault) {
-        let mut state = self.0.state.lock();
-        state.ended = true;
-        let pending = std::mem::take(&mut state.pending);
-        drop(state);
-        for reply in pending.into_iter().filter_map(|pending| pending.reply) {
-            let _ = reply.send(Err(why.clone()));
-        }
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.end(&broken("its task was dropped"));
-    }
-}
-
 fn broken(why: &str) -> Fault {
     Fault::Broken(why.into())
 }
@@ -445,148 +350,5 @@ fn broken(why: &str) -> Fault {
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
         broken(&error.to_string())
-    }
-}
-
-/// Serves one connection.
-struct Task {
-    shared: Arc<Shared>,
-    stream: Stream,
-    pace: Pace,
-    input: Vec<u8>,
-    chunk: Box<[u8]>,
-    writing: Vec<u8>,
-    written: usize,
-    timer: Pin<Box<Sleep>>,
-}
-
-/// What is due.
-enum Due {
-    /// A ping was added to what is to be written.
-    Write,
-    /// Nothing before this moment.
-    At(Instant),
-}
-
-impl Task {
-    /// Resolves with why the connection ended.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Fault> {
-        self.shared.task.register(context.waker());
-        loop {
-            if let Some(why) = self.shared.state.lock().closed {
-                return Poll::Ready(broken(why));
-            }
-            if let Poll::Ready(Err(error)) = self.poll_write(context) {
-                return Poll::Ready(error.into());
-            }
-            // Before the clock is looked at: a process that was stopped finds the replies here.
-            if let Poll::Ready(why) = self.poll_read(context) {
-                return Poll::Ready(why);
-            }
-            match self.due() {
-                Err(why) => return Poll::Ready(why),
-                Ok(Due::Write) => {}
-                Ok(Due::At(next)) => {
-                    self.timer.as_mut().reset(next);
-                    if self.timer.as_mut().poll(context).is_pending() {
-                        return Poll::Pending;
-                    }
-                }
-            }
-        }
-    }
-
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if self.written == self.writing.len() {
-                self.writing.clear();
-                self.written = 0;
-                let mut state = self.shared.state.lock();
-                std::mem::swap(&mut self.writing, &mut state.outgoing);
-                state.writing = !self.writing.is_empty();
-                drop(state);
-                if self.writing.is_empty() {
-                    return self.stream.poll_flush(context);
-                }
-            }
-            self.written += ready!(self.stream.poll_write(context, &self.writing[self.written..]))?;
-        }
-    }
-
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Fault> {
-        loop {
-            if self.shared.dispatch(&mut self.input).is_err() {
-                return Poll::Ready(broken(NONSENSE));
-            }
-            let mut read = ReadBuf::new(&mut self.chunk);
-            if let Err(error) = ready!(self.stream.poll_read(context, &mut read)) {
-                return Poll::Ready(error.into());
-            }
-            if read.filled().is_empty() {
-                return Poll::Ready(broken("the server closed it"));
-            }
-            self.input.extend_from_slice(read.filled());
-        }
-    }
-
-    /// Gives up calls that take too long, and adds a ping when nothing was sent for a while.
-    ///
-    /// # Errors
-    /// If the server has owed a reply for too long.
-    fn due(&mut self) -> Result<Due, Fault> {
-        let Pace { limit, ping, silence } = self.pace;
-        let now = Instant::now();
-        let mut state = self.shared.state.lock();
-        let oldest = state.pending.front().map(|pending| pending.sent);
-        let owed_since = oldest.into_iter().chain(state.ping).min();
-        let heard = state.last_heard;
-        let dead = owed_since.map(|since| (since.max(heard) + silence).min(since + limit * DEAD));
-        if dead.is_some_and(|dead| dead <= now) {
-            let waited = owed_since.map_or(silence, |since| now - since);
-            return Err(broken(&format!("the server has owed a reply for {waited:?}")));
-        }
-        if state.ping.is_none() && state.last_sent + ping <= now {
-            let written = frame(&mut state.outgoing, |out| {
-                out.int(XID_PING);
-                out.int(PING);
-            });
-            debug_assert!(written.is_ok(), "a ping is short");
-            state.ping = Some(now);
-            state.last_sent = now;
-            return Ok(Due::Write);
-        }
-        let late = |pending: &&mut Pending| pending.sent + limit <= now;
-        let given_up: Vec<_> = state
-            .pending
-            .iter_mut()
-            .take_while(late)
-            .filter_map(|pending| pending.reply.take())
-            .collect();
-        let call = state.pending.iter().find(|pending| pending.reply.is_some());
-        let call = call.map(|pending| pending.sent + limit);
-        let ping = state.ping.is_none().then(|| state.last_sent + ping);
-        let next = [dead, call, ping].into_iter().flatten().min().unwrap_or(now + silence);
-        state.armed = next;
-        drop(state);
-        for reply in given_up {
-            let _ = reply.send(Err(Fault::Silent(limit)));
-        }
-        Ok(Due::At(next))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_memory_of_a_long_frame_is_not_kept() {
-        let mut input = vec![1; 10 * SPARE];
-        let capacity = input.capacity();
-        discard(&mut input, 0);
-        assert_eq!(input.capacity(), capacity, "the frame has not arrived in full");
-        discard(&mut input, 10 * SPARE - 3);
-        assert_eq!(input, [1; 3]);
-        assert!(input.capacity() <= 2 * SPARE, "{}", input.capacity());
     }
 }

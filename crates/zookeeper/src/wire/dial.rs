@@ -15,9 +15,11 @@ use tenure_tls::{Password, Stream, Tls, TlsConnector, distrust};
 use tokio::io::ReadBuf;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connection::{frame, unframe};
+use super::code::Code;
+use super::frame::{frame, unframe};
+use super::handshake::{Auth, Connect, Connected};
 use super::jute::Reader;
-use super::messages::{Auth, Code, Connect, Connected, ReplyHeader, XID_AUTH};
+use super::messages::{ReplyHeader, XID_AUTH};
 
 /// Where the servers are, and how to log in to them.
 #[derive(Clone, Debug)]

@@ -8,21 +8,27 @@
 //! TLS. SASL (Kerberos, DIGEST-MD5) is absent: it would go into the handshake in `dial.rs`, after
 //! the session is established and before the login.
 
+mod code;
 mod connection;
 mod dial;
 mod fault;
+mod frame;
+mod handshake;
 mod jute;
 mod messages;
+mod multi;
 mod session;
 #[cfg(test)]
 mod tests;
 mod watches;
 
+pub(crate) use code::Code;
 pub(crate) use dial::{Target, address};
 pub(crate) use fault::Fault;
 pub(crate) use messages::{
-    Acl, Check, Code, Create, CreateMode, Delete, Event, Exists, FailedOp, GetAcl, GetChildren,
-    GetData, Multi, Op, OpReply, Request, SetData, Stat, Sync,
+    Acl, Create, CreateMode, Delete, Event, Exists, GetAcl, GetChildren, GetData, Request, SetData,
+    Stat, Sync,
 };
+pub(crate) use multi::{Check, FailedOp, Multi, Op, OpReply};
 pub(crate) use session::{Call, Session};
 pub(crate) use watches::Watch;

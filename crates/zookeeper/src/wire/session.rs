@@ -380,8 +380,8 @@ impl Shared {
                 Err(why) => break why,
             }
             if link.life < self.life() {
-                // It is not closed: the holders hear of the loss now, and must have stopped before the
-                // servers delete their nodes.
+                // The session is not closed: the holders hear of the loss now, and must have stopped
+                // before the servers delete their nodes.
                 break format!(
                     "the servers have shortened it from {:?} to {:?}: its holders rely on more",
                     self.life(),
@@ -462,7 +462,7 @@ impl Shared {
     }
 
     async fn until(&self, wanted: impl Fn(&Phase) -> bool) {
-        // It fails only when the sender is gone, which is here.
+        // This fails only when the sender is gone, and this task owns the sender.
         let _ = self.status.subscribe().wait_for(|status| wanted(&status.phase)).await;
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Watches(Mutex<Registry>);
 #[derive(Default)]
 struct Registry {
     by_node: HashMap<(WatchKind, String), Vec<oneshot::Sender<Event>>>,
-    /// How many nodes there may be before those are looked for that no watch is left for.
+    /// The number of nodes at which those without a watch are removed.
     crowded: usize,
     over: bool,
 }

@@ -17,8 +17,12 @@ pub(crate) async fn their_hold_keeps_ours_out(scene: &Scene) {
     let error = scene.ours.semaphore(NAME, 2).unwrap().try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let state = scene.state().await;
-    let [holder] = &state.holders[..] else { panic!("one holds: {state:?}") };
-    assert_eq!((holder.pid, &holder.host), (None, &None), "they did not say");
+    let [holder] = &state.holders[..] else { panic!("one claim holds: {state:?}") };
+    assert_eq!(
+        (holder.pid, &holder.host),
+        (None, &None),
+        "the other client does not record its process"
+    );
     assert!(state.waiters.is_empty(), "a try leaves no entry: {state:?}");
     theirs.release().await;
     scene.assert_free().await;
@@ -102,7 +106,8 @@ pub(crate) async fn ours_and_theirs_are_served_in_one_order(scene: &Scene) {
 /// The first client creates the parent node. Tenure's parent is deleted when it is empty, unless the
 /// other client could not cope with that.
 pub(crate) async fn a_deleted_parent_of_ours_stops_no_client(scene: &Scene) {
-    // They ignore a permit, so they can hold the lock once while our parent is there.
+    // The other clients ignore a permit, so they can hold the lock once while tenure's parent node
+    // exists.
     let permit = scene.ours.semaphore(NAME, 1).unwrap().acquire().await.unwrap();
     let mut theirs = scene.theirs().await;
     permit.release().await.unwrap();

@@ -33,7 +33,7 @@ impl Driver {
         match self.answer().await.as_str() {
             "held" => true,
             "busy" => false,
-            other => panic!("what is {other:?}?"),
+            other => panic!("unexpected answer {other:?}"),
         }
     }
 

@@ -9,7 +9,10 @@ use crate::scene::{NAME, Scene};
 pub(crate) async fn without_the_option_only_ours_gives_way(scene: &Scene) {
     let mut theirs = scene.theirs().await;
     let guard = scene.mutex().acquire().await.unwrap();
-    assert!(theirs.try_hold().await, "they see us: then the option is not needed any more");
+    assert!(
+        theirs.try_hold().await,
+        "the client waits for tenure: the option is not needed any more"
+    );
     guard.release().await.unwrap();
     let error = scene.mutex().try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
@@ -22,7 +25,7 @@ pub(crate) async fn without_the_option_only_ours_gives_way(scene: &Scene) {
 pub(crate) async fn their_semaphore_and_ours_do_not_exclude_each_other(scene: &Scene) {
     let (mut theirs, mut more) = (scene.theirs().await, scene.theirs().await);
     assert!(theirs.try_hold().await);
-    assert!(!more.try_hold().await, "it has one permit");
+    assert!(!more.try_hold().await, "the semaphore has one permit");
     let guard = scene.ours.semaphore(NAME, 1).unwrap().try_acquire().await.unwrap();
     scene.assert_held_by(&guard).await;
     theirs.release().await;

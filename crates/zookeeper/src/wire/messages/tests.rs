@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::super::handshake::*;
+use super::super::multi::*;
 use super::*;
 
 /// Frames of a ZooKeeper server of version 3.8.0, without their lengths.
@@ -43,9 +45,6 @@ mod captured {
         00000000000007000001a1ed299bd4000001a1ed299bd40000000000000000000000000000000000\
         00000000000000000000000000000000000007ffffffff01ffffffff";
     pub(super) const PONG: &str = "fffffffe000000000000000500000000";
-    pub(super) const EPHEMERALS: &str = "\
-        0000000900000000000000050000000000000001\
-        0000000f2f612f6e2d30303030303030303030";
     pub(super) const SYNCED: &str = "0000000a000000000000000500000000000000022f61";
     pub(super) const LOGIN_REFUSED: &str = "fffffffc0000000000000000ffffff8d";
 }
@@ -94,7 +93,6 @@ fn a_servers_replies_are_understood() {
 
     assert_eq!(reply::<GetChildren>(captured::CHILDREN).1.0, ["n-0000000000"]);
     assert_eq!(reply::<GetAcl>(captured::ACL).1.0, Acl::anyone_all());
-    assert_eq!(reply::<GetEphemerals>(captured::EPHEMERALS).1, ["/a/n-0000000000"]);
     assert_eq!(reply::<Sync>(captured::SYNCED).0, header(10, 5, None));
 
     for (frame, expected) in [
@@ -198,7 +196,6 @@ proptest! {
         let _ = GetChildren::read(&mut reader());
         let _ = GetAcl::read(&mut reader());
         let _ = Sync::read(&mut reader());
-        let _ = GetEphemerals::read(&mut reader());
         let _ = Multi::read(&mut reader());
     }
 

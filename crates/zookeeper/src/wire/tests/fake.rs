@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::wire::connection::frame;
+use crate::wire::frame::frame;
 use crate::wire::jute::{Reader, Writer};
 use crate::wire::messages::{XID_AUTH, XID_PING};
 
@@ -58,7 +58,7 @@ impl Fake {
 impl Drop for Fake {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
+        // Wakes the thread that accepts connections.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }

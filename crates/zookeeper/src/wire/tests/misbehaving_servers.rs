@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tenure_core::ErrorKind;
 use tenure_testkit::{GENEROUS, eventually};
 
-use super::fake::{Fake, PASSWORD, SESSION};
+use super::fake::{Fake, PASSWORD, SESSION, granted};
 use super::{LIFE, open, over, reconnected, refusal, reported, target};
 use crate::wire::messages::XID_PING;
 use crate::wire::{Delete, Event, Exists, Fault, Session, SetData, Target};
@@ -260,7 +260,7 @@ async fn waiting_for_a_connection_ends_after_the_call_timeout() {
     let gone = || async { !session.is_connected() };
     assert!(eventually(GENEROUS, gone).await);
     assert_eq!(session.ready().await, Err(Fault::NotConnected));
-    // It can be closed all the same.
+    // The session can be closed all the same.
     tokio::time::timeout(GENEROUS, session.close()).await.unwrap();
     over(&session).await;
 }
@@ -394,7 +394,7 @@ async fn nonsense_ends_the_connection_and_not_the_session() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_connections_and_says_nothing_does_not_keep_from_others() {
+async fn a_session_is_opened_although_one_server_accepts_connections_and_stays_silent() {
     let silent = Fake::start(|_, mut peer| peer.say_nothing());
     let hangs_up = Fake::start(|_, _| {});
     let serves = Fake::start(|_, mut peer| {
@@ -432,7 +432,7 @@ async fn the_error_names_each_server_and_what_it_did() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_each_connection_is_not_stormed() {
+async fn a_server_that_ends_each_connection_is_not_flooded_with_reconnects() {
     let fake = Fake::start(|_, mut peer| drop(peer.welcome(30_000)));
     let session = session(&fake).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -461,4 +461,39 @@ async fn a_server_that_refuses_to_restore_watches_is_left() {
     assert_eq!(asked.recv_timeout(GENEROUS), Ok(SET_WATCHES));
     assert_eq!(asked.recv_timeout(Duration::from_secs(3)), Ok(SET_WATCHES), "they are lost");
     assert!(!session.is_over());
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_after_any_byte_of_a_reply_is_no_answer() {
+    // The reply to `Exists`: a header, and the state of a node.
+    const LENGTH: usize = 4 + 16 + 68;
+    for (first, bytes) in [(true, granted(30_000).len()), (false, LENGTH)] {
+        for end in 0..=bytes {
+            let fake = Fake::start(move |number, mut peer| {
+                let Some(_) = peer.hello() else { return };
+                let frame = granted(30_000);
+                if first && number == 0 {
+                    peer.write_slowly(&frame[..end]);
+                    if end < bytes {
+                        return;
+                    }
+                } else {
+                    peer.write_slowly(&frame);
+                }
+                let Some(asked) = peer.asked_besides_pings() else { return };
+                let content = [&asked.xid.to_be_bytes()[..], &[0; LENGTH - 8]].concat();
+                let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+                let reply = [&length[..], &content].concat();
+                peer.write_slowly(if first { &reply } else { &reply[..end] });
+                if first || end == bytes {
+                    peer.serve();
+                }
+            });
+            let session = open(target(&[fake.port()]), LIFE).await.unwrap();
+            let answer = session.send(Exists::new("/a")).await;
+            let is_answer = matches!(answer, Ok(Some(_)));
+            assert_eq!(is_answer, first || end == bytes, "{first} {end}: {answer:?}");
+            assert!(!session.is_over());
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! Sessions with real servers, and with servers that misbehave.
 
-mod cut_off;
 mod fake;
 mod misbehaving_servers;
 mod operations;

@@ -106,7 +106,7 @@ async fn a_server_that_is_silent_is_left_for_another() {
     let ports = proxies.each_ref().map(Proxy::port);
     let session = open(target(&ports), Duration::from_secs(9)).await.unwrap();
     session.send(node("/a", CreateMode::Ephemeral)).await.unwrap();
-    // One after the other is cut off, so that the session must move at least once.
+    // One server after the other is cut off, so that the session must move at least once.
     for proxy in &proxies {
         proxy.set(Way::Black);
         let moved = || async { session.ready().await.is_ok() && is_served(&session).await };

@@ -1,10 +1,6 @@
 //! What a store finds when it diagnoses real servers.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
-use common::{config, config_of, store};
+use crate::common::{config, config_of, store};
 use tenure_core::store::Store;
 use tenure_core::{Finding, Severity};
 use tenure_testkit::{Certificates, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
@@ -31,7 +27,7 @@ on_servers! {
         let found = findings(&config_of(&server)).await;
         assert!(has(&found, Severity::Advice, "open to the world"), "{found:?}");
         assert!(has(&found, Severity::Fine, "end of its numbers"), "{found:?}");
-        // It leaves nothing behind.
+        // The trial lock leaves nothing behind.
         assert_eq!(store(&config_of(&server)).await.list("").await.unwrap(), []);
     }
 }
@@ -76,7 +72,7 @@ on_servers! {
         two.servers.pop();
         assert!(has(&findings(&two).await, Severity::Advice, "names 2 of 3"));
         ensemble.members()[2].kill9().unwrap();
-        // It may have been the leader: the others elect another first.
+        // The dead server may have been the leader: the others elect another first.
         let serves = || async { ZooKeeperStore::connect(all.clone()).await.is_ok() };
         assert!(eventually(GENEROUS, serves).await);
         let found = findings(&all).await;
@@ -93,7 +89,7 @@ on_servers! {
         let hung = (ensemble.leader().unwrap() + 1) % 3;
         ensemble.members()[hung].stop().unwrap();
         let hangs = format!(":{} (it takes connections, but does not answer)", all.servers[hung].1);
-        // It may be turned to first, and the others may be slow.
+        // The hanging server may be asked first, and the others may be slow.
         let told = eventually(GENEROUS, || async {
             let Ok(store) = ZooKeeperStore::connect(all.clone()).await else { return false };
             store.diagnose().await.is_ok_and(|found| {

@@ -1,24 +1,10 @@
 //! What the tests on ZooKeeper share.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::sync::Arc;
 
 use tenure_core::Client;
 use tenure_testkit::ZooKeeperServer;
 use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
-
-/// A test that needs servers.
-#[macro_export]
-macro_rules! on_servers {
-    ($(#[doc = $why:literal])* async fn $name:ident() $body:block) => {
-        $(#[doc = $why])*
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            if !tenure_testkit::ZooKeeperServer::is_missing(stringify!($name)) $body
-        }
-    };
-}
 
 pub(crate) fn config(addresses: &str) -> ZooKeeperConfig {
     ZooKeeperConfig::new(tenure_testkit::parse_addresses(addresses))

@@ -1,12 +1,8 @@
 //! Minutes of random faults. Run it by hand, alone on a machine:
 //!
-//! `STORM=120 SEED=7 cargo test -p tenure-zookeeper --test storm -- --ignored --nocapture`
+//! `STORM=120 SEED=7 cargo test -p tenure-zookeeper --test integration storm:: -- --ignored --nocapture`
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
-use common::connect;
+use crate::common::connect;
 use tenure_testkit::{ZooKeeperEnsemble, ZooKeeperServer};
 use tenure_trials::{LONGEST_STALL, storm};
 

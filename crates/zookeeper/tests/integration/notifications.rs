@@ -1,10 +1,6 @@
 //! Notifications of a hand-off: few nodes are watched, and few clients are woken.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
-use common::{client, config_of, store};
+use crate::common::{client, config_of, store};
 use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
 use tenure_trials::notifications;
 

@@ -1,12 +1,8 @@
 //! Passwords, ACLs, TLS, and servers that are not there.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{client, config, config_of};
+use crate::common::{client, config, config_of};
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_testkit::{
     Certificates, GENEROUS, Member, Proxy, ZooKeeperEnsemble, ZooKeeperServer, eventually,
@@ -65,7 +61,7 @@ on_servers! {
         let denied = client.mutex("orders").unwrap().acquire().await.unwrap_err();
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         let lock = warden.state("/tenure/orders").await.unwrap().unwrap();
-        assert_eq!((lock.cversion, lock.num_children), (2, 0), "one came, and is gone");
+        assert_eq!((lock.cversion, lock.num_children), (2, 0), "one node was created and deleted");
     }
 }
 
@@ -171,7 +167,7 @@ on_servers! {
         for member in &mut ensemble.members()[..2] {
             member.kill9().unwrap();
         }
-        // It takes a moment to notice that it is alone.
+        // The server takes a moment to notice that it is alone.
         let told = eventually(GENEROUS, || async {
             let error = refusal(&config).await;
             error.kind() == ErrorKind::QuorumLost && error.to_string().contains("has no quorum")
@@ -234,7 +230,7 @@ on_servers! {
         let mutex = client.mutex("a").unwrap();
         mutex.acquire().await.unwrap().release().await.unwrap();
         // A server that knows fewer transactions than a client does not talk to it.
-        let busy = common::client(&config_of(&stricter)).await;
+        let busy = crate::common::client(&config_of(&stricter)).await;
         for _ in 0..30 {
             busy.mutex("b").unwrap().acquire().await.unwrap().release().await.unwrap();
         }
@@ -268,7 +264,7 @@ on_servers! {
         assert!(sent <= 20, "{sent} requests in {long:?}");
         assert!(!waiting.is_finished(), "{:?}", waiting.await);
         other.delete(&node).await.unwrap();
-        let held = tokio::time::timeout(GENEROUS, waiting).await.expect("it is stuck").unwrap();
+        let held = tokio::time::timeout(GENEROUS, waiting).await.expect("the waiter is stuck").unwrap();
         held.unwrap().release().await.unwrap();
     }
 }

@@ -1,13 +1,9 @@
 //! Servers that do not answer for a while: callers that wait go on waiting, and what arrives late
 //! does not stay.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{client, config, config_of};
+use crate::common::{client, config, config_of};
 use tenure_core::{Client, Options};
 use tenure_testkit::{Ensemble, Proxy, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tenure_trials::outages::{self, CALL_TIMEOUT};
@@ -59,7 +55,7 @@ on_servers! {
             let proxy = Proxy::start(ensemble.members()[follower].port()).unwrap();
             let client = client(&config(&proxy.address())).await;
             let hasty = client.clone().with_call_timeout(CALL_TIMEOUT).unwrap();
-            // It keeps the session alive.
+            // The guard keeps the session alive.
             let kept = client.mutex("kept").unwrap().with(options.clone());
             let kept = kept.acquire_within(ELECTION).await.unwrap();
             let connections = proxy.connections();
@@ -71,10 +67,10 @@ on_servers! {
                 acquiring.spawn(async move { mutex.acquire_within(CALL_TIMEOUT).await });
             }
             let failed = acquiring.join_all().await.iter().filter(|one| one.is_err()).count();
-            assert_eq!(failed, LOCKS, "it stands still");
+            assert_eq!(failed, LOCKS, "the server stands still");
             let comes_back = || async { proxy.connections() > connections };
             assert!(eventually(ELECTION, comes_back).await, "the client stays");
-            // It has sent its session's id and password.
+            // By now the client has sent its session's id and password.
             tokio::time::sleep(CALL_TIMEOUT).await;
             proxy.lead_to(ensemble.members()[leader].port());
             hasty.close().await;

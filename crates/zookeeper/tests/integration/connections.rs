@@ -1,12 +1,8 @@
 //! How many connections a process opens.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{client, config_of};
+use crate::common::{client, config_of};
 use tenure_core::{Client, Guard, Options};
 use tenure_testkit::{GENEROUS, ZooKeeperServer, eventually};
 

@@ -1,13 +1,9 @@
 //! Servers that die, stop and come back, sessions that end, replies that are lost: no two claims hold at
 //! once, no claim is stuck, nothing is left behind, and tokens keep rising.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{client, config, config_of, connect, store};
+use crate::common::{client, config, config_of, connect, store};
 use tenure_core::store::{ClaimOutcome, Eviction, Released, Renewal, Store, WaitPolicy, now};
 use tenure_core::{ErrorKind, Fence, LossReason, Options};
 use tenure_testkit::{GENEROUS, Proxy, Way, ZooKeeperEnsemble, ZooKeeperServer, eventually};
@@ -71,10 +67,10 @@ on_servers! {
         for member in (0..3).filter(|member| *member != alone) {
             ensemble.members()[member].stop().unwrap();
         }
-        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it goes on");
+        let reason = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("the hold was extended");
         assert_eq!(reason, LossReason::Expired);
         let state = ensemble.members()[alone].word("srvr").unwrap();
-        assert!(state.contains("Mode: follower"), "it did not answer all the time: {state}");
+        assert!(state.contains("Mode: follower"), "the server did not answer all the time: {state}");
         drop(guard);
         for member in (0..3).filter(|member| *member != alone) {
             ensemble.members()[member].cont().unwrap();
@@ -90,9 +86,9 @@ on_servers! {
 }
 
 on_servers! {
-    async fn a_client_that_is_cut_off_knows_before_another_holds() {
+    async fn a_client_that_is_cut_off_loses_its_guard_before_another_claim_holds() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        partitions::a_holder_knows_before_another_holds(server.port(), connect).await;
+        partitions::a_cut_off_holder_loses_its_guard_before_another_claim_holds(server.port(), connect).await;
     }
 }
 
@@ -179,8 +175,8 @@ on_servers! {
             assert_eq!(store.renew(&kept).await.unwrap(), Renewal::Renewed);
             store.inspect(&forgotten.name).await.unwrap().is_free()
         };
-        assert!(eventually(GENEROUS, gone).await, "it stays");
-        assert!(now().since(begun) >= TTL.mul_f64(0.9), "it was removed too early");
+        assert!(eventually(GENEROUS, gone).await, "the claim stays");
+        assert!(now().since(begun) >= TTL.mul_f64(0.9), "the claim was removed too early");
         assert_eq!(store.renew(&forgotten).await.unwrap(), Renewal::Lost);
         assert_eq!(store.inspect(&kept.name).await.unwrap().holders.len(), 1);
     }
@@ -196,7 +192,7 @@ on_servers! {
             (store(&config(&proxy.address())).await, store(&config_of(&server)).await);
         let (held, ttl) = (claim("a", TTL), TTL);
         let ClaimOutcome::Granted(before) = store.claim(&held, WaitPolicy::queue(ttl)).await.unwrap() else {
-            panic!("it was free")
+            panic!("the lock was free")
         };
         let waits = claim("b", TTL);
         let holder = claim("b", Duration::from_secs(60));
@@ -219,7 +215,7 @@ on_servers! {
         };
         assert!(eventually(GENEROUS, again).await);
         let ClaimOutcome::Granted(after) = store.claim(&held, WaitPolicy::queue(ttl)).await.unwrap() else {
-            panic!("it was free")
+            panic!("the lock was free")
         };
         assert!(before.token < after.token);
         assert_eq!(other.inspect(&waits.name).await.unwrap().waiters.len(), 1);
@@ -232,7 +228,7 @@ on_servers! {
         let servers = [(); 2].map(|()| ZooKeeperServer::start(&[]).unwrap());
         let proxy = Proxy::start(servers[0].port()).unwrap();
         let long = Options::new().ttl(Duration::from_secs(500));
-        // One that has written less than its client has seen would not take it.
+        // A server that has written less than its client has seen would refuse the session.
         let busy = client(&config_of(&servers[1])).await.mutex("busy").unwrap();
         for _ in 0..20 {
             busy.acquire().await.unwrap().release().await.unwrap();
@@ -241,7 +237,7 @@ on_servers! {
         let mutex = client.mutex("a").unwrap().with(long);
         let guard = mutex.acquire().await.unwrap();
         proxy.lead_to(servers[1].port());
-        let told = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("it is told");
+        let told = tokio::time::timeout(GENEROUS, guard.lost()).await.expect("the holder is notified");
         assert_eq!(told, LossReason::NotHeld);
         drop(guard);
         let again = mutex.acquire_within(GENEROUS).await.unwrap();
@@ -346,7 +342,7 @@ on_servers! {
             let _moved_on = tokio::time::timeout(Duration::ZERO, &mut again).await;
             let renewed = tokio::time::timeout(GENEROUS, store.renew(&next)).await;
             assert_eq!(renewed.expect("the renewal waits for it").unwrap(), Renewal::Renewed);
-            // Its own release comes after it.
+            // The claim's own release comes after it.
             drop(idle);
             for claim in [&left_alone, &next] {
                 store.release(claim).await.unwrap();

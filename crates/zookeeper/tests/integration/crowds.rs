@@ -1,10 +1,6 @@
 //! Many tasks of one process that wait for one lock: none fails, and idle ones cost next to nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test judges by panicking")]
-
-mod common;
-
-use common::{client, config, config_of, connect};
+use crate::common::{client, config, config_of, connect};
 use tenure_core::Mode;
 use tenure_testkit::{Ensemble, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer};
 use tenure_trials::crowds;
