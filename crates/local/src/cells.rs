@@ -11,10 +11,10 @@
 //!   never half of one. The directory is not synced: a power cut may bring back values of a few seconds
 //!   before, as a server that saves its data every second does. Cells are for one machine; what must
 //!   survive its power cuts belongs in a database.
-//! - An expiry is kept on two clocks: the boot clock, which cannot be set, counts within one boot, and the
-//!   wall clock after a reboot. Every so many swaps, files that have expired are deleted. The version is
-//!   the swap's random id, so one that is made anew has another.
-//! - A wait looks again and again, after 2 to 100 ms.
+//! - An expiry is kept on two clocks: the boot clock, which cannot be set, counts within one boot, and
+//!   the wall clock after a reboot. Every so many swaps, files that have expired are deleted. The version
+//!   is the swap's random id, so a cell that is created again has another version.
+//! - A wait polls the file, every 2 to 100 ms.
 
 use std::fs::File;
 use std::io::{Read, Write as _};
@@ -42,7 +42,7 @@ const LOCKS: u64 = 16;
 const SWAP_TAKES: Duration = Duration::from_secs(2);
 /// How long a wait for a change sleeps between two looks: it grows from the first to the second.
 const POLL: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
-/// After so many swaps of one process, so many files at the most are looked at.
+/// After this many swaps of one process, at most this many files are checked for their expiry.
 const SWEEP_EVERY: u32 = 512;
 const SWEEP_FILES: usize = 4_096;
 
@@ -301,7 +301,7 @@ fn sweep(store: &LocalStore, present: &CellFile<'_>) {
         if !is_cell || cell.name == present.name || !expired() {
             continue;
         }
-        // The lock of the present cell is held already; a file that opens it anew would wait for it.
+        // The lock of the present cell is held already; to open the lock file again would wait for it.
         let locked = futures_now(store.lock_cell(&cell));
         if let Some(Ok(_lock)) = locked
             && expired()

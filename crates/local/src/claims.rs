@@ -42,10 +42,10 @@ impl Inner {
             return Ok(self.attempt(claim, &name, policy)?.outcome);
         }
         Ok(match attempt.outcome {
-            ClaimOutcome::Queued(mut place) => {
+            ClaimOutcome::Queued(mut ticket) => {
                 let until = |end: u64| Duration::from_nanos(end.saturating_sub(now()));
-                place.ask_again_in = swept.first_end.map(until).or(place.ask_again_in);
-                ClaimOutcome::Queued(place)
+                ticket.ask_again_in = swept.first_end.map(until).or(ticket.ask_again_in);
+                ClaimOutcome::Queued(ticket)
             }
             other => other,
         })
@@ -180,12 +180,12 @@ impl Inner {
     }
 
     /// Checks a queued claim once.
-    pub(crate) fn wait_step(&self, claim: &Claim, place: &QueueTicket) -> Outcome<WaitStep> {
+    pub(crate) fn wait_step(&self, claim: &Claim, ticket: &QueueTicket) -> Outcome<WaitStep> {
         let owner = owner_words(claim.owner);
         let mut is_first = false;
         let mut step = self.change(|txn, _| {
             let now = now();
-            let known = txn.claim_at(low(place.mark), high(place.mark))?;
+            let known = txn.claim_at(low(ticket.mark), high(ticket.mark))?;
             let Some(known) = known.filter(|known| known.owner == owner && known.ends > now) else {
                 return Ok(WaitStep::Return(ClaimOutcome::Queued(QueueTicket::default())));
             };
@@ -197,12 +197,12 @@ impl Inner {
             if known.before == 0 {
                 if lock.room().admits(known.mode) {
                     // No token was left for it. Repeating the claim waits for one.
-                    let mut place = *place;
-                    place.ask_again_in = Some(Duration::ZERO);
-                    return Ok(WaitStep::Return(ClaimOutcome::Queued(place)));
+                    let mut ticket = *ticket;
+                    ticket.ask_again_in = Some(Duration::ZERO);
+                    return Ok(WaitStep::Return(ClaimOutcome::Queued(ticket)));
                 }
-                if place.ask_again_in.is_none() {
-                    // It has become the first waiter, and needs the time of its next attempt.
+                if ticket.ask_again_in.is_none() {
+                    // The claim has become the first waiter, and needs the time of its next attempt.
                     return queued(txn, &lock, &known, now).map(WaitStep::Return);
                 }
                 is_first = true;

@@ -110,7 +110,7 @@ pub(crate) fn hold_init(dir: &Path, access: &Access) -> Result<File> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if is_linked(&file, &path)? => return Ok(file),
-            // It was deleted meanwhile: other processes lock a new one.
+            // The file was deleted meanwhile: other processes lock a new one.
             Ok(()) => file = open_or_create(dir, "init", access)?,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
                 if started.elapsed() < OPEN_TIMEOUT =>

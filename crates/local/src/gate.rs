@@ -79,7 +79,7 @@ pub(crate) fn enter(
 /// Leaves, and wakes one sleeping process.
 pub(crate) fn leave(word: &AtomicU32) {
     if word.swap(0, Ordering::Release) & CONTENDED != 0 {
-        // It is no error if none sleeps, and there is no other error on mapped memory.
+        // That no process sleeps is no error, and there is no other error on mapped memory.
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 }

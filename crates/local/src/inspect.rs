@@ -18,7 +18,8 @@ use crate::txn::Txn;
 const RECORDS_PER_CHANGE: u32 = 4096;
 
 impl Inner {
-    pub(crate) fn inspect(&self, name: &LockName) -> Outcome<LockState> {
+    /// The lock with its holders, and with its waiters if they are wanted.
+    pub(crate) fn inspect(&self, name: &LockName, queue: bool) -> Outcome<LockState> {
         let key = Name::new(name.as_str());
         let mut state = LockState::free(name.clone());
         self.change(|txn, _| {
@@ -34,6 +35,9 @@ impl Inner {
                 }
                 Ok(true)
             })?;
+            if !queue {
+                return Ok(());
+            }
             txn.walk(&lock, lock.first_waiter, |claim| {
                 if liveness.counts(&claim, now)? {
                     state.waiters.push(self.waiter(txn, &claim, host, now)?);

@@ -210,7 +210,7 @@ impl Scene {
         panic!("the recovery has no end");
     }
 
-    /// Passes the gate over the dead, which undoes what they left, and looks over everything.
+    /// Enters the gate after the killed process, which rolls back its change, and checks the whole table.
     fn check(&self, step: usize) {
         let txn = Txn::begin(&self.survivor.inner.table).unwrap();
         check(&txn).unwrap_or_else(|fault| panic!("after a kill before store {step}: {fault:?}"));

@@ -12,10 +12,10 @@ use crate::table::Setup;
 /// disk, and everything else is refused: [`LocalStore::open`] does that.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), tenure_core::Error> {
-/// use tenure_local::LocalOptions;
+/// # async fn example() -> tenure::Result<()> {
+/// use tenure::local;
 ///
-/// let store = LocalOptions::new().group("deploy").open("/var/lib/app/locks")?;
+/// let store = local::Config::new().group("deploy").open("/var/lib/app/locks")?;
 /// # Ok(())
 /// # }
 /// ```

@@ -186,7 +186,8 @@ fn pidfd(inner: &Inner, process: ProcessSlot) -> Option<AsyncFd<OwnedFd>> {
     let pid = process_slots::pid(&inner.table.map, process).ok()??;
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
-    // It lives after the pidfd was opened, so the pidfd is not of a later process with the same id.
+    // The process lives after the pidfd was opened, so the pidfd is not of a later process with the same
+    // id.
     if !inner.table.is_alive(process).ok()? {
         return None;
     }

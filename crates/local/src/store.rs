@@ -10,7 +10,7 @@ use tenure_core::store::{
     Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, QueueTicket, Released,
     Renewal, Store, WaitPolicy,
 };
-use tenure_core::{AuditRecord, Finding, LockName, LockState, Result};
+use tenure_core::{AuditRecord, Finding, Holder, LockName, LockState, Result};
 
 use crate::access::Access;
 use crate::claim_index::ClaimIndex;
@@ -33,10 +33,11 @@ use crate::wakes::{WakeFifos, Wakes};
 /// locks are released.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), tenure_core::Error> {
-/// use tenure_local::LocalStore;
+/// # async fn example() -> tenure::Result<()> {
+/// use std::sync::Arc;
+/// use tenure::{Client, local};
 ///
-/// let store = LocalStore::open("/var/lib/app/locks")?;
+/// let client = Client::new(Arc::new(local::Store::open("/var/lib/app/locks")?))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -173,6 +174,7 @@ impl Store for LocalStore {
             .push()
             .shared()
             .permits()
+            .mixed_modes()
             .downgrade()
             .detects_death()
             .audits()
@@ -185,12 +187,12 @@ impl Store for LocalStore {
         self.run("claim", &claim.name, |inner| inner.claim(claim, policy))
     }
 
-    async fn wait(&self, claim: &Claim, place: &QueueTicket) -> Result<ClaimOutcome> {
+    async fn wait(&self, claim: &Claim, ticket: &QueueTicket) -> Result<ClaimOutcome> {
         self.inner.wakes.ensure_listener();
-        let subscription = self.inner.claim_index.subscribe(place.mark as u32);
+        let subscription = self.inner.claim_index.subscribe(ticket.mark as u32);
         let mut _watching = Vec::new();
         loop {
-            let step = self.run("wait for", &claim.name, |inner| inner.wait_step(claim, place))?;
+            let step = self.run("wait for", &claim.name, |inner| inner.wait_step(claim, ticket))?;
             match step {
                 WaitStep::Return(outcome) => return Ok(outcome),
                 WaitStep::Watch(processes) => {
@@ -215,7 +217,11 @@ impl Store for LocalStore {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.run("inspect", name, |inner| inner.inspect(name))
+        self.run("inspect", name, |inner| inner.inspect(name, true))
+    }
+
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        Ok(self.run("look at the holders of", name, |inner| inner.inspect(name, false))?.holders)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {

@@ -1,4 +1,4 @@
-//! Files that are damaged, foreign, short or full: an error each, never a panic, never silence.
+//! Files that are damaged, foreign, short or full are reported as errors; no operation panics.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,11 +30,11 @@ fn child_entry() {
     });
 }
 
-/// Fills the table until it is full, and shows that it is still of use.
+/// Fills the table, and checks that it still works.
 async fn fill(store: &LocalStore) {
     let mut claims = Vec::new();
     let error = loop {
-        assert!(claims.len() < 20_000, "it is never full");
+        assert!(claims.len() < 20_000, "the table is never full");
         let claim = claim(&format!("many/{}", claims.len()), Mode::Shared);
         match store.claim(&claim, WaitPolicy::NoWait).await {
             Ok(answer) => assert!(matches!(answer, ClaimOutcome::Granted(_))),
@@ -68,7 +68,7 @@ fn a_file_that_cannot_grow_is_an_error_and_not_a_signal() {
     assert!(said.contains("make room"), "{said}");
 }
 
-/// A table with something of everything in it, in use by a store, and the file's bytes.
+/// A table with every kind of record in it, in use by a store, and the file's bytes.
 async fn populated(dir: &Path) -> (LocalStore, Vec<u8>) {
     let store = LocalStore::open_with(dir, BOOT).unwrap();
     for lock in ["a", "b", "c"] {
@@ -89,7 +89,7 @@ async fn open_fails(dir: &Path, kind: ErrorKind, says: &str) {
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.to_string().contains(says), "{error}");
     assert!(!error.to_string().contains('\n'), "{error}");
-    assert_eq!(before, std::fs::read(dir.join("table")).unwrap(), "it is left alone");
+    assert_eq!(before, std::fs::read(dir.join("table")).unwrap(), "the file was changed");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What a program that uses the store need not fear for its own signals and descriptors.
+//! The store does not disturb the signals and descriptors of the program that uses it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -149,7 +149,7 @@ fn a_truncated_table_is_an_error_and_not_a_signal() {
             others_find(&idle, length);
         }
         drop(idle);
-        assert_eq!(table.metadata().unwrap().len(), length, "nothing is written to it any more");
+        assert_eq!(table.metadata().unwrap().len(), length, "the table is not written any more");
     }
 }
 
@@ -186,11 +186,11 @@ fn fill(dir: &Path) {
             }
         }
     }
-    panic!("it is never full");
+    panic!("the disk is never full");
 }
 
-/// There a page that was written once is written elsewhere the next time, for which there may be no
-/// room: unless the file was made not to be copied.
+/// btrfs writes a changed page to a new block, for which there may be no room, unless copying is off for
+/// the file.
 #[test]
 fn a_table_on_a_full_btrfs_stays_usable() {
     let above = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn a_sigbus_from_another_process_still_ends_the_host() {
     assert_eq!(host.ended().signal(), Some(libc::SIGBUS));
 }
 
-/// Waits in two lines, and so has its FIFO open for reading.
+/// Waits for two locks, and so has its FIFO open for reading.
 async fn wait(store: &LocalStore) {
     for lock in ["x", "y"] {
         let store = store.clone();
@@ -253,7 +253,7 @@ async fn wait(store: &LocalStore) {
     listen();
 }
 
-/// Leaves two lines, one after the other, as a program that dies of a write to a closed pipe.
+/// Leaves two queues, one after the other, in a program that a write to a closed pipe would kill.
 async fn leave(store: &LocalStore) {
     restore_sigpipe();
     let claims = [exclusive("x"), exclusive("y")];
@@ -286,7 +286,7 @@ async fn a_wake_up_for_a_process_that_died_does_not_kill_its_sender() {
     assert_eq!(sender.hear(), "queued");
     let mut behind = Peer::start("wait", dir.path());
     assert_eq!(behind.hear(), "waiting");
-    // Leaving a line wakes the next in it; the sender keeps the FIFO open for the next time.
+    // Leaving a queue wakes its next waiter; the sender keeps the FIFO open for the next time.
     sender.tell("leave x");
     assert_eq!(sender.hear(), "left");
     behind.kill();

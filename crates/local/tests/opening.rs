@@ -65,7 +65,7 @@ async fn a_table_that_a_process_uses_is_never_replaced_whatever_the_boot_id_says
     for part in [table.to_str().unwrap(), "boot id", &holder.pid().to_string(), "use another"] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    assert_eq!(before, std::fs::read(table).unwrap(), "it is left alone");
+    assert_eq!(before, std::fs::read(table).unwrap(), "the table was changed");
 
     // An idle member counts as well as a holder, also one of this process.
     let idle = LocalStore::open_with(dir.path(), boot(1)).unwrap();

@@ -43,7 +43,7 @@ fn a_waiter_is_woken_after_the_runtime_of_an_earlier_wait_has_ended() {
     for release in [false, true] {
         current_thread().block_on(async {
             let ClaimOutcome::Queued(place) = ours.claim(&waiting, QUEUE).await.unwrap() else {
-                panic!("it must wait");
+                panic!("the claim must wait");
             };
             let wait = ours.wait(&waiting, &place);
             if !release {
@@ -57,7 +57,7 @@ fn a_waiter_is_woken_after_the_runtime_of_an_earlier_wait_has_ended() {
             };
             let both = async { tokio::join!(wait, handed_over).0 };
             let answer = tokio::time::timeout(Duration::from_secs(20), both).await;
-            grant(answer.expect("it is woken").unwrap());
+            grant(answer.expect("the waiter is woken").unwrap());
         });
     }
 }
@@ -85,7 +85,7 @@ impl Paused {
 
     fn finish(self) -> tenure_core::store::Grant {
         let finish = async { tokio::time::timeout(GENEROUS, self.waiting).await };
-        self.runtime.block_on(finish).expect("it is woken").unwrap()
+        self.runtime.block_on(finish).expect("the waiter is woken").unwrap()
     }
 }
 
@@ -111,9 +111,9 @@ fn a_waiter_is_woken_while_the_runtime_of_another_waiter_is_not_polled() {
             other.release(&y).await.unwrap();
         };
         let both = async { tokio::join!(acquire(&ours, &waiting), handed_over).0 };
-        tokio::time::timeout(GENEROUS, both).await.expect("it is woken");
+        tokio::time::timeout(GENEROUS, both).await.expect("the waiter is woken");
     });
-    // Its wake-up was read on the other runtime, or is still to be read on this one.
+    // The waiter's wake-up was read on the other runtime, or is still to be read on this one.
     drop(runtime);
     paused.finish();
 }

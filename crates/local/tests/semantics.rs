@@ -375,7 +375,7 @@ async fn a_table_that_was_moved_away_grants_no_claims() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_of_tokens_names_one_remedy() {
+async fn the_error_for_a_damaged_tokens_file_names_one_remedy() {
     let (_dir, store) = open();
     let dir = store.dir().to_owned();
     drop(store);

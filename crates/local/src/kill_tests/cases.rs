@@ -34,7 +34,7 @@ async fn a_kill_in_a_claim_renewal_or_release_leaves_a_sound_table() {
     // Hands over to the second.
     scene.kill_everywhere(async |store| store.release(&first).await).await;
     assert!(is_granted(&scene.victim.claim(&second, QUEUE).await.unwrap()));
-    // Leaves the line.
+    // Leaves the queue.
     scene.kill_everywhere(async |store| store.release(&third).await).await;
     scene.kill_everywhere(async |store| store.release(&second).await).await;
     assert!(scene.survivor.list("").await.unwrap().is_empty());
@@ -50,7 +50,7 @@ async fn a_kill_among_live_waiters_leaves_them_queued() {
     let middle = claim(Mode::Exclusive);
     scene.kill_everywhere(async |store| store.claim(&middle, QUEUE).await).await;
     scene.bystander(Mode::Exclusive).await;
-    // A waiter that does not want to wait any longer.
+    // A waiter that gives up.
     let leave = async |store: &LocalStore| store.claim(&middle, WaitPolicy::NoWait).await;
     scene.kill_everywhere(leave).await;
     scene.kill_everywhere(async |store| store.renew(&own).await).await;
@@ -130,7 +130,7 @@ async fn a_kill_in_a_claim_on_an_expired_claim_of_the_same_owner_leaves_a_sound_
             let own = claim(mode);
             scene.victim.claim(&own, QUEUE).await.unwrap();
             if let Some(mode) = company {
-                // In line behind it, or beside it in the pool.
+                // Queued behind it, or beside it in the pool.
                 scene.bystander(mode).await;
                 scene.bystander(mode).await;
             }
@@ -294,8 +294,8 @@ async fn a_kill_in_a_claim_on_a_full_table_leaves_a_sound_table() {
     scene.finish(20, 20);
 }
 
-/// Locks whose names fall into one bucket are chained: one leaves from the end, the middle and
-/// the start of the chain.
+/// Locks whose names fall into one bucket are chained. Locks leave from the end, the middle and the start
+/// of the chain.
 #[tokio::test]
 async fn a_kill_in_a_chain_of_locks_leaves_a_sound_table() {
     let mut scene = Scene::new();

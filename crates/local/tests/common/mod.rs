@@ -46,7 +46,7 @@ pub fn place(answer: ClaimOutcome) -> QueueTicket {
     }
 }
 
-/// As the one loop in core does it, without its poll: so only a wake-up helps.
+/// Acquires as core does, but without polling: only a wake-up ends the wait.
 pub async fn acquire(store: &LocalStore, claim: &Claim) -> Grant {
     let mut answer = store.claim(claim, QUEUE).await.unwrap();
     loop {
@@ -56,12 +56,12 @@ pub async fn acquire(store: &LocalStore, claim: &Claim) -> Grant {
                 ClaimOutcome::Queued(_) => store.claim(claim, QUEUE).await.unwrap(),
                 other => other,
             },
-            ClaimOutcome::Busy => panic!("busy, although patient"),
+            ClaimOutcome::Busy => panic!("busy, although the policy is to queue"),
         }
     }
 }
 
-/// The same test binary again, in a role: see `child_entry` in each test file.
+/// Runs the same test binary again, in a role: see `child_entry` in each test file.
 pub struct Peer {
     child: Child,
     input: ChildStdin,
@@ -135,7 +135,7 @@ impl Peer {
                 return said.to_owned();
             }
         }
-        panic!("the child says nothing of use");
+        panic!("the child printed no word for the test");
     }
 
     pub fn tell(&mut self, word: &str) {
@@ -154,7 +154,7 @@ impl Peer {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(started.elapsed() < tenure_testkit::GENEROUS, "the child goes on");
+            assert!(started.elapsed() < tenure_testkit::GENEROUS, "the child does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
