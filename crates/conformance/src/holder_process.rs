@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::{LockName, Token};
 use tenure_testkit::{GENEROUS, Process};
 
-/// A process that takes locks on command; `src/bin/holder.rs` documents the commands.
+/// A process that takes locks on command; `holder.rs` documents the commands.
 #[derive(Debug)]
 pub(crate) struct HolderProcess {
     pub(crate) process: Process,
@@ -34,7 +34,9 @@ impl HolderProcess {
     /// Waits until it reports that it holds the lock. Returns the token.
     pub(crate) async fn wait_until_held(&mut self) -> Option<Token> {
         let line = self.next_line().await;
-        let token = line.strip_prefix("held ").unwrap_or_else(|| panic!("it reported {line:?}"));
+        let token = line
+            .strip_prefix("held ")
+            .unwrap_or_else(|| panic!("the holder process reported {line:?}"));
         (token != "-").then(|| Token::new(token.parse().unwrap()))
     }
 

@@ -6,7 +6,7 @@
 //! declared capabilities. Capabilities are asserted in both directions: a store must refuse what it
 //! declares it cannot do.
 //!
-//! To test a store, implement [`Fixture`] in a test file and call [`suite!`]. `tests/mutants.rs`
+//! To test a store, implement [`Fixture`] in a test file and call [`suite!`]. `tests/integration/mutants.rs`
 //! checks the suite itself: it runs the cases on deliberately faulty stores and expects failures.
 
 #![allow(clippy::unwrap_used, reason = "a case fails by panicking")]

@@ -7,7 +7,7 @@ use tenure_core::store::{
     Capabilities, Claim, ClaimOutcome, Downgraded, Eviction, Grant, QueueTicket, Released, Renewal,
     Store, WaitPolicy,
 };
-use tenure_core::{ErrorKind, Finding, LockName, LockState, OwnerId, Result, Token};
+use tenure_core::{ErrorKind, Finding, Holder, LockName, LockState, OwnerId, Result, Token};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::fixture::LONG;
@@ -134,6 +134,10 @@ impl Raw {
         let state = self.retry_transient(|| self.store.inspect(name)).await.unwrap();
         assert_eq!(&state.name, name);
         state
+    }
+
+    pub(crate) async fn holders(&self, name: &LockName) -> Vec<Holder> {
+        self.retry_transient(|| self.store.holders(name)).await.unwrap()
     }
 
     pub(crate) async fn list(&self, prefix: &str) -> Vec<LockName> {

@@ -95,7 +95,7 @@ async fn second_holder() -> Outcome<()> {
     println!("the first holder has token {token}, and is stopped");
     first.stop()?;
 
-    // It cannot renew: the locks are free when its leases have ended.
+    // The stopped process cannot renew: the locks are free when its leases have ended.
     let hold = resources.hold().await?;
     println!("the second holder has token {}, and writes:", hold.token());
     for line in resources.write(&hold, "the second holder's").await {
@@ -118,7 +118,7 @@ async fn second_holder() -> Outcome<()> {
     if refused != GATES {
         return Err(format!("{refused} of {GATES} gates refused the late write").into());
     }
-    println!("each gate refused the late write; what has no gate took it");
+    println!("each gate refused the late write; the resource without a gate accepted it");
     Ok(())
 }
 
@@ -143,7 +143,7 @@ impl Hold {
     }
 }
 
-/// What both holders write to.
+/// The resources that both holders write to.
 struct Resources {
     lock: LockName,
     redis: u16,
@@ -275,7 +275,7 @@ impl Resources {
         }
     }
 
-    /// What happens where the resource does not compare tokens.
+    /// The write to a resource that does not compare tokens.
     fn write_without_a_gate(&self, value: &str) -> Outcome<()> {
         ask_redis(self.redis, &["SET", "unfenced", value]).map(drop)
     }

@@ -14,11 +14,12 @@ use crate::register::{FileRegister, beside, replace};
 /// The highest token is kept in a second file beside it (`NAME.fence`). A write is one atomic step: the
 /// token is compared and recorded, and the file replaced, under a lock of the operating system (on
 /// `NAME.fence.lock`), so writers on one machine cannot cross. Readers need no gate: they find the old
-/// content or the new one, never a mixture. Writers that do not use a gate are not held back.
+/// content or the new one, never a mixture. A gate does not stop writers that do not use one.
 ///
 /// ```
-/// # use tenure_core::{LockName, Token};
-/// # use tenure_gate::FileGate;
+/// use tenure::gate::FileGate;
+/// use tenure::{LockName, Token};
+///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("report.json");

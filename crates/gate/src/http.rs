@@ -16,11 +16,11 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tenure_core::LockName;
-//! use tenure_gate::MemoryRegister;
-//! use tenure_gate::http::FencingLayer;
+//! use tenure::LockName;
+//! use tenure::gate::MemoryRegister;
+//! use tenure::gate::http::FencingLayer;
 //!
-//! # fn main() -> Result<(), tenure_core::Error> {
+//! # fn main() -> tenure::Result<()> {
 //! let layer = FencingLayer::new([LockName::new("payouts")?], Arc::new(MemoryRegister::new()));
 //! // axum: Router::new().route("/payouts", post(pay)).layer(layer)
 //! # Ok(())
@@ -79,8 +79,8 @@ pub struct Fenced<S, R> {
 }
 
 impl<R: Register> FencingLayer<R> {
-    /// A gate for a service that these locks protect. The register is asked in the call of the service: one
-    /// that blocks, such as a [`FileRegister`](crate::FileRegister), blocks that thread.
+    /// A gate for a service that these locks protect. The register is called on the thread that calls the
+    /// service, so one that blocks, such as a [`FileRegister`](crate::FileRegister), blocks that thread.
     pub fn new(locks: impl IntoIterator<Item = LockName>, register: Arc<R>) -> Self {
         Self { locks: locks.into_iter().collect(), register }
     }
@@ -116,7 +116,7 @@ impl<S, R: Register> Fenced<S, R> {
         })?;
         self.register.admit(lock, token).map_err(|error| match error {
             stale @ GateError::Stale { .. } => (StatusCode::PRECONDITION_FAILED, stale.to_string()),
-            // What failed inside is not for clients.
+            // The cause is not shown to clients.
             _ => (StatusCode::SERVICE_UNAVAILABLE, "the token cannot be checked now".into()),
         })?;
         Ok(Admitted { lock: lock.clone(), token })

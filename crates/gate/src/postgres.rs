@@ -7,9 +7,9 @@
 //! ```no_run
 //! # async fn example(
 //! #     mut client: tokio_postgres::Client,
-//! #     guard: tenure_core::Guard,
+//! #     guard: tenure::Guard,
 //! # ) -> Result<(), Box<dyn std::error::Error>> {
-//! use tenure_gate::postgres;
+//! use tenure::gate::postgres;
 //!
 //! postgres::create_table(&client).await?; // once
 //!

@@ -1,8 +1,9 @@
 //! Scripts by which Redis refuses late writes. Run them with any client, by `EVAL` or `EVALSHA`.
 //!
-//! The script compares the token, records it and writes, in one atomic step. The record of the highest token
-//! is a string of its own, which must be in the hash slot of the data on a Cluster: give both keys the same
-//! hash tag, such as `{stock}` and `{stock}:fence`. It must not expire and not be evicted before the data.
+//! The script compares the token, records it and writes, in one atomic step. The record of the highest
+//! token is a string of its own, which must be in the hash slot of the data on a Cluster: give both keys
+//! the same hash tag, such as `{stock}` and `{stock}:fence`. It must neither expire nor be evicted before
+//! the data.
 //!
 //! ```text
 //! EVAL <SET> 2 {stock}:fence {stock} 34 10   ->  "written"

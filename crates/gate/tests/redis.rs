@@ -18,7 +18,7 @@ fn redis_refuses_a_lower_token_in_the_step_that_writes() {
     assert_eq!(set("10", "c"), "written");
     let reply = set("9", "late");
     assert_eq!(reply, "stale 10");
-    // Beyond what a double can hold.
+    // Numbers beyond what a double can represent.
     assert_eq!(set("9223372036854775807", "d"), "written");
     assert_eq!(set("9223372036854775806", "late"), "stale 9223372036854775807");
     assert_eq!(server.command(&["GET", "{stock}"]).unwrap(), "d");
@@ -29,8 +29,8 @@ fn redis_refuses_a_lower_token_in_the_step_that_writes() {
 }
 
 #[test]
-fn a_script_of_ones_own_runs_only_behind_the_gate() {
-    if lacks("redis-server", "a_script_of_ones_own_runs_only_behind_the_gate") {
+fn a_custom_script_runs_only_with_a_current_token() {
+    if lacks("redis-server", "a_custom_script_runs_only_with_a_current_token") {
         return;
     }
     let server = RedisServer::start(&[]).unwrap();

@@ -22,7 +22,7 @@ pub const CLIENTS: usize = 3;
 pub struct Claims {
     /// How many clients there are.
     pub clients: usize,
-    /// The clients that want to share the lock, as bits.
+    /// The clients that claim a shared hold, as bits.
     pub readers: u8,
     /// The floor each client sends with its claim.
     pub floors: [u8; CLIENTS],

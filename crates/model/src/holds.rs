@@ -191,7 +191,7 @@ impl Holds {
                 state.nodes[node] = Node { counter: 0, holder: None, young };
                 state.remember = left;
                 state.settled &= !bit(node);
-                // Its connections broke, so messages on them are lost.
+                // The node's connections broke, so messages on them are lost.
                 state.repairs &= !bit(node);
                 if let Some(asked) = &mut state.renewal {
                     asked.votes[node] = asked.votes[node].or(Some(RenewalVote::Silent));

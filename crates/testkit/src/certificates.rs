@@ -21,10 +21,10 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Creates them.
+    /// Creates the certificates.
     ///
     /// # Errors
-    /// If they cannot be created or written.
+    /// If the files cannot be created or written.
     #[cfg(feature = "certificates")]
     pub fn make() -> io::Result<Self> {
         let folder = temp_dir();

@@ -203,9 +203,12 @@ mod tests {
             // A zombie is dead. Another process reaps it.
             stat.split(' ').nth(2).is_some_and(|state| state != "Z")
         };
-        assert!(runs(), "it outlives the thread that started it");
+        assert!(runs(), "the child outlives the thread that started it");
         parent.kill().unwrap();
         parent.wait().unwrap();
-        assert!(eventually(crate::GENEROUS, || async { !runs() }).await, "it outlived its parent");
+        assert!(
+            eventually(crate::GENEROUS, || async { !runs() }).await,
+            "the child outlived its parent"
+        );
     }
 }

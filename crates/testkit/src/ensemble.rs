@@ -111,6 +111,11 @@ impl<M: Member> Ensemble<M> {
         &mut self.members
     }
 
+    /// Its members, as servers of their own.
+    pub fn into_members(self) -> Vec<M> {
+        self.members
+    }
+
     /// `host:port` of every member, with commas between.
     pub fn addresses(&self) -> String {
         let named: Vec<_> =

@@ -1,7 +1,8 @@
 //! Other projects' programs, which `cargo xtask clients` prepares.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::{Process, lacks, skip};
 
@@ -23,7 +24,7 @@ impl ExternalClient {
         }
         let unprepared = self.launcher().is_none();
         if unprepared {
-            skip(&test, "it is not prepared: `cargo xtask clients` fetches it");
+            skip(&test, "the client is not prepared: `cargo xtask clients` fetches it");
         }
         unprepared
     }
@@ -44,5 +45,32 @@ impl ExternalClient {
         let here =
             test_program.ancestors().map(|folder| folder.join("interop/launch").join(self.name));
         here.into_iter().find(|file| file.is_file())
+    }
+}
+
+/// A row of the tables in docs/neighbours.md: a lock that another project's client shares with tenure.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedLock<'a> {
+    /// The client, with its version.
+    pub client: &'a str,
+    /// Its kind of lock.
+    pub kind: &'a str,
+    /// What tenure holds for it.
+    pub ours: &'a str,
+    /// What must be set.
+    pub setting: &'a str,
+}
+
+impl SharedLock<'_> {
+    /// Reports that a test has seen the lock handed over from theirs to ours, and from ours to theirs, in these
+    /// times. `cargo xtask neighbours` writes the table from such lines, and `cargo xtask test` compares them.
+    pub fn report(&self, to_ours: Duration, to_theirs: Duration) {
+        let Self { client, kind, ours, setting } = self;
+        let [to_ours, to_theirs] = [to_ours, to_theirs].map(|time| time.as_millis());
+        // Past the harness's capture. Nothing is lost if it cannot be written but the row.
+        let _ = writeln!(
+            io::stdout(),
+            "shared: | {client} | {kind} | {ours} | {setting} | {to_ours} ms | {to_theirs} ms |"
+        );
     }
 }

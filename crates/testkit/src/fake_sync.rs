@@ -17,7 +17,7 @@ pub struct FakeSync {
 }
 
 impl FakeSync {
-    /// A disk that works, until [`hold`](Self::hold) or [`fail`](Self::fail) is called.
+    /// A disk that works until [`hold`](Self::hold) or [`fail`](Self::fail) is called.
     ///
     /// # Errors
     /// If there is no `cc`, or it fails.

@@ -6,6 +6,7 @@
 
 mod certificates;
 mod child_process;
+mod dice;
 mod ensemble;
 mod etcd;
 mod external_client;
@@ -25,9 +26,10 @@ mod zookeeper;
 
 pub use certificates::Certificates;
 pub use child_process::ChildProcess;
+pub use dice::Dice;
 pub use ensemble::{Ensemble, Member};
 pub use etcd::{EtcdCluster, EtcdServer};
-pub use external_client::ExternalClient;
+pub use external_client::{ExternalClient, SharedLock};
 pub use fake_clock::FakeClock;
 pub use fake_sync::FakeSync;
 pub use postgres::PostgresServer;

@@ -1,4 +1,4 @@
-//! A way to a server that can stop carrying anything, carry it late, or lead elsewhere.
+//! A proxy in front of a server that can lose traffic, delay it, or lead to another server.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A TCP proxy on the loopback address. It carries what its [`Way`] says. It can also keep what is
-/// sent, and hand it over after its sender has gone.
+/// A TCP proxy on the loopback address. Its [`Way`] decides what it carries. It can also keep what a
+/// client sends, and deliver it after the client has gone.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
 }
 
-/// What passes. Connections are accepted, whatever it is.
+/// What the proxy carries. It accepts connections in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Everything.
     Open,
-    /// What goes to the server. What it says is lost.
+    /// What clients send. The server's replies are lost.
     Deaf,
-    /// Nothing: all is lost.
+    /// Nothing: traffic in both directions is lost.
     Black,
-    /// Nothing: what is sent waits until the way is another.
+    /// Nothing: traffic waits until another way is set.
     Shut,
 }
 
@@ -32,21 +32,21 @@ struct Shared {
     target: AtomicU16,
     way: Mutex<Way>,
     changed: Condvar,
-    /// Connections before this one are black.
+    /// Everything is lost on connections with a lower number.
     first_carried: AtomicUsize,
     carried: AtomicUsize,
     swallowed: AtomicUsize,
     replied: AtomicUsize,
     keeping: AtomicBool,
     ended: AtomicBool,
-    /// Each connection's two ends, of the client and of the server.
+    /// The two ends of each connection: the client's and the server's.
     open: Mutex<Vec<[TcpStream; 2]>>,
-    /// What was sent on the way to these servers.
+    /// What clients sent while the proxy kept it, with the connections to the servers.
     kept: Mutex<Vec<(TcpStream, Vec<u8>)>>,
 }
 
 impl Proxy {
-    /// Starts one to this port of the loopback address.
+    /// Starts a proxy to this port of the loopback address.
     ///
     /// # Errors
     /// If no port is free.
@@ -91,46 +91,46 @@ impl Proxy {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// From now on this passes, on connections old and new.
+    /// Sets what passes from now on, on existing and new connections.
     pub fn set(&self, way: Way) {
         *lock(&self.shared.way) = way;
         self.shared.changed.notify_all();
     }
 
-    /// From now on nothing comes back on the connections there are. They stay open, and new ones
-    /// are carried.
+    /// From now on, replies on the existing connections are lost. These stay open, and new ones are
+    /// carried.
     pub fn strand(&self) {
         let next = self.shared.carried.load(Ordering::SeqCst);
         self.shared.first_carried.store(next, Ordering::SeqCst);
     }
 
-    /// How many connections it has accepted so far.
+    /// How many connections the proxy has accepted so far.
     pub fn connections(&self) -> usize {
         self.shared.carried.load(Ordering::SeqCst)
     }
 
-    /// How many bytes have vanished in it so far.
+    /// How many bytes the proxy has lost so far.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(Ordering::SeqCst)
     }
 
-    /// How many bytes of the servers' replies it has passed on so far.
+    /// How many bytes of the servers' replies the proxy has passed on so far.
     pub fn replied(&self) -> usize {
         self.shared.replied.load(Ordering::SeqCst)
     }
 
-    /// From now on new connections lead to this port. Those there are end.
+    /// From now on, new connections lead to this port. The existing ones end.
     pub fn lead_to(&self, target: u16) {
         self.shared.target.store(target, Ordering::SeqCst);
         self.shared.close_all();
     }
 
-    /// From now on new connections lead to this port. Those there are stay.
+    /// From now on, new connections lead to this port. The existing ones stay.
     pub fn lead_new_to(&self, target: u16) {
         self.shared.target.store(target, Ordering::SeqCst);
     }
 
-    /// From now on what is sent does not arrive, but is kept.
+    /// From now on, what clients send is kept and not delivered.
     pub fn keep(&self) {
         self.shared.keeping.store(true, Ordering::SeqCst);
     }
@@ -143,16 +143,16 @@ impl Proxy {
         }
     }
 
-    /// Hands over what was kept, late as it is, and returns when the servers have dealt with it.
-    /// True if there was anything.
+    /// Delivers what was kept, and returns when the servers have handled it. True if there was anything.
     pub fn deliver(&self) -> bool {
         let kept = std::mem::take(&mut *lock(&self.shared.kept));
         for (mut server, bytes) in
             kept.iter().filter_map(|(it, bytes)| Some((it.try_clone().ok()?, bytes)))
         {
-            // A server that has closed its end refuses it.
+            // This fails if the server has closed its end.
             let _ = server.write_all(bytes);
-            // Some servers drop what they are at when a connection ends: so it ends when they are silent.
+            // Some servers drop a request under way when its connection ends, so wait until the server is
+            // silent.
             let _ = server.set_read_timeout(Some(Duration::from_millis(500)));
             let _ = io::copy(&mut server, &mut io::sink());
             let _ = server.set_read_timeout(None).and_then(|()| server.shutdown(Shutdown::Write));
@@ -161,8 +161,8 @@ impl Proxy {
         !kept.is_empty()
     }
 
-    /// From now on new connections are carried again. Those there are may have lost bytes, and end;
-    /// so does what waited.
+    /// From now on, new connections are carried again. The existing ones may have lost bytes, and end;
+    /// traffic that waited is lost.
     pub fn heal(&self) {
         let mut way = lock(&self.shared.way);
         *way = Way::Open;
@@ -193,7 +193,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether what was sent is lost. Waits while the way is shut.
+    /// Whether what was sent is lost. Waits while nothing passes.
     fn loses(&self, number: usize, there: bool) -> bool {
         let shut = self.changed.wait_while(lock(&self.way), |way| *way == Way::Shut);
         match *shut.unwrap_or_else(PoisonError::into_inner) {
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::{GENEROUS, eventually};
 
-    /// A server that says back what it hears, on each of its connections.
+    /// A server that echoes each byte, on each of its connections.
     fn echo() -> u16 {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -254,7 +254,7 @@ mod tests {
         port
     }
 
-    /// What comes back within this time: nothing also if the connection has ended.
+    /// The byte that comes back within this time. `None` also if the connection has ended.
     fn hears(stream: &mut TcpStream, within: Duration) -> Option<u8> {
         stream.set_read_timeout(Some(within)).unwrap();
         let mut byte = [0];
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_shut_way_delays_bytes_and_deaf_and_black_ways_lose_them() {
+    async fn a_shut_proxy_delays_bytes_and_a_deaf_or_black_one_loses_them() {
         let proxy = Proxy::start(echo()).unwrap();
         let mut stream = TcpStream::connect(proxy.address()).unwrap();
         // The answer to the first, and the second itself.
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_healed_has_forgotten_what_waited() {
+    fn a_healed_proxy_drops_the_traffic_that_waited() {
         let proxy = Proxy::start(echo()).unwrap();
         let mut before = TcpStream::connect(proxy.address()).unwrap();
         before.write_all(&[1]).unwrap();

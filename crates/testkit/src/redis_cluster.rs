@@ -16,9 +16,9 @@ const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 
 impl RedisCluster {
-    /// Starts one, and waits until every slot is served and every replica follows its master.
-    /// A node that does not answer for five seconds is taken for dead by the others: a busy machine
-    /// must not look like a fault.
+    /// Starts one, and waits until every slot is served and every replica follows its master. A node that
+    /// does not answer for five seconds counts as dead, so that a busy machine does not look like a
+    /// fault.
     ///
     /// # Errors
     /// If it cannot be started, or is not ready in time.

@@ -24,7 +24,7 @@ struct Shared {
     open: Mutex<Vec<TcpStream>>,
 }
 
-/// What the stub says to a command, as it goes over the wire. `None` closes the connection.
+/// The stub's reply to a command, as it goes over the wire. `None` closes the connection.
 type Answer = dyn Fn(&[String]) -> Option<String> + Send + Sync;
 
 impl RedisStub {
@@ -71,12 +71,12 @@ impl RedisStub {
         self.port
     }
 
-    /// How many connections it has accepted so far.
+    /// How many connections the stub has accepted so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// How many commands it has received so far that begin with these words.
+    /// How many commands the stub has received so far that begin with these words.
     pub fn received(&self, words: &[&str]) -> usize {
         let begins = |command: &&Vec<String>| {
             command.len() >= words.len()
@@ -97,9 +97,9 @@ impl Drop for RedisStub {
         for stream in lock(&self.shared.open).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // Wakes the thread that accepts.
+        // Wakes the thread that accepts connections.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
-        // From here on another may have the port.
+        // From here on another process may take the port.
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }

@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::redis::free_port;
 use crate::{Certificates, ChildProcess, Ensemble, GENEROUS, lacks, temp_dir};
 
-/// Where Debian has the server. Its manifest names what else it needs,
+/// Where Debian has the server. Its manifest names the jars that it needs without TLS.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 
-/// but forgets what only TLS calls for.
+/// The server, and the jars that only TLS needs, which its manifest lacks.
 const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:\
     /usr/share/java/netty-resolver.jar";
 
@@ -58,10 +58,6 @@ pub struct ZooKeeperServer {
 }
 
 impl ZooKeeperServer {
-    /// A setting that lets `super`, with the password `secret`, do everything everywhere.
-    pub const SUPERUSER: &str =
-        "DigestAuthenticationProvider.superDigest=super:lK75jTNcA+U9vtVEw5vB51mj/w4=";
-
     /// Whether ZooKeeper is not installed. If so, reports the test as skipped.
     pub fn is_missing(test: &str) -> bool {
         lacks("java", test) || (std::env::var_os(CHOICE).is_none() && lacks(JAR, test))
@@ -342,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn another_leads_when_the_leader_is_killed_and_it_comes_back() {
-        if ZooKeeperServer::is_missing("another_leads_when_the_leader_is_killed") {
+    fn a_killed_leader_is_replaced_and_follows_when_it_comes_back() {
+        if ZooKeeperServer::is_missing("a_killed_leader_is_replaced") {
             return;
         }
         let mut ensemble = ZooKeeperEnsemble::start(&[]).unwrap();

@@ -33,8 +33,8 @@ const fn patient_ttl() -> Duration {
     Duration::from_secs(60)
 }
 
-/// Each server stands still for a while; of several, the leader dies, and then the first one. No waiter
-/// fails, and all are served in the order of the queue.
+/// Each server stands still for a while; of several servers, the leader dies, and then the first one. No
+/// waiter fails, and all are served in the order of the queue.
 ///
 /// # Panics
 /// If not.
@@ -181,7 +181,7 @@ pub async fn an_arrival_costs_the_same_in_a_long_queue(
     const FEW: usize = 10;
     const MANY: usize = 2_000;
     const MORE: usize = 100;
-    /// No reply to an arrival has a part of the queue in it.
+    /// The most bytes of replies for an arrival: no reply contains a part of the queue.
     const MOST_BYTES: f64 = 600.0;
     let proxy = Proxy::start(server.port()).unwrap();
     let client = connect(&proxy.address()).await;
@@ -238,7 +238,7 @@ async fn until_quiet(server: &impl Member, proxy: &Proxy) -> (u64, usize) {
             }
         }
     };
-    tokio::time::timeout(GENEROUS, quiet).await.expect("the server is never left alone")
+    tokio::time::timeout(GENEROUS, quiet).await.expect("requests reach the server all the time")
 }
 
 /// Returns when few requests reach the server for a while. Earlier calls may have left some work.
@@ -319,8 +319,8 @@ impl Crowd {
         (tally.served.len(), tally.failed.len())
     }
 
-    /// The owners in the queue, as soon as all tasks are in it. To look is expensive, so this does so
-    /// twice a second.
+    /// The owners in the queue, as soon as all tasks are in it. Reading the queue is expensive, so it is
+    /// read twice a second.
     async fn until_in_queue(&self, observer: &Client) -> Vec<String> {
         let start = Instant::now();
         let mut seen = 0;

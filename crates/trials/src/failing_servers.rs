@@ -166,7 +166,7 @@ pub async fn a_restart_of_all_keeps_everything(
         assert!(busy || error.is_transient(), "{error}");
         busy
     };
-    assert!(eventually(ELECTION, refused).await, "it was never busy");
+    assert!(eventually(ELECTION, refused).await, "the lock was never busy");
     assert!(!waiting.is_finished(), "two claims hold at once");
     let token = guard.token();
     guard.release().await.unwrap();

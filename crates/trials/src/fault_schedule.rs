@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tenure_core::Client;
-use tenure_testkit::{Ensemble, Member, Proxy, Way};
+use tenure_testkit::{Dice, Ensemble, Member, Proxy, Way};
 
 use crate::setting;
-use crate::storm::{Dice, Storm};
+use crate::storm::Storm;
 
 const CLIENTS: usize = 3;
 

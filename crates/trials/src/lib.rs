@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::store::Claim;
-use tenure_core::{Client, Finding, LockName, Mode, Options, Severity};
+use tenure_core::{Client, LockName, Mode, Options};
 use tenure_testkit::{Ensemble, Member, eventually};
 use tokio::task::JoinHandle;
 
@@ -41,21 +41,6 @@ pub const ELECTION: Duration = Duration::from_secs(60);
 /// If no lock can have this name.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
     Claim::new(LockName::new(name).unwrap(), Mode::Exclusive, ttl).with_label("test")
-}
-
-/// The highest severity of these findings, and the texts of those that have it. Also checks that each finding
-/// has a remedy, unless it is fine.
-///
-/// # Panics
-/// If there is no finding, or one lacks a remedy.
-pub fn worst(findings: Vec<Finding>) -> (Severity, String) {
-    for finding in &findings {
-        let fine = finding.severity == Severity::Fine;
-        assert_eq!(finding.remedy.is_empty(), fine, "{finding:?}");
-    }
-    let worst = findings.iter().map(|finding| finding.severity).max().unwrap();
-    let texts = findings.into_iter().filter(|finding| finding.severity == worst);
-    (worst, texts.map(|finding| finding.what).collect::<Vec<_>>().join("; "))
 }
 
 /// Returns when `count` claims wait for the lock.
@@ -124,7 +109,7 @@ impl Turns {
         while !self.over.load(Ordering::Relaxed) {
             // A fault may end an attempt; the next one is made at once.
             let Ok(guard) = mutex.acquire().await else { continue };
-            assert!(!self.held.swap(true, Ordering::SeqCst), "two hold at once");
+            assert!(!self.held.swap(true, Ordering::SeqCst), "two claims hold at once");
             let token = guard.token().unwrap().get();
             assert!(self.last_token.swap(token, Ordering::SeqCst) < token, "tokens went back");
             tokio::task::yield_now().await;

@@ -52,7 +52,7 @@ pub async fn a_waiter_that_gives_up_admits_no_other_early(store: &dyn Store) {
     store.release(&first).await.unwrap();
     let place = QueueTicket::default();
     let early = tokio::time::timeout(Duration::from_millis(700), store.wait(&second, &place));
-    assert!(early.await.is_err(), "it was admitted beside the holder");
+    assert!(early.await.is_err(), "the waiter was admitted beside the holder");
     store.release(&holder).await.unwrap();
     let woken = tokio::time::timeout(GENEROUS, store.wait(&second, &place)).await;
     assert!(granted(&woken.expect("no notification came").unwrap()));

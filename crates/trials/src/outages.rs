@@ -14,11 +14,11 @@ use crate::{ELECTION, claim, until_all_serve, until_waiting};
 /// How long a call may take here, the store's own calls included.
 pub const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// With the default call time-out of two seconds, this would be an outage of 48 seconds.
+/// With the default call timeout of two seconds, this would be an outage of 48 seconds.
 const LONG_OUTAGE: u32 = 24;
 
-/// A waiter outlasts an outage of many call time-outs, and gets the lock when its holder releases it.
-/// The outage is counted in call time-outs, because that is what a client that gives up counts.
+/// A waiter outlasts an outage of many call timeouts, and gets the lock when its holder releases it. The
+/// outage is counted in call timeouts, because a client gives up after a number of those.
 ///
 /// # Panics
 /// If not.
@@ -56,8 +56,8 @@ pub async fn a_waiter_outlasts_a_long_outage(
     client.close().await;
 }
 
-/// An acquire that begins in an outage of three call time-outs, of a lock that is free, succeeds when
-/// the servers are back.
+/// An acquire that begins in an outage of three call timeouts, of a lock that is free, succeeds when the
+/// servers are back.
 ///
 /// # Panics
 /// If not.
@@ -81,8 +81,8 @@ pub async fn an_acquire_that_begins_in_a_short_outage_succeeds(
     client.close().await;
 }
 
-/// A server that does not answer ends a call by the engine's own limit, which is shorter than the client's
-/// call timeout. So the caller always gets the engine's error, never now this one and now the client's.
+/// A server that does not answer ends a call by the engine's own limit, which is shorter than the
+/// client's call timeout. So the caller always gets the engine's error, never the client's.
 ///
 /// # Panics
 /// If not.
@@ -92,12 +92,12 @@ pub async fn the_engine_gives_up_on_a_silent_server_before_the_client(
 ) {
     let client = connect(&ensemble.addresses()).await;
     let claim = claim("a", Duration::from_secs(60));
-    // The connections and sessions that this needs are there when the server stops.
+    // So that the connections and sessions exist when the server stops.
     client.store().claim(&claim, WaitPolicy::NoWait).await.unwrap();
     for member in ensemble.members() {
         member.stop().unwrap();
     }
-    // Without the client, and so without its clock.
+    // Called on the store directly, so the client's call timeout does not apply.
     let error = client.store().release(&claim).await.unwrap_err();
     let within = format!("within {:?}", step_limit(CALL_TIMEOUT));
     assert!(error.to_string().contains(&within), "{error}");

@@ -20,12 +20,12 @@ async fn behind_proxy(
     (proxy, cut_off, connect(&format!("127.0.0.1:{server}")).await)
 }
 
-/// A holder that is cut off knows of its loss before another claim holds the lock, and its late
+/// A holder that is cut off is told of its loss before another claim holds the lock, and its late
 /// requests harm no later holder, whether its connections are resumed or closed.
 ///
 /// # Panics
 /// If not.
-pub async fn a_holder_knows_before_another_holds(
+pub async fn a_cut_off_holder_loses_its_guard_before_another_claim_holds(
     server: u16,
     connect: impl AsyncFn(&str) -> Client,
 ) {
@@ -121,6 +121,6 @@ pub async fn a_downgrade_whose_reply_is_lost_is_made_again_or_undone(
         assert!(state.holders.iter().any(|holder| holder.owner == owner), "{state:?}");
         beside.release().await.unwrap();
         reader.release().await.unwrap();
-        assert!(other.inspect("a").await.unwrap().is_free(), "something is left of it");
+        assert!(other.inspect("a").await.unwrap().is_free(), "the lock is still taken");
     }
 }

@@ -10,37 +10,10 @@ use std::time::Duration;
 
 use tenure_core::store::Eviction;
 use tenure_core::{Client, Guard, Mode, Options, OwnerId, Result};
+use tenure_testkit::Dice;
 use tokio::task::JoinHandle;
 
 use crate::ELECTION;
-
-/// Pseudo-random numbers, the same for the same seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    /// Any seed will do.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
-
-    /// A number below this one.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-
-    /// A duration between these, in milliseconds.
-    pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.below(to + 1 - from))
-    }
-}
 
 /// The locks: one for readers and writers, one for permits.
 const LOCKS: [&str; 2] = ["a", "b"];
@@ -86,7 +59,7 @@ impl Storm {
         });
         let takers = storm.clients.iter().flat_map(|client| std::iter::repeat_n(client, each));
         let mut tasks: Vec<JoinHandle<()>> = takers
-            .map(|client| tokio::spawn(Arc::clone(&storm).fight(client.clone(), dice.fork())))
+            .map(|client| tokio::spawn(Arc::clone(&storm).take_part(client.clone(), dice.fork())))
             .collect();
         tasks.push(tokio::spawn(Arc::clone(&storm).evict(dice.fork())));
         Running { storm, tasks }
@@ -106,7 +79,7 @@ impl Storm {
         self.wrongs.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    async fn fight(self: Arc<Self>, client: Client, mut dice: Dice) {
+    async fn take_part(self: Arc<Self>, client: Client, mut dice: Dice) {
         while !self.is_over() {
             let lock = LOCKS[usize::from(dice.below(3) == 0)];
             let limit = dice.millis(1_000, 20_000);
@@ -250,12 +223,6 @@ impl Storm {
                 self.wrong(format!("{lock}: a task is stuck: {state:#?}"));
             }
         }
-    }
-}
-
-impl Dice {
-    fn fork(&mut self) -> Self {
-        Self::new(self.next())
     }
 }
 

@@ -63,8 +63,8 @@ pub async fn parties_pass_one_generation_after_the_other(fixture: &dyn Fixture) 
     assert!(led == PHASES || fixture.injects_faults(), "{led} leaders in {PHASES} phases");
 }
 
-/// A party that leaves breaks the barrier: for the party that waits, and for one that comes later. With a
-/// new party in its place, the barrier is as good as new.
+/// A party that leaves breaks the barrier for the waiting party and for one that arrives later in that
+/// generation. With a new party in its place, the next generation passes.
 pub async fn a_party_that_leaves_breaks_the_barrier_for_the_others(fixture: &dyn Fixture) {
     let name = name("barrier-left");
     let Some((_first, mut one)) = party(fixture, &name, 3).await else { return };
@@ -102,7 +102,7 @@ pub async fn a_killed_party_process_breaks_the_barrier(fixture: &dyn Fixture) {
     victim.expect_line("passed").await;
     victim.process.kill9().unwrap();
     assert_eq!(wait(&mut ours).await.unwrap_err().kind(), ErrorKind::Broken);
-    // One that waits with us, in a generation that a third one must complete.
+    // A party that waits with ours, in a generation that a third one must complete.
     let mut heir = HolderProcess::start(&url).await;
     heir.send(&command);
     heir.expect_line("waiting").await;
@@ -120,7 +120,7 @@ pub async fn a_wait_that_was_dropped_is_continued(fixture: &dyn Fixture) {
         for step in 0..20 {
             let brief = Duration::from_micros(step * 200);
             if tokio::time::timeout(brief, one.wait()).await.is_ok() {
-                panic!("it passed alone in phase {phase}");
+                panic!("a party passed alone in phase {phase}");
             }
             dropped += 1;
         }
@@ -130,8 +130,9 @@ pub async fn a_wait_that_was_dropped_is_continued(fixture: &dyn Fixture) {
     }
 }
 
-/// A party that lost its lease is told so, and the others that it is gone. Both may come again.
-pub async fn a_party_that_lost_its_lease_is_told_and_may_come_again(fixture: &dyn Fixture) {
+/// A party that lost its lease gets an error, and so do the others, whose barrier is broken. Both may
+/// wait again.
+pub async fn a_party_that_lost_its_lease_gets_an_error_and_may_wait_again(fixture: &dyn Fixture) {
     let name = name("barrier-evicted");
     let Some((_first, one)) = party(fixture, &name, 2).await else { return };
     if fixture.injects_faults() {
@@ -154,8 +155,8 @@ pub async fn a_party_that_lost_its_lease_is_told_and_may_come_again(fixture: &dy
     assert_eq!(ours.unwrap().generation(), theirs.unwrap().generation());
 }
 
-/// Waits until this party is told that its lease is lost. It may first be told that the barrier is
-/// broken: the other one is gone, too.
+/// Waits until this party gets the error that its lease is lost. It may get the error that the barrier is
+/// broken first, because the other party lost its lease, too.
 async fn learn_of_the_loss(party: &mut Barrier) {
     for _ in 0..5 {
         let told = wait(party).await.unwrap_err();
@@ -165,7 +166,7 @@ async fn learn_of_the_loss(party: &mut Barrier) {
             _ => panic!("{told}"),
         }
     }
-    panic!("it was never told");
+    panic!("the loss was never reported");
 }
 
 /// No parties, too many, and numbers that differ are refused as invalid.

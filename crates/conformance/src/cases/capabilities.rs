@@ -26,27 +26,30 @@ pub async fn tokens_are_issued_exactly_as_declared(fixture: &dyn Fixture) {
 
 /// Shared claims and permits are granted if the store declares them, and `Unsupported` if not.
 pub async fn modes_are_supported_exactly_as_declared(fixture: &dyn Fixture) {
-    let name = name("modes");
+    // A name for permits and one for the others: they need not have the same.
+    let (name, of_permits) = (name("modes"), name("permit-mode"));
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let capabilities = raw.capabilities();
     let permits = Mode::Permits { take: 1, of: 2 };
-    let modes = [(Mode::Shared, capabilities.shared), (permits, capabilities.permits)];
-    for (mode, declared) in modes {
-        let claim = claim(&name, mode);
+    let modes =
+        [(&name, Mode::Shared, capabilities.shared), (&of_permits, permits, capabilities.permits)];
+    for (name, mode, declared) in modes {
+        let claim = claim(name, mode);
         if declared {
             raw.hold(&claim).await;
             raw.release_held(&claim).await;
         } else {
             assert_eq!(raw.refusal(&claim).await, ErrorKind::Unsupported);
         }
-        raw.assert_free(&name).await;
+        raw.assert_free(name).await;
     }
     let reader = client.rw_lock(name.as_str()).unwrap().with(long());
     assert_as_declared(reader.read().await.map(Guard::from), capabilities.shared).await;
-    let semaphore = client.semaphore(name.as_str(), 2).unwrap().with(long());
+    let semaphore = client.semaphore(of_permits.as_str(), 2).unwrap().with(long());
     assert_as_declared(semaphore.acquire().await, capabilities.permits).await;
     client.close().await;
     raw.assert_free(&name).await;
+    raw.assert_free(&of_permits).await;
 }
 
 async fn assert_as_declared(outcome: Result<Guard>, declared: bool) {

@@ -101,8 +101,8 @@ impl RawCells {
     }
 }
 
-/// What is swapped in is read back to the byte, by others too; each swap yields a version that a read
-/// shows.
+/// A value that was swapped in is read back byte for byte, on other connections too; each swap yields a
+/// version that a read shows.
 pub async fn a_cell_has_the_value_that_was_swapped_in(fixture: &dyn Fixture) {
     let Some(ours) = raw_cells(fixture).await else { return };
     let Some(theirs) = raw_cells(fixture).await else { return };
@@ -135,7 +135,7 @@ pub async fn a_swap_on_another_version_changes_nothing(fixture: &dyn Fixture) {
     }
 }
 
-/// Of many that create a cell at once, one does.
+/// Of many clients that create a cell at once, one succeeds.
 pub async fn a_cell_is_created_by_one(fixture: &dyn Fixture) {
     let key = key("cell-created");
     let mut creators = tokio::task::JoinSet::new();
@@ -157,7 +157,7 @@ pub async fn a_cell_is_created_by_one(fixture: &dyn Fixture) {
     assert_eq!(winners, [raw.value(&key).await.unwrap()]);
 }
 
-/// No version of a cell comes twice, also after the cell has expired.
+/// No version of a cell is used twice, also after the cell has expired.
 pub async fn versions_never_repeat(fixture: &dyn Fixture) {
     let Some(raw) = raw_cells(fixture).await else { return };
     let key = key("cell-versions");
@@ -199,8 +199,8 @@ pub async fn a_cell_expires_and_not_before_its_time(fixture: &dyn Fixture) {
     assert_eq!(raw.value(&expiring).await.unwrap(), b"anew");
 }
 
-/// Times without sense are taken as the shortest and the longest that the store has.
-pub async fn a_cell_is_kept_for_no_time_or_for_centuries(fixture: &dyn Fixture) {
+/// An expiry that is too short or too long is replaced by the shortest or longest that the store has.
+pub async fn an_expiry_of_zero_or_of_centuries_is_accepted(fixture: &dyn Fixture) {
     let Some(raw) = raw_cells(fixture).await else { return };
     let (short, long) = (key("cell-no-time"), key("cell-centuries"));
     raw.put(&long, None, b"stays", Expiry::After(Duration::MAX)).await;
@@ -238,7 +238,7 @@ pub async fn a_swap_keeps_renews_or_lifts_the_expiry(fixture: &dyn Fixture) {
     }
 }
 
-/// A change is heard by one that waits for it, whether it comes before or after the wait begins.
+/// A change ends a wait, whether it comes before or after the wait begins.
 pub async fn a_change_ends_a_wait(fixture: &dyn Fixture) {
     let Some(ours) = raw_cells(fixture).await else { return };
     let Some(theirs) = raw_cells(fixture).await else { return };
@@ -287,7 +287,7 @@ pub async fn a_value_over_the_limit_is_refused(fixture: &dyn Fixture) {
     let refused = other.set(&vec![8; limit]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
     assert_eq!(other.get().await.unwrap().unwrap(), b"small");
-    // What tenure did not seal is not taken for a value.
+    // Bytes that tenure did not write are not taken for a value.
     assert_eq!(cell.get().await.unwrap_err().kind(), ErrorKind::Damaged);
 }
 
@@ -353,7 +353,7 @@ pub async fn updates_are_counted_exactly_once_under_load(fixture: &dyn Fixture) 
     assert_eq!(count, Some(CLIENTS * UPDATES));
 }
 
-/// A change that is refused on an old view of the cell is asked for again on the present one.
+/// A change that is refused on an outdated view of the cell is tried again on the present value.
 pub async fn an_update_is_refused_on_the_present_value_only(fixture: &dyn Fixture) {
     if raw_cells(fixture).await.is_none() {
         return;

@@ -106,10 +106,10 @@ pub async fn a_counter_expires_after_its_first_change(fixture: &dyn Fixture) {
     // Changes that follow do not prolong it: at some time it begins anew, and not early.
     let began_anew = || async { counter.add(1).await.unwrap() == 1 };
     assert!(eventually(GENEROUS, began_anew).await, "the counter never expired");
-    assert!(now().since(sent) >= TTL, "it expired early");
+    assert!(now().since(sent) >= TTL, "the counter expired early");
 }
 
-/// A counter that others wrote something else into is damaged, and is left alone.
+/// A counter whose stored bytes are no number is reported as damaged, and not overwritten.
 pub async fn a_counter_that_holds_no_number_is_damaged(fixture: &dyn Fixture) {
     let Some(raw) = raw_cells(fixture).await else { return };
     let name = name("counter-damaged");

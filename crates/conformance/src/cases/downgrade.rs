@@ -248,7 +248,9 @@ pub async fn a_downgraded_hold_is_renewed_and_ends_as_any_other(fixture: &dyn Fi
         assert_eq!(raw.owners(&name).await.0, [reader.owner().to_string()]);
         raw.evict_owner(&name, reader.owner()).await;
     }
-    let lost = tokio::time::timeout(GENEROUS, reader.lost()).await.expect("it is told in time");
+    let lost = tokio::time::timeout(GENEROUS, reader.lost())
+        .await
+        .expect("the reader is notified in time");
     assert!(matches!(lost, LossReason::NotHeld | LossReason::Expired), "{lost:?}");
     drop(reader);
     client.close().await;

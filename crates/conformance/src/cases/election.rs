@@ -122,7 +122,8 @@ pub async fn observers_see_leaders_their_values_and_that_there_is_none(fixture: 
     assert_eq!(theirs.leader().await.unwrap(), None);
 }
 
-/// A leader that was deposed cannot replace the value of its successor, whether or not it has heard of it.
+/// A leader that was deposed cannot replace the value of its successor, whether or not it knows of its
+/// loss.
 pub async fn a_late_write_of_an_old_leader_is_refused(fixture: &dyn Fixture) {
     let name = name("late-leader");
     let Some((_client, ours)) = election(fixture, &name).await else { return };
@@ -136,7 +137,7 @@ pub async fn a_late_write_of_an_old_leader_is_refused(fixture: &dyn Fixture) {
     let new = theirs.campaign(&"new".into()).await.unwrap();
     let refused = old.proclaim(&"late".into()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Lost, "{refused}");
-    assert!(!old.is_valid(), "it knows of its successor");
+    assert!(!old.is_valid(), "the old leader knows of its successor");
     old.lost().await;
     assert_eq!(old.resign().await.unwrap_err().kind(), ErrorKind::Lost);
     let leader = theirs.leader().await.unwrap().expect("a leader");

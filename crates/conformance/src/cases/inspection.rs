@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::store::{Origin, now};
-use tenure_core::{Mode, Options};
+use tenure_core::{Holder, Mode, Options};
 use tenure_testkit::{GENEROUS, eventually};
 
 use crate::Fixture;
@@ -35,6 +35,26 @@ pub async fn inspect_shows_every_attribute_of_the_holder(fixture: &dyn Fixture) 
     assert!(left <= LONG && left + longest * 2 >= LONG, "{left:?} left after {longest:?}");
     assert!(state.waiters.is_empty());
     release_guard(guard).await;
+}
+
+/// `holders` returns the holders that `inspect` shows, and none for a free lock.
+pub async fn holders_are_those_that_inspect_shows(fixture: &dyn Fixture) {
+    let name = name("holders");
+    let raw = raw(fixture).await;
+    assert_eq!(raw.holders(&name).await, []);
+    let holder = claim(&name, Mode::Exclusive).with_label("nightly report");
+    raw.hold(&holder).await;
+    let waiter = claim(&name, Mode::Exclusive);
+    raw.queue(&waiter, LONG_WAIT).await;
+    let shown = |holders: Vec<Holder>| -> Vec<_> {
+        let known = |one: Holder| (one.owner, one.mode, one.token, one.host, one.pid, one.label);
+        holders.into_iter().map(known).collect()
+    };
+    let holders = shown(raw.holders(&name).await);
+    assert_eq!(holders.len(), 1);
+    assert_eq!(holders, shown(raw.inspect(&name).await.holders));
+    raw.release(&waiter).await;
+    raw.release_held(&holder).await;
 }
 
 /// A label with line breaks is shown on one line, with escapes.

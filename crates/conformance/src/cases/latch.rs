@@ -43,7 +43,8 @@ pub async fn a_latch_opens_when_the_last_party_has_counted_down(fixture: &dyn Fi
         let (client, latch) = latch(fixture, &name, PARTIES).await.unwrap();
         let counted = Arc::clone(&counted);
         parties.spawn(async move {
-            // Before the call: a waiter may see the count before this task sees the answer.
+            // Counted before the call, because a waiter may see the count before this task sees the
+            // answer.
             counted.fetch_add(1, Ordering::SeqCst);
             let left = latch.count_down().await.unwrap();
             client.close().await;
@@ -77,8 +78,8 @@ pub async fn counting_below_zero_is_refused_and_nothing_is_lost(fixture: &dyn Fi
     assert_eq!(client.counter(name.as_str()).unwrap().get().await.unwrap(), 0);
 }
 
-/// Parties with a lease count down like others. One that leaves or loses its lease before it has counted
-/// breaks the latch, for those that wait and those that come later; one that has counted is not missed.
+/// Parties with a lease count down like others. A party that leaves or loses its lease before it has
+/// counted down breaks the latch, for present and later waiters; one that has counted down does not.
 pub async fn a_party_that_dies_or_leaves_breaks_the_latch(fixture: &dyn Fixture) {
     if fixture.injects_faults() {
         return;
@@ -93,7 +94,7 @@ pub async fn a_party_that_dies_or_leaves_breaks_the_latch(fixture: &dyn Fixture)
     assert_eq!(latch.join().await.unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(one.count_down().await.unwrap(), 1);
     assert_eq!(other.count_down().await.unwrap(), 0);
-    tokio::time::timeout(GENEROUS, latch.wait()).await.expect("it is open").unwrap();
+    tokio::time::timeout(GENEROUS, latch.wait()).await.expect("the latch is open").unwrap();
 
     let (raw, lock) = (crate::fixture::raw(fixture).await, |name: &str| format!("latch:{name}"));
     raw.assert_free(&lock(name.as_str()).parse().unwrap()).await;

@@ -8,6 +8,7 @@ use tenure_core::{Client, ErrorKind, LockName, Mode, MultiLock, Options};
 use tenure_testkit::GENEROUS;
 
 use crate::Fixture;
+use crate::cases::cancel::{POLLS, drop_after_polls};
 use crate::fixture::{claim, client, long, name, raw};
 
 fn multi(client: &Client, names: &[LockName], options: Options) -> MultiLock {
@@ -49,8 +50,8 @@ pub async fn several_locks_are_held_together_or_not_at_all(fixture: &dyn Fixture
     assert_eq!(ours.multi_lock([]).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// Tasks that name the same locks in different orders, and single ones of them, all get their turn, one at
-/// a time for each lock.
+/// Tasks that name the same locks in different orders, or only some of them, all get their turn, one at a
+/// time for each lock.
 pub async fn locks_named_in_any_order_do_not_deadlock_under_load(fixture: &dyn Fixture) {
     const ROUNDS: u32 = 6;
     if fixture.injects_faults() {
@@ -73,7 +74,11 @@ pub async fn locks_named_in_any_order_do_not_deadlock_under_load(fixture: &dyn F
             for _ in 0..ROUNDS {
                 let guard = locks.acquire().await.unwrap();
                 for slot in &slots {
-                    assert_eq!(inside[*slot].fetch_add(1, Ordering::SeqCst), 0, "two hold a lock");
+                    assert_eq!(
+                        inside[*slot].fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "two claims hold one lock"
+                    );
                 }
                 tokio::task::yield_now().await;
                 for slot in &slots {
@@ -84,7 +89,9 @@ pub async fn locks_named_in_any_order_do_not_deadlock_under_load(fixture: &dyn F
             client.close().await;
         });
     }
-    tokio::time::timeout(2 * GENEROUS, tasks.join_all()).await.expect("they wait for each other");
+    tokio::time::timeout(2 * GENEROUS, tasks.join_all())
+        .await
+        .expect("the tasks wait for each other");
 }
 
 /// One lock that is taken away loses the whole hold; the others are given back with it.
@@ -129,5 +136,27 @@ pub async fn dropping_a_wait_for_several_locks_leaves_all_free(fixture: &dyn Fix
     raw.release_held(&other).await;
     for name in &names {
         raw.assert_free(name).await;
+    }
+}
+
+/// An attempt at several free locks, and their release, are dropped after 0, 1, 2 … polls.
+pub async fn dropping_an_attempt_or_a_release_of_several_locks_leaves_all_free(
+    fixture: &dyn Fixture,
+) {
+    let names = ["multi-poll-a", "multi-poll-b", "multi-poll-c"].map(name);
+    let (raw, ours) = (raw(fixture).await, client(fixture).await);
+    let all = multi(&ours, &names, long());
+    for polls in 0..POLLS {
+        drop(drop_after_polls(all.acquire(), polls).await);
+        ours.close().await;
+        for name in &names {
+            raw.assert_free(name).await;
+        }
+        let guard = all.acquire().await.unwrap();
+        drop(drop_after_polls(guard.release(), polls).await);
+        ours.close().await;
+        for name in &names {
+            raw.assert_free(name).await;
+        }
     }
 }

@@ -17,7 +17,7 @@ fn once(client: &Client, name: &LockName) -> Once<String> {
     client.once(name.as_str()).unwrap().with(long()).ttl(LONG)
 }
 
-/// Of many callers at once one does the work, and all get its result.
+/// Of many concurrent callers one does the work, and all get its result.
 pub async fn work_is_done_by_one_and_replayed_to_all(fixture: &dyn Fixture) {
     if raw_cells(fixture).await.is_none() {
         return;
@@ -46,8 +46,8 @@ pub async fn work_is_done_by_one_and_replayed_to_all(fixture: &dyn Fixture) {
     assert!(values.iter().all(|value| *value == values[0]) && values.len() == 6, "{values:?}");
 }
 
-/// A caller that does not want to wait is told that the work is in progress; one that waits gets the
-/// result. Work that fails leaves nothing, and is done by the next.
+/// A caller that does not wait gets the answer that the work is in progress; one that waits gets the
+/// result. Work that fails leaves nothing, and the next caller does it.
 pub async fn work_in_progress_is_waited_for_or_not(fixture: &dyn Fixture) {
     if raw_cells(fixture).await.is_none() || fixture.injects_faults() {
         return;
@@ -125,7 +125,7 @@ pub async fn a_run_that_was_dropped_is_done_by_the_next(fixture: &dyn Fixture) {
             std::future::pending::<Result<String, Error>>().await
         });
         tokio::select! {
-            _ = abandoned => panic!("it never ends"),
+            _ = abandoned => panic!("the abandoned run never ends"),
             () = begun.notified() => {}
         }
     }

@@ -41,10 +41,34 @@ pub async fn permits_are_granted_while_enough_are_free(fixture: &dyn Fixture) {
     raw.release_held(&one).await;
     raw.assert_owners(&name, &[&two], &[&late]).await;
     raw.release_held(&two).await;
-    raw.assert_owners(&name, &[&late], &[]).await;
+    raw.assert_handed_to(&name, &[&late], &[]).await;
     raw.hold(&another).await;
     raw.assert_busy(&claim(&name, permits(1, 3))).await;
-    raw.assert_busy(&claim(&name, Mode::Exclusive)).await;
+    let exclusive = claim(&name, Mode::Exclusive);
+    if raw.capabilities().mixed_modes {
+        raw.assert_busy(&exclusive).await;
+    } else {
+        assert_eq!(raw.refusal(&exclusive).await, ErrorKind::Damaged);
+    }
+}
+
+/// Permits of a name that a mutex has are refused for as long as it is held, or wait for it, as declared.
+pub async fn a_mutex_keeps_permits_of_its_name_out(fixture: &dyn Fixture) {
+    let name = name("mutex-and-permits");
+    let raw = raw(fixture).await;
+    if lacks_permits(&raw, &name).await {
+        return;
+    }
+    let (mutex, permit) = (claim(&name, Mode::Exclusive), claim(&name, permits(1, 2)));
+    raw.hold(&mutex).await;
+    if raw.capabilities().mixed_modes {
+        raw.assert_busy(&permit).await;
+    } else {
+        assert_eq!(raw.refusal(&permit).await, ErrorKind::Damaged);
+    }
+    raw.assert_owners(&name, &[&mutex], &[]).await;
+    raw.release_held(&mutex).await;
+    raw.hold(&permit).await;
 }
 
 /// Smaller claims that would fit do not overtake a claim for many permits at the head of the queue.
@@ -58,6 +82,14 @@ pub async fn a_claim_for_many_permits_is_not_starved(fixture: &dyn Fixture) {
     let [small, newcomer] = [(); 2].map(|()| claim(&name, permits(1, 3)));
     raw.hold(&holder).await;
     raw.queue(&large, LONG_WAIT).await;
+    if !raw.capabilities().fifo {
+        // What is free goes to the claim that asks first.
+        raw.hold(&newcomer).await;
+        raw.release_held(&newcomer).await;
+        raw.release_held(&holder).await;
+        raw.assert_handed_to(&name, &[&large], &[]).await;
+        return;
+    }
     raw.assert_busy(&newcomer).await;
     raw.queue(&small, LONG_WAIT).await;
     raw.release_held(&holder).await;

@@ -55,7 +55,7 @@ pub async fn a_stopped_holder_process_loses_its_lock_and_is_notified(fixture: &d
     stopped_holder.process.stop().unwrap();
     let mutex = client.mutex(name.as_str()).unwrap().with(long());
     let guard = mutex.acquire_within(GENEROUS).await.unwrap();
-    // Its last renewal may be two thirds of a TTL older than the stop.
+    // The holder's last renewal may be two thirds of a TTL older than the stop.
     assert!(now().since(stopped) >= fixture.ttl() / 4, "the lock was granted before it expired");
     stopped_holder.process.cont().unwrap();
     let report = stopped_holder.next_line().await;

@@ -51,7 +51,7 @@ pub async fn a_hold_is_renewed_as_long_as_a_guard_of_it_exists(fixture: &dyn Fix
     let inner = account.acquire().await.unwrap();
     drop(outer);
     tokio::time::sleep(ttl + ttl / 4).await;
-    assert!(inner.is_valid(), "it was not renewed");
+    assert!(inner.is_valid(), "the hold was not renewed");
     let late = crate::fixture::claim(&name, Mode::Exclusive);
     raw.assert_busy(&late).await;
     drop(inner);
@@ -71,7 +71,7 @@ pub async fn an_evicted_hold_is_lost_to_all_its_guards(fixture: &dyn Fixture) {
     let first = outer.token();
     raw.evict_owner(&name, outer.owner()).await;
     for guard in [&outer, &inner] {
-        tokio::time::timeout(GENEROUS, guard.lost()).await.expect("every guard hears of it");
+        tokio::time::timeout(GENEROUS, guard.lost()).await.expect("every guard is lost");
     }
     assert_eq!(account.acquire().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(outer.release().await.unwrap_err().kind(), ErrorKind::Lost);

@@ -98,7 +98,7 @@ pub async fn a_dropped_guard_is_released_in_the_background(fixture: &dyn Fixture
     raw.assert_free(&name).await;
 }
 
-/// The release of a hold that was taken by force says so, also if the lock was to stay taken.
+/// The release of an evicted hold returns the loss, also with `at_least`.
 pub async fn an_evicted_hold_with_a_minimum_time_is_lost(fixture: &dyn Fixture) {
     // Injected faults may hide the loss.
     if fixture.injects_faults() {

@@ -17,8 +17,8 @@ async fn hold(client: &Client, name: &LockName) -> Guard {
     client.mutex(name.as_str()).unwrap().with(long()).acquire().await.unwrap()
 }
 
-/// A client and another one, on a store that can carry a request. `None`: it cannot, and says so to the
-/// asker and to the holder.
+/// A client and another one, on a store that can carry a request. `None`: the store cannot, and both the
+/// asker and the holder get an error that says so.
 async fn clients(fixture: &dyn Fixture) -> Option<(Client, Client)> {
     let (ours, theirs) = (client(fixture).await, client(fixture).await);
     if raw_cells(fixture).await.is_some() {
@@ -40,11 +40,14 @@ async fn asked(
 }
 
 /// A holder that listens hears the reason and the time that it has, also if it begins to listen after the
-/// request was sent; it still holds the lock then, and the asker returns when it has let go.
-pub async fn a_holder_that_is_asked_lets_go(fixture: &dyn Fixture) {
+/// request was sent. It still holds the lock then, and the asker's call returns when it has released the
+/// lock.
+pub async fn a_revoked_holder_hears_the_request_and_keeps_the_lock_until_it_releases(
+    fixture: &dyn Fixture,
+) {
     let Some((ours, theirs)) = clients(fixture).await else { return };
     let name = name("asked");
-    assert!(asked(theirs.revoke(name.as_str(), "test")).await.is_empty(), "it is not held");
+    assert!(asked(theirs.revoke(name.as_str(), "test")).await.is_empty(), "the lock is not held");
     for (grace, late) in [(None, false), (Some(GRACE), false), (Some(GRACE), true)] {
         let guard = hold(&ours, &name).await;
         let mut revoke = theirs.revoke(name.as_str(), "a deploy");
@@ -61,7 +64,10 @@ pub async fn a_holder_that_is_asked_lets_go(fixture: &dyn Fixture) {
             assert!(eventually(GENEROUS, written).await);
         }
         for _ in 0..2 {
-            let request = timeout(GENEROUS, guard.revoked()).await.expect("it is heard").unwrap();
+            let request = timeout(GENEROUS, guard.revoked())
+                .await
+                .expect("the holder hears the request")
+                .unwrap();
             assert_eq!(request.reason, "a deploy");
             assert_eq!(request.by.pid, std::process::id());
             assert_eq!(request.remaining().is_some(), grace.is_some());
@@ -94,7 +100,8 @@ pub async fn a_downgrade_does_not_answer_a_request(fixture: &dyn Fixture) {
     let recorded = async || theirs.audit(name.as_str()).await.unwrap().len() == 1;
     assert!(eventually(GENEROUS, recorded).await);
     let reader = writer.downgrade().await.unwrap();
-    let request = timeout(GENEROUS, reader.revoked()).await.expect("it is heard").unwrap();
+    let request =
+        timeout(GENEROUS, reader.revoked()).await.expect("the holder hears the request").unwrap();
     assert_eq!(request.reason, "now");
     let asked = asking.await.unwrap();
     assert!(asked.len() == 1 && asked[0].heard && asked[0].evicted, "{asked:?}");
@@ -103,7 +110,8 @@ pub async fn a_downgrade_does_not_answer_a_request(fixture: &dyn Fixture) {
     raw(fixture).await.assert_free(&name).await;
 }
 
-/// A holder that does not let go is evicted after the grace period, and the next one has a higher token.
+/// A holder that does not release the lock is evicted after the grace period, and the next one has a
+/// higher token.
 pub async fn a_holder_that_stays_is_evicted_after_the_grace(fixture: &dyn Fixture) {
     let Some((ours, theirs)) = clients(fixture).await else { return };
     let name = name("stays");
@@ -120,7 +128,10 @@ pub async fn a_holder_that_stays_is_evicted_after_the_grace(fixture: &dyn Fixtur
         let grace = Duration::from_secs(if listens { 4 } else { 0 });
         let asking = tokio::spawn(asked(theirs.revoke(name.as_str(), "now").grace(grace)));
         if listens {
-            let request = timeout(GENEROUS, guard.revoked()).await.expect("it is heard").unwrap();
+            let request = timeout(GENEROUS, guard.revoked())
+                .await
+                .expect("the holder hears the request")
+                .unwrap();
             assert!(request.remaining().unwrap() <= grace);
         }
         let asked = asking.await.unwrap();
@@ -142,7 +153,7 @@ pub async fn a_request_does_not_reach_a_later_holder(fixture: &dyn Fixture) {
     let guard = hold(&ours, &name).await;
     let asking = theirs.revoke(name.as_str(), "for the first").grace(GRACE);
     let asking = tokio::spawn(asking.into_future());
-    timeout(GENEROUS, guard.revoked()).await.expect("it is heard").unwrap();
+    timeout(GENEROUS, guard.revoked()).await.expect("the holder hears the request").unwrap();
     // The request stays in the store if its asker dies.
     asking.abort();
     release_guard(guard).await;
@@ -168,7 +179,10 @@ pub async fn all_holders_of_a_shared_lock_are_asked(fixture: &dyn Fixture) {
     for _ in 0..3 {
         let reader = lock.read().await.unwrap();
         readers.spawn(async move {
-            timeout(GENEROUS, reader.revoked()).await.expect("it is heard").unwrap();
+            timeout(GENEROUS, reader.revoked())
+                .await
+                .expect("the holder hears the request")
+                .unwrap();
             release_guard(reader.into()).await;
         });
     }
@@ -178,7 +192,8 @@ pub async fn all_holders_of_a_shared_lock_are_asked(fixture: &dyn Fixture) {
     assert!(asked.iter().all(|asked| !asked.evicted), "{asked:?}");
 }
 
-/// Evictions and revocations are recorded, newest first, if the store declares it; else it says why not.
+/// Evictions and revocations are recorded, newest first, if the store declares it; otherwise the call is
+/// refused with the reason.
 pub async fn evictions_and_revocations_are_recorded_as_declared(fixture: &dyn Fixture) {
     let (raw, client) = (raw(fixture).await, client(fixture).await);
     let (name, other) = (name("audit"), name("audit-other"));
@@ -211,7 +226,7 @@ pub async fn evictions_and_revocations_are_recorded_as_declared(fixture: &dyn Fi
         asked(client.revoke(name.as_str(), "asked").grace(Duration::ZERO)).await;
         let records = client.audit(name.as_str()).await.unwrap();
         let seen: Vec<_> = records.iter().take(3).map(|one| (one.event, &one.owner)).collect();
-        // One of each: the eviction came last.
+        // One record of each kind: the eviction came last.
         assert_eq!(seen[0], (AuditEvent::Evicted, &owner));
         assert_eq!(seen[1], (AuditEvent::Revoked, &owner));
         assert_eq!((seen[2].0, records.len()), (AuditEvent::Evicted, 4));

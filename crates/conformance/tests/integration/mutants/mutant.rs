@@ -11,8 +11,8 @@ use tenure_core::store::{
     QueueTicket, Released, Renewal, Store, WaitPolicy,
 };
 use tenure_core::{
-    AuditRecord, Error, ErrorKind, Finding, LockName, LockState, MemoryStore, Mode, OwnerId,
-    Result, Token,
+    AuditRecord, Error, ErrorKind, Finding, Holder, LockName, LockState, MemoryStore, Mode,
+    OwnerId, Result, Token,
 };
 
 /// The fault of a [`Mutant`].
@@ -44,6 +44,7 @@ pub(crate) enum Mutation {
     UnsortedList,
     ShowsWrongLabel,
     InspectAlwaysFails,
+    HidesHolders,
     WaitLeavesQueue,
     GrantsRepeatedClaims,
     AgeIsAlwaysZero,
@@ -337,6 +338,11 @@ impl Store for Mutant {
             _ => shown.insert(name.clone(), state.clone()),
         };
         Ok(state)
+    }
+
+    async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        let holders = self.inspect(name).await?.holders;
+        Ok(if self.is(Mutation::HidesHolders) { Vec::new() } else { holders })
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {

@@ -1,12 +1,8 @@
 //! The suite on an etcd cluster of three members. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::sync::Weak;
 
-use shared_server::SharedServer;
+use crate::shared_server::SharedServer;
 use tenure_testkit::EtcdCluster;
 use tokio::sync::Mutex;
 

@@ -1,12 +1,8 @@
 //! The suite on a quorum of five Redis servers. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::sync::Weak;
 
-use shared_server::{SharedServer, quorum_url, start_many};
+use crate::shared_server::{SharedServer, quorum_url, start_many};
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 

@@ -1,13 +1,9 @@
 //! The suite on a Redis master found through Sentinels. All cases share the servers.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::sync::Weak;
 use std::time::Duration;
 
-use shared_server::SharedServer;
+use crate::shared_server::SharedServer;
 use tenure_testkit::RedisSentinel;
 use tokio::sync::Mutex;
 

@@ -1,13 +1,9 @@
 //! The suite on one Redis server with `fencing=off`, where taking a free lock is one `SET NX PX`, and with
 //! `cells=watch`, where cells are swapped by transactions.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::sync::Weak;
 
-use shared_server::SharedServer;
+use crate::shared_server::SharedServer;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 

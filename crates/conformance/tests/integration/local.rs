@@ -1,7 +1,5 @@
 //! The suite on the local store.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

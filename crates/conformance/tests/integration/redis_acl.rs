@@ -1,13 +1,9 @@
 //! The suite on one Redis server, as a user that has only the documented minimum of permissions.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::io;
 use std::sync::Weak;
 
-use shared_server::SharedServer;
+use crate::shared_server::SharedServer;
 use tenure_testkit::RedisServer;
 use tokio::sync::Mutex;
 

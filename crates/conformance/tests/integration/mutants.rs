@@ -1,14 +1,9 @@
 //! Mutation tests of the suite itself: each case must fail on a store that violates its requirement.
 //! A case that passes on every store proves nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "mutants/fixture.rs"]
-mod fixture;
-#[path = "mutants/mutant.rs"]
+pub(crate) mod fixture;
 mod mutant;
-#[path = "mutants/verdict.rs"]
-mod verdict;
+pub(crate) mod verdict;
 
 use std::sync::Arc;
 
@@ -185,6 +180,9 @@ mutants! {
     a_store_that_shows_a_wrong_label_is_caught: ShowsWrongLabel fails [
         inspection::inspect_shows_every_attribute_of_the_holder,
         inspection::inspect_shows_the_waiters_in_queue_order,
+    ];
+    a_store_that_hides_holders_is_caught: HidesHolders fails [
+        inspection::holders_are_those_that_inspect_shows,
     ];
     a_store_whose_inspect_always_fails_is_caught: InspectAlwaysFails fails [
         inspection::a_free_lock_has_no_holders_and_no_waiters,

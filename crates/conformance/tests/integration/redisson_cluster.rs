@@ -1,12 +1,8 @@
 //! The suite on a Redis Cluster of three masters and three replicas, in the layout of Redisson. All cases share it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::sync::Weak;
 
-use shared_server::SharedServer;
+use crate::shared_server::SharedServer;
 use tenure_testkit::RedisCluster;
 use tokio::sync::Mutex;
 

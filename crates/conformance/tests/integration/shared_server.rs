@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_conformance::Fixture;
 use tenure_core::store::Store;
-use tenure_testkit::RedisServer;
+use tenure_testkit::{ExternalClient, RedisServer};
 use tokio::sync::Mutex;
 
 /// A running server or group of servers, and its URL.
@@ -38,6 +38,25 @@ impl<T: Send + Sync + 'static> SharedServer<T> {
     }
 }
 
+impl SharedServer<RedisServer> {
+    /// A server of another version than Debian's, which must say so in its `INFO`. The query ends its URL.
+    pub(crate) async fn other(
+        running: &Mutex<Weak<RedisServer>>,
+        program: &'static ExternalClient,
+        version: &'static str,
+        query: &str,
+    ) -> Self {
+        let start = move || {
+            let server = RedisServer::start_other(program, &[])?;
+            let info = server.command(&["INFO", "server"])?;
+            assert!(info.contains(version), "another server was started: {info}");
+            Ok(server)
+        };
+        let url = |server: &RedisServer| format!("redis://127.0.0.1:{}{query}", server.port());
+        Self::get_or_start(running, start, url).await
+    }
+}
+
 #[async_trait]
 impl<T: Send + Sync + 'static> Fixture for SharedServer<T> {
     async fn store(&self) -> Arc<dyn Store> {
@@ -56,14 +75,12 @@ impl<T: Send + Sync + 'static> Fixture for SharedServer<T> {
 }
 
 /// Starts `N` Redis servers.
-#[allow(dead_code, reason = "only the Redlock tests use several")]
 pub(crate) fn start_many<const N: usize>() -> io::Result<[RedisServer; N]> {
     let servers: io::Result<Vec<_>> = (0..N).map(|_| RedisServer::start(&[])).collect();
     servers?.try_into().map_err(|_| io::Error::other("another number of servers than requested"))
 }
 
 /// The Redlock URL of these servers, with a node timeout that suits a busy machine.
-#[allow(dead_code, reason = "only the Redlock tests use several")]
 pub(crate) fn quorum_url(servers: &[RedisServer]) -> String {
     let hosts: Vec<_> = servers.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
     format!("redlock://{}?node-timeout=2s", hosts.join(","))

@@ -1,12 +1,8 @@
 //! The suite on one ZooKeeper server with the node layouts of all compatible clients, and a login.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod shared_server;
-
 use std::sync::Weak;
 
-use shared_server::SharedServer;
+use crate::shared_server::SharedServer;
 use tenure_testkit::ZooKeeperServer;
 use tokio::sync::Mutex;
 

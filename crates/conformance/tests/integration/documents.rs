@@ -1,12 +1,13 @@
 //! The tables of guarantees in the documents agree with the `Capabilities` of each engine.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use std::time::Duration;
 
 use tenure::store::{Capabilities, Clock, Fencing};
+use tenure::{Client, ErrorKind, Rate};
 use tenure_testkit::{EtcdServer, RedisServer, ZooKeeperServer, lacks, temp_dir};
 
-const README: &str = include_str!("../../../README.md");
-const GUARANTEES: &str = include_str!("../../../docs/guarantees.md");
+const README: &str = include_str!("../../../../README.md");
+const GUARANTEES: &str = include_str!("../../../../docs/guarantees.md");
 
 #[tokio::test]
 async fn the_documents_state_the_guarantees_of_local() {
@@ -58,7 +59,7 @@ async fn the_documents_state_the_guarantees_of_zookeeper() {
 
 #[test]
 fn the_documents_grant_the_rights_that_redis_needs() {
-    const PAGE: &str = include_str!("../../../docs/engines/redis.md");
+    const PAGE: &str = include_str!("../../../../docs/engines/redis.md");
     let command = PAGE.split("ACL SETUSER locker on >password ").nth(1).unwrap();
     let granted: Vec<_> = command.split("```").next().unwrap().split_whitespace().collect();
     assert_eq!(granted, tenure_redis::ACL.split_whitespace().collect::<Vec<_>>());
@@ -80,6 +81,7 @@ fn the_documents_grant_the_rights_that_redis_needs() {
 async fn check(engine: &str, url: &str) {
     let client = tenure::connect(url).await.unwrap();
     let promised = client.store().capabilities();
+    check_primitives(engine, &client).await;
     client.close().await;
 
     assert_eq!(
@@ -101,6 +103,82 @@ async fn check(engine: &str, url: &str) {
     assert_eq!(fifo, yes(promised.fifo), "{engine}: FIFO");
     let stands_still = promised.clock == Clock::Monotonic;
     assert_eq!(clock.contains("stops in suspend"), stands_still, "{engine}: {clock}");
+}
+
+/// The primitives of docs/guarantees.md, and the subjects of their cases. All other cases are about the mutex.
+const PRIMITIVES: &[(&str, &[&str])] = &[
+    ("re-entrant mutex", &["reentrant"]),
+    ("read-write lock, downgrade", &["shared", "downgrade"]),
+    ("multi-lock", &["multi"]),
+    ("semaphore", &["permits"]),
+    ("`cell`", &["cells"]),
+    ("`counter`", &["counters"]),
+    ("`rate_limiter`", &["limits"]),
+    ("`once`", &["once"]),
+    ("`election` with a value, `observe`", &["election"]),
+    ("`latch`", &["latch"]),
+    ("`barrier`", &["barrier"]),
+    ("`revoke`, `revoked`", &["revocation"]),
+];
+
+#[test]
+fn the_documents_count_the_cases_of_each_primitive() {
+    let cases = |subjects: &[&str]| {
+        let is_meant = |case: &&&str| subjects.contains(&case.split_once("::").unwrap().0);
+        tenure_conformance::CASES.iter().filter(is_meant).count()
+    };
+    let mut others = tenure_conformance::CASES.len();
+    for (primitive, subjects) in PRIMITIVES {
+        others -= cases(subjects);
+        let stated = cells_of(GUARANTEES, primitive, 7)[6];
+        assert_eq!(stated, cases(subjects).to_string(), "docs/guarantees.md: {primitive}");
+    }
+    assert_eq!(
+        cells_of(GUARANTEES, "mutex", 7)[6],
+        others.to_string(),
+        "docs/guarantees.md: mutex"
+    );
+}
+
+/// Tries each primitive, and compares what is refused with the table.
+async fn check_primitives(engine: &str, client: &Client) {
+    let row = cells_of(GUARANTEES, "Primitive", 7);
+    let column = row.iter().position(|title| title.starts_with(engine)).unwrap();
+    let minute = Duration::from_secs(60);
+    for (primitive, _) in PRIMITIVES.iter().chain(&[("mutex", &[][..])]) {
+        let tried = match *primitive {
+            "mutex" => client.mutex("tried").unwrap().try_acquire().await.map(drop),
+            "re-entrant mutex" => {
+                client.reentrant_mutex("tried-1").unwrap().try_acquire().await.map(drop)
+            }
+            "read-write lock, downgrade" => {
+                let writer = client.rw_lock("tried-2").unwrap().try_write().await.unwrap();
+                writer.downgrade().await.map(drop)
+            }
+            "multi-lock" => {
+                let locks = client.multi_lock(["tried-3", "tried-4"]).unwrap();
+                locks.try_acquire().await.map(drop)
+            }
+            "semaphore" => client.semaphore("tried-5", 2).unwrap().try_acquire().await.map(drop),
+            "`cell`" => client.cell::<u64>("tried").map(drop),
+            "`counter`" => client.counter("tried").map(drop),
+            "`rate_limiter`" => client.rate_limiter("tried", Rate::gcra(1, minute)).map(drop),
+            "`once`" => client.once::<u64>("tried").map(drop),
+            "`election` with a value, `observe`" => client.election::<u64>("tried").map(drop),
+            "`latch`" => client.latch("tried", 2).map(drop),
+            "`barrier`" => client.barrier("tried", 2).map(drop),
+            "`revoke`, `revoked`" => client.revoke("tried", "a test").await.map(drop),
+            other => panic!("{other} is not tried"),
+        };
+        let stated = cells_of(GUARANTEES, primitive, 7)[column];
+        match tried {
+            Ok(()) => assert!(stated.starts_with("yes"), "{engine}: {primitive} is supported"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{engine}: {primitive}: {error}");
+                assert!(stated.starts_with("no"), "{engine}: {primitive}: {error}");
+            }
+        }
+    }
 }
 
 /// The cells after the engine's name, which may be a link, in the row with so many of them.
