@@ -29,18 +29,21 @@ pub enum Family {
 }
 
 impl Family {
-    /// The server program, and the Debian package that has it.
-    pub fn program(self) -> Option<(&'static str, &'static str)> {
-        match self {
+    /// Which program its servers lack on this machine, and which Debian package has it. `None` if they can be
+    /// started.
+    pub fn missing(self) -> Option<String> {
+        let (programs, package): (&[&str], _) = match self {
             Self::Redis | Self::Cluster | Self::Sentinel | Self::Redlock => {
-                Some(("redis-server", "redis-server"))
+                (&["redis-server"], "redis-server")
             }
-            Self::Etcd => Some(("etcd", "etcd-server")),
+            Self::Etcd => (&["etcd"], "etcd-server"),
             Self::ZooKeeper => {
-                Some(("/usr/share/java/zookeeper.jar", "zookeeper and default-jre-headless"))
+                (&["java", "/usr/share/java/zookeeper.jar"], "zookeeper and default-jre-headless")
             }
-            Self::Local => None,
-        }
+            Self::Local => return None,
+        };
+        let program = programs.iter().find(|program| !tenure_testkit::is_installed(program))?;
+        Some(format!("{program} is not installed: Debian has it in {package}"))
     }
 
     /// Whether the lock is one key on one Redis server.
@@ -113,15 +116,9 @@ impl Info {
             }
             Make::PutIfAbsent => Box::new(PutIfAbsent::new(bench)),
             Make::OneNode => Box::new(OneNode::new(bench)),
-            Make::Tenure { scheme, query } => {
-                let (servers, path) = match self.family {
-                    Family::Sentinel => (bench.servers.join(","), "/main"),
-                    _ => (bench.servers.join(","), ""),
-                };
-                let query: Vec<&str> =
-                    [query, &options.url].into_iter().filter(|part| !part.is_empty()).collect();
-                let url = format!("{scheme}{servers}{path}?{}", query.join("&"));
-                let tenure = Tenure::connect(url.trim_end_matches('?'), self.has_tokens).await?;
+            Make::Tenure { .. } => {
+                let url = self.url(&bench.servers, &options.url).unwrap_or_default();
+                let tenure = Tenure::connect(&url, self.has_tokens, bench.steps.client()).await?;
                 match options.max_hold {
                     Some(limit) => Box::new(tenure.with_max_hold(Duration::from_millis(limit))),
                     None => Box::new(tenure),
@@ -130,9 +127,19 @@ impl Info {
         })
     }
 
+    /// The URL of its store on these servers, with more options. `None` for a specimen.
+    pub(crate) fn url(&self, servers: &[String], options: &str) -> Option<String> {
+        let Make::Tenure { scheme, query } = self.make else { return None };
+        let path = if self.family == Family::Sentinel { "/main" } else { "" };
+        let query: Vec<&str> = [query, options].into_iter().filter(|it| !it.is_empty()).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        Some(format!("{scheme}{}{path}{mark}{}", servers.join(","), query.join("&")))
+    }
+
     /// Whether its holder renews the lock.
     pub(crate) fn renews(&self) -> bool {
-        !self.is_specimen || matches!(self.make, Make::Redis(RedisKind::Watchdog))
+        !self.is_specimen
+            || matches!(self.make, Make::Redis(RedisKind::Watchdog | RedisKind::Redisson))
     }
 
     /// Whether it calls scripts by their hash.
@@ -165,7 +172,7 @@ const fn redis(id: &'static str, title: &'static str, kind: RedisKind) -> Info {
         RedisKind::Watch => &["between", "checked", "last"],
         RedisKind::GetDel => &["checked"],
         RedisKind::List => &["between", "last"],
-        RedisKind::Script | RedisKind::BlindDel | RedisKind::Watchdog => &[],
+        RedisKind::Script | RedisKind::BlindDel | RedisKind::Watchdog | RedisKind::Redisson => &[],
     };
     Info {
         id,
@@ -227,6 +234,17 @@ const UNFENCED: Info = Info {
     )
 };
 
+const REDISSON: Info = Info {
+    waiting: Waiting::Watches,
+    ..tenure(
+        "redis-redisson",
+        "tenure, Redis, dialect=redisson",
+        Family::Redis,
+        "redis://",
+        "dialect=redisson",
+    )
+};
+
 static ALL: &[Info] = &[
     redis("setnx-expire", "SETNX, then EXPIRE", RedisKind::SetnxExpire),
     redis("script", "SETNX and PEXPIRE in a script", RedisKind::Script),
@@ -236,6 +254,7 @@ static ALL: &[Info] = &[
     redis("incr", "INCR", RedisKind::Incr),
     redis("watch", "WATCH, MULTI, EXEC", RedisKind::Watch),
     redis("watchdog", "SET NX PX, with a watchdog", RedisKind::Watchdog),
+    redis("redisson", "Redisson's plain lock", RedisKind::Redisson),
     redis("list", "a list as queue", RedisKind::List),
     redlock("redlock-sequential", "textbook Redlock, one by one", false, false),
     redlock("redlock-parallel", "textbook Redlock, in parallel", true, false),
@@ -245,6 +264,7 @@ static ALL: &[Info] = &[
     tenure("redis", "tenure, Redis", Family::Redis, "redis://", ""),
     UNFENCED,
     tenure("redis-replicas", "tenure, Redis, replicas=1", Family::Redis, "redis://", "replicas=1"),
+    REDISSON,
     tenure("cluster", "tenure, Redis Cluster", Family::Cluster, "redis+cluster://", ""),
     tenure("sentinel", "tenure, Redis Sentinel", Family::Sentinel, "redis+sentinel://", ""),
     tenure("redlock", "tenure, Redlock", Family::Redlock, "redlock://", ""),

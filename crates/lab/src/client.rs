@@ -17,6 +17,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -29,35 +30,35 @@ use crate::steps::Steps;
 /// How often a client says until when it holds the lock.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a client process is.
-#[derive(Clone, Debug)]
-pub struct Part {
+/// A client of an experiment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Part {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// The algorithm.
-    pub algorithm: String,
+    pub(crate) algorithm: String,
     /// Addresses of the servers, or the directory of a local store.
-    pub servers: Vec<String>,
+    pub(crate) servers: Vec<String>,
     /// Address of the resource.
-    pub resource: String,
+    pub(crate) resource: String,
     /// Options of the algorithm: what is appended to the URL of a store, and how long a hold may last.
-    pub options: Options,
+    pub(crate) options: Options,
 }
 
 /// Options of an algorithm.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Options {
     /// What is appended to the URL of a store, as in `timeout=1s`.
-    pub url: String,
+    pub(crate) url: String,
     /// How long a hold may last, in milliseconds.
-    pub max_hold: Option<u64>,
+    pub(crate) max_hold: Option<u64>,
 }
 
 /// Plays a part until standard input ends.
 ///
 /// # Errors
 /// If the algorithm is unknown, or its servers do not answer.
-pub fn play(part: &Part) -> io::Result<()> {
+pub(crate) fn play(part: &Part) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let played = LocalSet::new().block_on(&runtime, Client::play(part.clone()));
     runtime.shutdown_background();

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn each_hazard_breaks_or_is_fenced_somewhere_else_it_has_no_teeth() {
+    fn each_hazard_breaks_or_is_fenced_on_some_algorithm() {
         let expected = expected();
         for hazard in crate::hazards::all() {
             let harms = |((name, _), verdict): (&(String, String), &&str)| {

@@ -95,6 +95,27 @@ pub struct Fault {
     pub what: String,
 }
 
+/// What the servers said of the lock, until they said something else.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Truth {
+    /// When they were asked.
+    pub at: Stamp,
+    /// What they said.
+    pub state: Stored,
+}
+
+/// The state of a lock on its servers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stored {
+    /// No client holds it.
+    Free,
+    /// This client holds it. The name is empty if the servers do not know it.
+    Held(String),
+    /// The servers did not answer.
+    Silent,
+}
+
 /// What happened in an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
@@ -106,6 +127,8 @@ pub struct History {
     pub faults: Vec<Fault>,
     /// What had to happen.
     pub expectations: Vec<Expectation>,
+    /// What the servers said, in order. Empty if they were not asked.
+    pub truth: Vec<Truth>,
     /// What the hand-off cost, where that was measured.
     pub wakeups: Option<Wakeups>,
     /// When the experiment began.

@@ -9,17 +9,19 @@
 //! The algorithms under test are tenure's locks, and specimens: algorithms as people write them, with their
 //! mistakes. The specimens show that an experiment can tell good from bad, and are not part of any API.
 //!
-//! A program that uses this crate must be able to be a client: it starts itself with other arguments and calls
-//! [`client::play`].
+//! A program that uses this crate must be able to be a client: it starts itself with other arguments, and calls
+//! [`play_part`] then.
 
 pub mod algorithms;
-pub mod client;
+mod client;
 pub mod expected;
 mod folder;
 pub mod hazards;
 pub mod history;
 pub mod judge;
 pub mod lock_set;
+mod observer;
+mod part;
 mod real;
 pub mod report;
 pub mod resource;
@@ -31,5 +33,5 @@ mod stage;
 mod steps;
 
 pub use folder::private_folder;
+pub use part::{ClientProgram, play_part};
 pub use runner::{Experiment, Lab, Outcome, Result};
-pub use stage::ClientProgram;

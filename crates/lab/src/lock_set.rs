@@ -8,15 +8,14 @@
 use std::collections::HashSet;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tenure::{ErrorKind, Options};
 use tenure_testkit::Process;
 
-use crate::stage::ClientProgram;
+use crate::part::ClientProgram;
 
 /// How it is run.
 #[derive(Clone, Debug)]
@@ -31,6 +30,16 @@ pub struct Plan {
     pub pause_every: Duration,
     /// How long it lasts.
     pub duration: Duration,
+}
+
+/// A process that takes the lock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Part {
+    number: usize,
+    lock: String,
+    resource: String,
+    url: String,
+    ttl: Duration,
 }
 
 /// What came of it.
@@ -73,10 +82,9 @@ pub fn run(plan: &Plan, program: &ClientProgram, report: impl Fn(Duration)) -> i
     std::thread::spawn(move || serve_all(&listener, &serving));
     let lock = format!("lab/set/{:x}", crate::history::now());
     let start = |number: usize| {
-        let mut command = Command::new(&program.program);
-        command.args(&program.arguments).args([&number.to_string(), "lock-set", &lock, &address]);
-        command.args(["--url", &plan.url, "--ttl", &plan.ttl.as_millis().to_string()]);
-        Process::spawn(command)
+        let (lock, resource) = (lock.clone(), address.clone());
+        let part = Part { number, lock, resource, url: plan.url.clone(), ttl: plan.ttl };
+        Process::spawn(program.command(&crate::part::Part::LockSet(part))?)
     };
     let mut processes = (0..plan.processes).map(start).collect::<io::Result<Vec<_>>>()?;
     let (begin, mut pauses) = (Instant::now(), 0);
@@ -136,12 +144,13 @@ fn pause_holder(
 ///
 /// # Errors
 /// If the store or the resource does not answer.
-pub fn work(name: &str, lock: &str, resource: &str, url: &str, ttl: Duration) -> io::Result<()> {
+pub(crate) fn work(part: &Part) -> io::Result<()> {
+    let Part { number, lock, resource, url, ttl } = part;
     end_with_input();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = tenure::connect(url).await.map_err(io::Error::other)?;
-        let mutex = client.mutex(lock).map_err(io::Error::other)?.with(Options::new().ttl(ttl));
+        let mutex = client.mutex(lock).map_err(io::Error::other)?.with(Options::new().ttl(*ttl));
         let mut stream = TcpStream::connect(resource)?;
         let mut replies = BufReader::new(stream.try_clone()?).lines();
         let mut ask = |request: String| -> io::Result<String> {
@@ -155,9 +164,9 @@ pub fn work(name: &str, lock: &str, resource: &str, url: &str, ttl: Duration) ->
                 Err(error) => return Err(io::Error::other(error)),
             };
             let token = guard.token().map_or_else(|| "-".into(), |token| token.get().to_string());
-            let versions = ask(format!("read {name} {token}\n"))?;
+            let versions = ask(format!("read {number} {token}\n"))?;
             tokio::time::sleep(WORK).await;
-            ask(format!("write {name} {token} {versions}\n"))?;
+            ask(format!("write {number} {token} {versions}\n"))?;
             match guard.release().await {
                 Err(error) if error.kind() == ErrorKind::Internal => {
                     return Err(io::Error::other(error));

@@ -14,6 +14,8 @@ pub(crate) struct Tenure {
     client: Client,
     uses_tokens: bool,
     max_hold: Option<Duration>,
+    /// The client's name, which the servers keep with each hold.
+    label: String,
 }
 
 struct TenureHold {
@@ -22,9 +24,9 @@ struct TenureHold {
 }
 
 impl Tenure {
-    pub(crate) async fn connect(url: &str, uses_tokens: bool) -> io::Result<Self> {
+    pub(crate) async fn connect(url: &str, uses_tokens: bool, label: &str) -> io::Result<Self> {
         let client = tenure::connect(url).await.map_err(io::Error::other)?;
-        Ok(Self { client, uses_tokens, max_hold: None })
+        Ok(Self { client, uses_tokens, max_hold: None, label: label.to_owned() })
     }
 
     /// Gives every hold an end.
@@ -37,16 +39,29 @@ impl Tenure {
 #[async_trait(?Send)]
 impl Algorithm for Tenure {
     async fn acquire(&self, lock: &str, ttl: Duration, wait: Duration) -> io::Result<Option<Hold>> {
-        let mut options = Options::new().ttl(ttl);
+        let mut options = Options::new().ttl(ttl).label(&*self.label);
         if let Some(limit) = self.max_hold {
             options = options.max_hold(limit);
         }
         let mutex = self.client.mutex(lock).map_err(io::Error::other)?.with(options);
-        match mutex.acquire_within(wait).await {
+        let acquired = match wait {
+            Duration::ZERO => mutex.try_acquire().await,
+            wait => mutex.acquire_within(wait).await,
+        };
+        match acquired {
             Ok(guard) => Ok(Some(Box::new(TenureHold { guard, uses_tokens: self.uses_tokens }))),
             Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => Ok(None),
             Err(error) => Err(io::Error::other(error)),
         }
+    }
+
+    async fn holder(&self, lock: &str) -> io::Result<Option<String>> {
+        let state = self.client.inspect(lock).await.map_err(io::Error::other)?;
+        Ok(state.holders.into_iter().next().map(|holder| holder.label))
+    }
+
+    async fn close(&self) {
+        self.client.clone().close().await;
     }
 }
 

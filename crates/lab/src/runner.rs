@@ -12,8 +12,9 @@ use crate::algorithms::Info;
 use crate::hazards::Hazard;
 use crate::history::History;
 use crate::judge::{Judgement, Verdict, judge};
+use crate::part::ClientProgram;
 use crate::servers::Shared;
-use crate::stage::{ClientProgram, Stage};
+use crate::stage::Stage;
 
 /// How often an experiment is repeated that shows nothing, as on a machine that is too busy.
 const ATTEMPTS: u32 = 3;
@@ -85,6 +86,7 @@ pub struct Lab {
     program: ClientProgram,
     shared: Shared,
     number: AtomicU64,
+    seed: Option<u64>,
     ended: AtomicBool,
 }
 
@@ -95,8 +97,17 @@ impl Lab {
             program,
             shared: Shared::default(),
             number: AtomicU64::new(0),
+            seed: None,
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// Gives each order of an experiment to a client up to 30 ms late, by times that this seed repeats. The verdict
+    /// must not depend on it.
+    #[must_use]
+    pub fn with_seed(mut self, seed: Option<u64>) -> Self {
+        self.seed = seed;
+        self
     }
 
     /// Plays experiments, this many at a time. `report` hears of each one that has ended, on some thread.
@@ -149,10 +160,7 @@ impl Lab {
         if let Some(why) = hazard.spares(algorithm) {
             return Outcome::NotApplicable(why.into());
         }
-        if let Some((program, package)) = algorithm.family.program()
-            && !tenure_testkit::is_installed(program)
-        {
-            let why = format!("{program} is not installed: Debian has it in {package}");
+        if let Some(why) = algorithm.family.missing() {
             return Outcome::Missing(why);
         }
         match self.record(hazard, algorithm) {
@@ -164,7 +172,8 @@ impl Lab {
     fn record(&self, hazard: &'static Hazard, algorithm: &'static Info) -> io::Result<History> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let mut stage = Stage::set(algorithm, hazard.setup, &self.program, &self.shared, number)?;
+        let (program, shared) = (&self.program, &self.shared);
+        let mut stage = Stage::set(algorithm, hazard.setup, program, shared, number, self.seed)?;
         let played = runtime
             .block_on(async { tokio::time::timeout(LIMIT, (hazard.play)(&mut stage)).await });
         played.map_err(|_| io::Error::other("it does not end"))??;

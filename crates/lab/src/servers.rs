@@ -9,7 +9,7 @@ use tenure_testkit::{
     ZooKeeperServer,
 };
 
-use crate::algorithms::Family;
+use crate::algorithms::{Family, Info};
 
 /// What an experiment needs of its servers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +26,13 @@ pub(crate) struct Setup {
     pub(crate) redlock_url: &'static str,
     /// How long a hold may last, in milliseconds.
     pub(crate) max_hold: Option<u64>,
+}
+
+impl Setup {
+    /// What is appended to the URL of an algorithm's store.
+    pub(crate) fn url_options(&self, info: &Info) -> &'static str {
+        if info.family == Family::Redlock { self.redlock_url } else { "" }
+    }
 }
 
 /// Servers that several experiments share, each with locks of its own, because they start slowly.
@@ -139,8 +146,11 @@ impl Servers {
         Ok(())
     }
 
-    /// What clients are told that cannot reach the servers through proxies.
+    /// Their addresses, or the directory of a local store.
     pub(crate) fn addresses(&self) -> Vec<String> {
+        if !self.ports.is_empty() {
+            return self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        }
         if let Some(cluster) = &self.cluster {
             return cluster.addresses().split(',').map(str::to_owned).collect();
         }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use tenure_testkit::{FakeClock, Member, Process, Proxy, Way};
+use tenure_testkit::{Dice, FakeClock, Member, Process, Proxy, Way};
 
-use crate::algorithms::{Family, Info};
+use crate::algorithms::Info;
+use crate::client;
 use crate::history::{Expectation, Fault, Grant, History, now};
+use crate::observer::Observer;
+use crate::part::{ClientProgram, Part};
 use crate::resource::Resource;
 use crate::servers::{Servers, Setup, Shared};
 
@@ -25,14 +26,8 @@ pub(crate) const BRIEFLY: Duration = Duration::from_millis(300);
 /// How long a lock may take to pass on without an expiry.
 pub(crate) const SOON: Duration = Duration::from_secs(6);
 
-/// How client processes are started.
-#[derive(Clone, Debug)]
-pub struct ClientProgram {
-    /// The program.
-    pub program: PathBuf,
-    /// Its first arguments. The parts of a client follow.
-    pub arguments: Vec<String>,
-}
+/// By how many milliseconds a seed makes an order late, at the most.
+const LATEST: u64 = 30;
 
 /// The stage of one experiment.
 pub(crate) struct Stage {
@@ -44,6 +39,9 @@ pub(crate) struct Stage {
     /// A name that no other experiment on the same servers has.
     pub(crate) lock: String,
     clients: BTreeMap<&'static str, Client>,
+    observer: Option<Observer>,
+    /// Draws the time by which each order is late, if the experiment has a seed.
+    dice: Option<Dice>,
     resource: Resource,
     program: ClientProgram,
     setup: Setup,
@@ -72,19 +70,27 @@ impl Stage {
         program: &ClientProgram,
         shared: &Shared,
         number: u64,
+        seed: Option<u64>,
     ) -> io::Result<Self> {
         let mut servers = Servers::start(info.family, &setup, shared)?;
         if info.waits_for_replicas() && setup.replicas == 0 {
             servers.add_replica()?;
         }
+        let lock = format!("lab{number}");
+        let options = client::Options { url: setup.url_options(info).into(), max_hold: None };
+        // Where requests are counted, another client would be in the way.
+        let observer = (!setup.alone)
+            .then(|| Observer::start(info, servers.addresses(), lock.clone(), options));
         let history = History { begin: now(), ..History::default() };
         Ok(Self {
             info,
             servers,
             ttl: info.family.short_ttl(),
             history,
-            lock: format!("lab{number}"),
+            lock,
             clients: BTreeMap::new(),
+            observer,
+            dice: seed.map(Dice::new),
             resource: Resource::start()?,
             program: program.clone(),
             setup,
@@ -94,6 +100,14 @@ impl Stage {
     /// Starts a client with ways of its own to the servers.
     pub(crate) async fn enter(&mut self, name: &'static str) -> io::Result<()> {
         self.enter_on_clock(name, None).await
+    }
+
+    /// Starts several clients.
+    pub(crate) async fn enter_all(&mut self, names: &[&'static str]) -> io::Result<()> {
+        for name in names {
+            self.enter(name).await?;
+        }
+        Ok(())
     }
 
     /// As [`enter`](Self::enter), on a clock that can be set.
@@ -109,15 +123,14 @@ impl Stage {
         if addresses.is_empty() {
             addresses = self.servers.addresses();
         }
-        let mut command = Command::new(&self.program.program);
-        command.args(&self.program.arguments);
-        command.args([name, self.info.id, &addresses.join(","), &resource.address()]);
-        if self.info.family == Family::Redlock {
-            command.args(["--url", self.setup.redlock_url]);
-        }
-        if let Some(limit) = self.setup.max_hold {
-            command.args(["--max-hold", &limit.to_string()]);
-        }
+        let url = self.setup.url_options(self.info);
+        let mut command = self.program.command(&Part::Experiment(client::Part {
+            name: name.into(),
+            algorithm: self.info.id.into(),
+            servers: addresses,
+            resource: resource.address(),
+            options: client::Options { url: url.into(), max_hold: self.setup.max_hold },
+        }))?;
         if let Some(clock) = clock {
             command.envs(clock.environment());
         }
@@ -135,6 +148,9 @@ impl Stage {
     }
 
     pub(crate) fn tell(&mut self, name: &str, order: &str) -> io::Result<()> {
+        if let Some(dice) = &mut self.dice {
+            std::thread::sleep(dice.millis(0, LATEST));
+        }
         self.client(name)?.process.send(order)
     }
 
@@ -262,6 +278,44 @@ impl Stage {
     ) -> io::Result<bool> {
         let outcome = self.acquire(name, ttl, limit).await?;
         self.expect(outcome, name, limit)
+    }
+
+    /// Acquires a free lock, and reads. The experiment shows nothing if this fails.
+    pub(crate) async fn hold_and_read(&mut self, name: &str, ttl: Duration) -> io::Result<()> {
+        self.hold(name, ttl).await?;
+        self.must_read(name).await
+    }
+
+    /// Acquires the lock, which is expected to be granted within `limit`, and works.
+    pub(crate) async fn expect_work(
+        &mut self,
+        name: &str,
+        ttl: Duration,
+        limit: Duration,
+    ) -> io::Result<()> {
+        match self.expect_hold(name, ttl, limit).await? {
+            true => self.work(name).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for an acquire that was started before, which is expected to succeed within `limit`, and works.
+    pub(crate) async fn expect_work_after_wait(
+        &mut self,
+        name: &str,
+        limit: Duration,
+    ) -> io::Result<()> {
+        let outcome = self.outcome(name, limit).await?;
+        match self.expect(outcome, name, limit)? {
+            true => self.work(name).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Reads and writes.
+    async fn work(&mut self, name: &str) -> io::Result<()> {
+        self.read(name).await?;
+        self.write(name).await
     }
 
     /// Records whether an acquire that had to succeed did.
@@ -430,6 +484,9 @@ impl Stage {
         for client in self.clients.values() {
             client.ways.iter().for_each(|way| way.lead_to(port));
         }
+        if let Some(observer) = &self.observer {
+            observer.lead_to(self.servers.addresses());
+        }
     }
 
     /// Ends the experiment, and returns what happened.
@@ -437,6 +494,7 @@ impl Stage {
         // The last words of clients that still run.
         self.wait(Duration::from_millis(120)).await?;
         self.history.accesses = self.resource.accesses();
+        self.history.truth = self.observer.take().map_or(Vec::new(), Observer::end);
         self.history.end = now();
         Ok(self.history)
     }

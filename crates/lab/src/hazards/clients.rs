@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_testkit::{FakeClock, Way};
 
-use super::{Hazard, SETUP, needs_ways, nobody, play};
+use super::{Hazard, SETUP, needs_ways, play, spares_none};
 use crate::algorithms::Info;
 use crate::servers::Setup;
 use crate::stage::{BRIEFLY, LONG, Outcome, SOON, Stage};
@@ -17,7 +17,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         story: "A dies between two commands of its acquire, or before it gets the reply. B must get the lock when \
             its TTL has passed.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(crash_in_acquire),
     },
     Hazard {
@@ -25,7 +25,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         title: "a client's clock is an hour ahead",
         story: "A holds the lock. B, whose wall clock is an hour ahead, must not get it.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(client_clock),
     },
     Hazard {
@@ -34,7 +34,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         story: "A reads the resource and is stopped until its lock has expired. B gets the lock and works. A goes \
             on where it was, and writes.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(pause),
     },
     Hazard {
@@ -42,7 +42,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         title: "work outlives the TTL",
         story: "A works for longer than its TTL and then writes, without a fault anywhere. B waits for the lock.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(long_work),
     },
     Hazard {
@@ -60,7 +60,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         story: "A has done its work, and is stopped until its lock has expired. B holds it. A goes on and \
             releases: C must not get the lock of B.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(late_release),
     },
     Hazard {
@@ -76,7 +76,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         title: "one lock's name begins with another's",
         story: "A holds `a/b`: B must get `a`. Then the other way round.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(nested_names),
     },
 ];
@@ -98,8 +98,7 @@ fn after_expiry(stage: &Stage) -> Duration {
 }
 
 async fn crash_in_acquire(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     let ttl = stage.ttl;
     if stage.info.points.contains(&"between") {
         stage.tell("A", "arm between")?;
@@ -116,11 +115,7 @@ async fn crash_in_acquire(stage: &mut Stage) -> io::Result<()> {
         stage.hold("A", ttl).await?;
     }
     stage.kill("A")?;
-    if stage.expect_hold("B", LONG, after_expiry(stage)).await? {
-        stage.read("B").await?;
-        stage.write("B").await?;
-    }
-    Ok(())
+    stage.expect_work("B", LONG, after_expiry(stage)).await
 }
 
 async fn client_clock(stage: &mut Stage) -> io::Result<()> {
@@ -129,8 +124,7 @@ async fn client_clock(stage: &mut Stage) -> io::Result<()> {
     stage.enter("A").await?;
     stage.fault("the clock of B is an hour ahead");
     stage.enter_on_clock("B", Some(&clock)).await?;
-    stage.hold("A", LONG).await?;
-    stage.must_read("A").await?;
+    stage.hold_and_read("A", LONG).await?;
     if stage.acquire("B", LONG, BRIEFLY).await? == Outcome::Held {
         stage.read("B").await?;
     }
@@ -139,10 +133,8 @@ async fn client_clock(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn pause(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
-    stage.hold("A", stage.ttl).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B"]).await?;
+    stage.hold_and_read("A", stage.ttl).await?;
     stage.pause("A")?;
     if stage.expect_hold("B", LONG, after_expiry(stage)).await? {
         stage.read("B").await?;
@@ -154,11 +146,9 @@ async fn pause(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn long_work(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     let ttl = stage.ttl;
-    stage.hold("A", ttl).await?;
-    stage.must_read("A").await?;
+    stage.hold_and_read("A", ttl).await?;
     stage.start_acquire("B", LONG, LONG)?;
     let early = stage.next("B", &["held", "failed"], ttl * 5 / 2).await?;
     if early.is_some() {
@@ -175,10 +165,8 @@ async fn long_work(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn hung_work(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
-    stage.hold("A", stage.ttl).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B"]).await?;
+    stage.hold_and_read("A", stage.ttl).await?;
     stage.fault("the work of A hangs");
     if stage.expect_hold("B", LONG, after_expiry(stage)).await? {
         stage.read("B").await?;
@@ -189,11 +177,8 @@ async fn hung_work(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn late_release(stage: &mut Stage) -> io::Result<()> {
-    for name in ["A", "B", "C"] {
-        stage.enter(name).await?;
-    }
-    stage.hold("A", stage.ttl).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B", "C"]).await?;
+    stage.hold_and_read("A", stage.ttl).await?;
     stage.write("A").await?;
     stage.tell("A", "done")?;
     stage.next("A", &["releasing"], SOON).await?;
@@ -218,9 +203,7 @@ async fn intrude(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn split_release(stage: &mut Stage) -> io::Result<()> {
-    for name in ["A", "B", "C"] {
-        stage.enter(name).await?;
-    }
+    stage.enter_all(&["A", "B", "C"]).await?;
     stage.hold("A", stage.ttl).await?;
     stage.tell("A", "arm checked")?;
     stage.tell("A", "release")?;
@@ -239,8 +222,7 @@ async fn split_release(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn nested_names(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     let outer = stage.lock.clone();
     let inner = format!("{outer}/b");
     for (first, second) in [(&inner, &outer), (&outer, &inner)] {

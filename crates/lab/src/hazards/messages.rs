@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_testkit::{Proxy, Way};
 
-use super::{Hazard, SETUP, needs_ways, nobody, play};
+use super::{Hazard, SETUP, needs_ways, play, spares_none};
 use crate::algorithms::Info;
 use crate::stage::{BRIEFLY, LONG, Outcome, SOON, Stage};
 
@@ -16,7 +16,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         story: "A sends its write while it holds the lock. The network delivers it when the lock has expired and B \
             has read.",
         setup: SETUP,
-        spares: nobody,
+        spares: spares_none,
         play: play!(delayed_write),
     },
     Hazard {
@@ -61,10 +61,8 @@ fn has_late_release(info: &Info) -> Option<&'static str> {
 }
 
 async fn delayed_write(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
-    stage.hold("A", stage.ttl).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B"]).await?;
+    stage.hold_and_read("A", stage.ttl).await?;
     stage.client("A")?.resource.set(Way::Shut);
     stage.fault("the network delays what A writes");
     stage.tell("A", "write")?;
@@ -85,10 +83,8 @@ async fn delayed_write(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn partition(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
-    stage.hold("A", stage.ttl).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B"]).await?;
+    stage.hold_and_read("A", stage.ttl).await?;
     stage.fault("A is cut off from the servers");
     stage.set_ways("A", Way::Black)?;
     if stage.expect_hold("B", LONG, stage.ttl * 4 + SOON).await? {
@@ -101,8 +97,7 @@ async fn partition(stage: &mut Stage) -> io::Result<()> {
 
 /// Makes the servers grant the lock to A, which does not hear of it.
 async fn grant_unheard(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     // Connections are open, and scripts loaded.
     let (warm, lock) = (format!("{}-warm", stage.lock), stage.lock.clone());
     stage.lock = warm;
@@ -135,11 +130,7 @@ async fn lost_reply(stage: &mut Stage) -> io::Result<()> {
         stage.write("A").await?;
         stage.release("A").await?;
     }
-    if stage.expect_hold("B", LONG, SOON).await? {
-        stage.read("B").await?;
-        stage.write("B").await?;
-    }
-    Ok(())
+    stage.expect_work("B", LONG, SOON).await
 }
 
 async fn cancelled_acquire(stage: &mut Stage) -> io::Result<()> {
@@ -148,16 +139,11 @@ async fn cancelled_acquire(stage: &mut Stage) -> io::Result<()> {
     stage.tell("A", "cancel")?;
     stage.next("A", &["cancelled", "held"], SOON).await?;
     stage.heal("A")?;
-    if stage.expect_hold("B", LONG, SOON).await? {
-        stage.read("B").await?;
-        stage.write("B").await?;
-    }
-    Ok(())
+    stage.expect_work("B", LONG, SOON).await
 }
 
 async fn retried_release(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     stage.hold("A", stage.ttl).await?;
     stage.fault("the network delays the release of A");
     stage.client("A")?.ways.iter().for_each(Proxy::keep);

@@ -58,7 +58,8 @@ impl Hazard {
 pub(crate) const SETUP: Setup =
     Setup { clock: false, replicas: 0, log: false, alone: false, redlock_url: "", max_hold: None };
 
-fn nobody(_: &Info) -> Option<&'static str> {
+/// The hazard concerns every algorithm.
+fn spares_none(_: &Info) -> Option<&'static str> {
     None
 }
 

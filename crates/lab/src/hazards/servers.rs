@@ -157,14 +157,12 @@ const MAJORITY: usize = 3;
 
 /// A holds the lock, in a quorum on a bare majority, and has read.
 async fn hold_narrowly(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     if stage.info.family == Family::Redlock {
         stage.fault("A reaches three of five servers");
         stage.client("A")?.ways[MAJORITY..].iter().for_each(|way| way.set(Way::Black));
     }
-    stage.hold("A", LONG).await?;
-    stage.must_read("A").await
+    stage.hold_and_read("A", LONG).await
 }
 
 /// B asks; if it gets the lock, both work.
@@ -209,8 +207,7 @@ fn promote(stage: &mut Stage, place: usize) -> io::Result<()> {
 async fn failover(stage: &mut Stage) -> io::Result<()> {
     let way = Proxy::start(stage.servers.ports[0])?;
     follow(&stage.servers.replicas[0], &way)?;
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     stage.fault("the replica lags");
     way.set(Way::Black);
     match stage.acquire("A", LONG, Duration::from_secs(1)).await? {
@@ -228,12 +225,10 @@ async fn failover_after_wait(stage: &mut Stage) -> io::Result<()> {
     for (replica, way) in stage.servers.replicas.iter().zip(&ways) {
         follow(replica, way)?;
     }
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     stage.fault("the second replica lags");
     ways[1].set(Way::Black);
-    stage.hold("A", LONG).await?;
-    stage.must_read("A").await?;
+    stage.hold_and_read("A", LONG).await?;
     stage.fault("the first replica dies");
     stage.servers.replicas[0].kill9()?;
     promote(stage, 1)?;
@@ -276,16 +271,11 @@ async fn count_up(stage: &mut Stage) -> io::Result<()> {
 /// B gets the lock after a loss of data, and works.
 async fn work_after_loss(stage: &mut Stage) -> io::Result<()> {
     // A server that has just started may have to wait for the longest TTL.
-    if stage.expect_hold("B", stage.ttl, SOON * 2).await? {
-        stage.read("B").await?;
-        stage.write("B").await?;
-    }
-    Ok(())
+    stage.expect_work("B", stage.ttl, SOON * 2).await
 }
 
 async fn delayed_restart(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     stage.fault("A reaches three of five servers");
     stage.client("A")?.ways[MAJORITY..].iter().for_each(|way| way.set(Way::Black));
     count_up(stage).await?;
@@ -299,8 +289,7 @@ async fn delayed_restart(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn token_after_loss(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     count_up(stage).await?;
     let all = 0..stage.servers.redis.len();
     restart(stage, all, "all servers restart empty")?;
@@ -311,13 +300,11 @@ async fn token_after_loss(stage: &mut Stage) -> io::Result<()> {
 const LOG: &str = "appendonlydir";
 
 async fn power_loss(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     ok(stage.servers.redis[0].command(&["SET", "unrelated", "1"])?)?;
     let folder = stage.servers.redis[0].folder().to_owned();
     copy(&folder.join(LOG), &folder.join("synced"))?;
-    stage.hold("A", LONG).await?;
-    stage.must_read("A").await?;
+    stage.hold_and_read("A", LONG).await?;
     stage.fault("the power fails before the log is synced");
     stage.servers.redis[0].kill9()?;
     std::fs::remove_dir_all(folder.join(LOG))?;
@@ -351,28 +338,20 @@ async fn eviction(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn flushed_scripts(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
-    stage.hold("A", LONG).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B"]).await?;
+    stage.hold_and_read("A", LONG).await?;
     stage.write("A").await?;
     stage.fault("the servers' scripts are flushed");
     for server in stage.servers.all_redis() {
         ok(server.command(&["SCRIPT", "FLUSH"])?)?;
     }
     stage.release("A").await?;
-    if stage.expect_hold("B", LONG, SOON).await? {
-        stage.read("B").await?;
-        stage.write("B").await?;
-    }
-    Ok(())
+    stage.expect_work("B", LONG, SOON).await
 }
 
 async fn slot_migration(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
-    stage.hold("A", LONG).await?;
-    stage.must_read("A").await?;
+    stage.enter_all(&["A", "B"]).await?;
+    stage.hold_and_read("A", LONG).await?;
     stage.start_acquire("B", LONG, LONG)?;
     stage.wait(Duration::from_millis(500)).await?;
     stage.fault("the slot of the lock moves to another master");
@@ -382,12 +361,7 @@ async fn slot_migration(stage: &mut Stage) -> io::Result<()> {
     move_slot(cluster, &lock)?;
     stage.write("A").await?;
     stage.release("A").await?;
-    let outcome = stage.outcome("B", SOON * 3).await?;
-    if stage.expect(outcome, "B", SOON * 3)? {
-        stage.read("B").await?;
-        stage.write("B").await?;
-    }
-    Ok(())
+    stage.expect_work_after_wait("B", SOON * 3).await
 }
 
 /// Moves the slot of a lock, key by key, to another master.

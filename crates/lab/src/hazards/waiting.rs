@@ -66,8 +66,7 @@ fn counts_requests(info: &Info) -> Option<&'static str> {
 
 /// A holds the lock, and B waits for it.
 async fn wait_for(stage: &mut Stage, ttl: Duration) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     stage.hold("A", LONG).await?;
     stage.read("A").await?;
     stage.start_acquire("B", ttl, LONG)?;
@@ -75,22 +74,12 @@ async fn wait_for(stage: &mut Stage, ttl: Duration) -> io::Result<()> {
     stage.write("A").await
 }
 
-async fn must_follow(stage: &mut Stage, name: &str) -> io::Result<()> {
-    let limit = SOON * 3;
-    let outcome = stage.outcome(name, limit).await?;
-    if stage.expect(outcome, name, limit)? {
-        stage.read(name).await?;
-        stage.write(name).await?;
-    }
-    Ok(())
-}
-
 async fn lost_wakeup(stage: &mut Stage) -> io::Result<()> {
     wait_for(stage, LONG).await?;
     stage.fault("nothing reaches B on its connections");
     stage.client("B")?.ways.iter().for_each(|way| way.strand());
     stage.release("A").await?;
-    must_follow(stage, "B").await
+    stage.expect_work_after_wait("B", SOON * 3).await
 }
 
 async fn reconnect_gap(stage: &mut Stage) -> io::Result<()> {
@@ -105,7 +94,7 @@ async fn reconnect_gap(stage: &mut Stage) -> io::Result<()> {
     for (way, port) in stage.client("B")?.ways.iter().zip(ports) {
         way.lead_new_to(port);
     }
-    must_follow(stage, "B").await
+    stage.expect_work_after_wait("B", SOON * 3).await
 }
 
 async fn dead_waiter(stage: &mut Stage) -> io::Result<()> {
@@ -116,21 +105,14 @@ async fn dead_waiter(stage: &mut Stage) -> io::Result<()> {
     stage.kill("B")?;
     stage.release("A").await?;
     // A dead waiter may be granted the lock, and keeps it for a TTL at most.
-    let limit = SOON * 3;
-    let outcome = stage.outcome("C", limit).await?;
-    if stage.expect(outcome, "C", limit)? {
-        stage.read("C").await?;
-        stage.write("C").await?;
-    }
-    Ok(())
+    stage.expect_work_after_wait("C", SOON * 3).await
 }
 
 /// Claims in the queue.
 const CROWD: u64 = 20;
 
 async fn herd(stage: &mut Stage) -> io::Result<()> {
-    stage.enter("A").await?;
-    stage.enter("B").await?;
+    stage.enter_all(&["A", "B"]).await?;
     stage.hold("A", LONG).await?;
     let (lock, before) = (stage.lock.clone(), stage.requests()?);
     stage.tell("B", &format!("crowd {CROWD} {lock} {}", LONG.as_millis()))?;

@@ -88,7 +88,7 @@ fn cases() -> Vec<Case> {
         access(46, &long[1], Write, false),
     ];
     let beyond = history(&long, &late_writes);
-    // Nobody overlaps, but a write of A arrives after B has read.
+    // No beliefs overlap, but a write of A arrives after B has read.
     let b_reads = access(31, &b, Read, true);
     let delayed = |accepted| {
         let late = access(35, &a, Write, accepted);
@@ -96,7 +96,7 @@ fn cases() -> Vec<Case> {
     };
     let b_refused = access(31, &b, Read, false);
     let refused = history(&[a.clone(), b.clone()], &[b_refused, access(32, &b, Write, false)]);
-    // A's token went to B again, or to nobody: then the resource takes a smaller one than before.
+    // A's token went to B again, or to no client: then the resource takes a smaller one than before.
     let orders =
         |first, second| history(&[grant("A", 10, 20, first), grant("B", 30, 40, second)], &[]);
     let mut crossing = orders(2, 1);

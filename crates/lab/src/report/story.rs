@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::history::{Access, History, Kind, Stamp};
+use crate::history::{Access, History, Kind, Stamp, Stored};
 use crate::judge::{Finding, belief_end};
 use crate::{Outcome, Result};
 
@@ -44,12 +44,26 @@ fn events(history: &History) -> Vec<(Stamp, String)> {
     for access in &history.accesses {
         events.push((access.at, describe(access)));
     }
+    let truth = history.truth.iter();
+    events.extend(truth.map(|truth| (truth.at, describe_stored(&truth.state))));
     for expected in &history.expectations {
         let met = if expected.met { "as it must" } else { "NOT MET" };
         events.push((expected.at, format!("{}: {met}", expected.what)));
     }
     events.sort();
     events
+}
+
+/// What the servers say.
+pub(super) fn describe_stored(state: &Stored) -> String {
+    match state {
+        Stored::Free => "the servers say that the lock is free".into(),
+        Stored::Held(client) if client.is_empty() => {
+            "the servers say that the lock is taken".into()
+        }
+        Stored::Held(client) => format!("the servers say that {client} holds the lock"),
+        Stored::Silent => "the servers do not answer".into(),
+    }
 }
 
 /// An access, and what became of it.
@@ -75,10 +89,15 @@ pub(crate) fn explain(finding: &Finding, history: &History) -> String {
             format!("a stale access of {} was rejected", history.accesses[*index].grant)
         }
         Finding::HolderRefused(index) => {
-            format!(
-                "{} holds the lock, and the resource refused it",
-                history.accesses[*index].grant
-            )
+            let (before, refused) = (&history.accesses[..*index], &history.accesses[*index]);
+            let accepted = before.iter().filter(|it| it.accepted && it.lock == refused.lock);
+            let greatest = accepted.filter_map(|it| Some((it.token?, &it.grant))).max();
+            let why = greatest.map_or_else(String::new, |(token, grant)| {
+                format!(": {grant} had been there with token {token}")
+            });
+            let token =
+                refused.token.map_or_else(String::new, |token| format!(" with token {token}"));
+            format!("{} holds the lock{token}, and the resource refused it{why}", refused.grant)
         }
         Finding::TokenOrder { before, after } => {
             format!("the token of {after} is not greater than that of {before}, which came before")

@@ -1,10 +1,11 @@
-//! A timeline: a lane for each client's beliefs, one for the resource, and a line for each fault.
+//! A timeline: a lane for each client's beliefs, one for what the servers say, one for the resource, and a line for
+//! each fault.
 
 use std::fmt::Write as _;
 
 use super::escape;
-use super::story::describe;
-use crate::history::{Access, Grant, History, Kind, Stamp};
+use super::story::{describe, describe_stored};
+use crate::history::{Access, Grant, History, Kind, Stamp, Stored};
 use crate::judge::{Finding, Judgement, belief_end};
 
 const WIDTH: f64 = 1_000.0;
@@ -40,7 +41,7 @@ fn draw(judgement: &Judgement, history: &History, below: f64, more: &str) -> Str
         height + below
     );
     for (place, client) in
-        picture.clients.iter().map(String::as_str).chain(["resource"]).enumerate()
+        picture.clients.iter().map(String::as_str).chain(["servers", "resource"]).enumerate()
     {
         let middle = picture.lane(place);
         let _ = writeln!(
@@ -54,6 +55,7 @@ fn draw(judgement: &Judgement, history: &History, below: f64, more: &str) -> Str
     }
     text += &picture.faults(height - 24.0);
     history.grants.iter().for_each(|grant| text += &picture.grant(grant));
+    text += &picture.truth();
     for finding in &judgement.findings {
         text += &picture.overlap(finding);
     }
@@ -89,7 +91,7 @@ impl<'a> Picture<'a> {
     }
 
     fn height(&self) -> f64 {
-        TOP + LANE * (self.clients.len() + 1) as f64 + 30.0
+        TOP + LANE * (self.clients.len() + 2) as f64 + 30.0
     }
 
     fn x(&self, at: Stamp) -> f64 {
@@ -150,6 +152,42 @@ impl<'a> Picture<'a> {
         )
     }
 
+    /// What the servers say, from each answer to the next.
+    fn truth(&self) -> String {
+        let lane = self.lane(self.clients.len());
+        let mut text = String::new();
+        let ends = self.history.truth.iter().skip(1).map(|next| next.at).chain([self.end]);
+        for (truth, end) in self.history.truth.iter().zip(ends) {
+            let (class, label) = match &truth.state {
+                _ if end <= self.begin => continue,
+                Stored::Free => continue,
+                Stored::Held(client) if client.is_empty() => ("stored", "taken"),
+                Stored::Held(client) => ("stored", &**client),
+                Stored::Silent => ("silent", ""),
+            };
+            let (from, to) = (self.x(truth.at), self.x(end));
+            let tell = format!("{} s: {}", self.seconds(truth.at), describe_stored(&truth.state));
+            let tell = escape(&tell);
+            let _ = write!(
+                text,
+                "<g tabindex=\"0\" role=\"img\" aria-label=\"{tell}\" data-tell=\"{tell}\"><title>{tell}</title>\
+                 <rect class=\"{class}\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"3\"/>",
+                lane - BAR / 2.0,
+                (to - from).max(2.0)
+            );
+            if to - from > 12.0 + 7.0 * label.len() as f64 {
+                let (x, y) = ((from + to) / 2.0, lane + 4.0);
+                let label = escape(label);
+                let _ = write!(
+                    text,
+                    "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>"
+                );
+            }
+            text += "</g>\n";
+        }
+        text
+    }
+
     fn overlap(&self, finding: &Finding) -> String {
         let Finding::Overlap { first, second, from, until } = finding else { return String::new() };
         let (left, right) = (self.x(*from), self.x(*until));
@@ -172,7 +210,7 @@ impl<'a> Picture<'a> {
     }
 
     fn access(&self, access: &Access, x: f64, is_stale: bool) -> String {
-        let y = self.lane(self.clients.len());
+        let y = self.lane(self.clients.len() + 1);
         let tell = format!("{} s: {}", self.seconds(access.at), describe(access));
         let tell = escape(&if is_stale { tell + ", although it is stale" } else { tell });
         let shape = match (access.kind, access.accepted) {

@@ -42,17 +42,19 @@ pub struct Tally {
     accesses: Vec<Access>,
     #[serde(skip)]
     rejected: BTreeSet<(Stamp, String)>,
+    /// Processes that were killed, and when. What they said last is still in their pipes.
     #[serde(skip)]
-    dead: Vec<(String, Stamp, Process)>,
+    killed: Vec<(String, Stamp, Process)>,
     /// When each lock was free again, at the earliest.
     #[serde(skip)]
     free: BTreeMap<String, Stamp>,
 }
 
 impl Tally {
-    pub(crate) fn new(ttl: Duration) -> Self {
-        // A dead holder and dead waiters in a row, each for a TTL, on a busy machine.
-        let bound = ttl * 6 + Duration::from_secs(10);
+    /// Figures of a soak with this TTL, whose servers are down for `longest_outage` at most.
+    pub(crate) fn new(ttl: Duration, longest_outage: Duration) -> Self {
+        // A dead holder and dead waiters in a row, each for a TTL, on a busy machine; and two outages in a row.
+        let bound = ttl * 6 + Duration::from_secs(10) + longest_outage * 2;
         Self { gap_bound_ms: bound.as_millis() as u64, ..Self::default() }
     }
 
@@ -71,12 +73,12 @@ impl Tally {
 
     /// Notes that a process was killed.
     pub(crate) fn died(&mut self, name: String, at: Stamp, process: Process) {
-        self.dead.push((name, at, process));
+        self.killed.push((name, at, process));
     }
 
-    /// Records the last words of processes that were killed. A dead process believes nothing.
-    pub(crate) async fn listen_to_the_dead(&mut self) {
-        for (name, at, mut process) in std::mem::take(&mut self.dead) {
+    /// Records the last reports of processes that were killed. A dead process believes nothing.
+    pub(crate) async fn drain_killed(&mut self) {
+        for (name, at, mut process) in std::mem::take(&mut self.killed) {
             while let Some(line) = process.line(GENEROUS).await {
                 self.hear(&line);
             }
@@ -86,7 +88,8 @@ impl Tally {
         }
     }
 
-    /// Records a line of a process: `held GRANT LOCK INVOKED HELD TOKEN DEADLINE`, or `done GRANT AT`.
+    /// Records a line of a process: `held GRANT LOCK INVOKED HELD TOKEN DEADLINE`, `until GRANT DEADLINE` after a
+    /// renewal, `done GRANT AT`, or `failed GRANT WHY`. Other lines are not about grants.
     pub(crate) fn hear(&mut self, line: &str) {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["held", id, lock, invoked, held, token, deadline] => {
@@ -104,6 +107,11 @@ impl Tally {
                 self.acquisitions += 1;
                 self.grants.insert(grant.id.clone(), grant);
             }
+            ["until", id, deadline] => {
+                if let Some(grant) = self.grants.get_mut(id) {
+                    grant.deadline = grant.deadline.max(deadline.parse().ok());
+                }
+            }
             ["done", id, at] => {
                 if let Some(grant) = self.grants.get_mut(id) {
                     grant.released = at.parse().ok();
@@ -119,20 +127,37 @@ impl Tally {
     pub(crate) fn judge(&mut self, fresh: Vec<Access>, until: Stamp) {
         self.writes += fresh.iter().filter(|access| access.kind == Kind::Write).count() as u64;
         self.accesses.extend(fresh);
-        let accesses = std::mem::take(&mut self.accesses);
+        let mut accesses = std::mem::take(&mut self.accesses);
+        // An access of a grant after `until` waits, also where a process on a busy machine is late with its report.
+        let is_early = |it: &Access| it.at >= until || !self.grants.contains_key(&it.grant);
+        let early = accesses.iter().position(is_early);
+        let later = early.map_or(Vec::new(), |place| accesses.split_off(place));
+        let until = later.first().map_or(until, |access| access.at.min(until));
         let is_known = |grant: &&Grant| grant.held < until;
         let grants = self.grants.values().filter(is_known).cloned().collect();
         let history = History { grants, accesses, end: until, ..History::default() };
         for finding in judge(&history).findings {
             self.count(&finding, &history);
         }
-        self.gaps(until);
+        self.find_gaps(until);
         let horizon = now().saturating_sub(MEMORY);
         self.accesses = history.accesses;
-        self.accesses.retain(|access| access.at > horizon);
+        // A rejected access has no effect on later ones. Judged again when what made it stale is forgotten, it would
+        // look like that of a holder.
+        self.accesses.retain(|access| access.accepted && access.at > horizon);
+        self.accesses.extend(later);
         let used: BTreeSet<&str> = self.accesses.iter().map(|access| &*access.grant).collect();
         self.grants.retain(|id, grant| belief_end(grant) > horizon || used.contains(&**id));
         self.rejected.retain(|(at, _)| *at > horizon);
+    }
+
+    /// Notes accesses of grants that no process has reported, when all processes have ended.
+    pub(crate) fn find_unknown_accesses(&mut self) {
+        let unknown = self.accesses.iter().find(|it| !self.grants.contains_key(&it.grant));
+        if let Some(what) = unknown.map(|it| format!("an access of {}, an unknown grant", it.grant))
+        {
+            self.violation(what);
+        }
     }
 
     fn count(&mut self, finding: &Finding, history: &History) {
@@ -153,14 +178,14 @@ impl Tally {
     }
 
     /// Finds the longest time between two holders. All processes ask all the time.
-    fn gaps(&mut self, until: Stamp) {
+    fn find_gaps(&mut self, until: Stamp) {
         let known = self.grants.values().filter(|grant| grant.held < until);
         let mut sorted: Vec<&Grant> = known.collect();
         sorted.sort_by_key(|grant| grant.held);
         for grant in sorted {
             let end = belief_end(grant);
             let free = self.free.entry(grant.lock.clone()).or_insert(grant.held);
-            // Not before someone asked.
+            // Not before a process asked.
             let gap = grant.held.saturating_sub((*free).max(grant.invoked));
             self.worst_gap_ms = self.worst_gap_ms.max(gap / 1_000_000);
             if end != Stamp::MAX {
@@ -175,7 +200,7 @@ mod tests {
     use super::*;
 
     fn heard(lines: &[&str]) -> Tally {
-        let mut tally = Tally::new(Duration::from_secs(1));
+        let mut tally = Tally::new(Duration::from_secs(1), Duration::ZERO);
         lines.iter().for_each(|line| tally.hear(line));
         tally
     }
@@ -189,6 +214,64 @@ mod tests {
         tally.judge(Vec::new(), 100);
         assert!(tally.is_sound(), "{:?}", tally.violations);
         assert_eq!(tally.acquisitions, 2);
+    }
+
+    fn write(grant: &str, at: Stamp) -> Access {
+        let (grant, lock, kind) = (grant.to_owned(), "a".to_owned(), Kind::Write);
+        Access { at, grant, lock, kind, token: Some(1), accepted: true }
+    }
+
+    #[test]
+    fn an_access_is_judged_when_its_grant_is_known_and_must_be_known_at_the_end() {
+        let mut tally = heard(&["held p1.0.1 a 1 10 1 900"]);
+        let begin = now();
+        tally.judge(vec![write("p1.0.1", begin), write("p2.0.1", begin + 1)], begin + 2);
+        assert!(tally.is_sound(), "{:?}", tally.violations);
+        tally.hear("held p2.0.1 a 902 1000 2 2000");
+        tally.judge(Vec::new(), begin + 3);
+        tally.find_unknown_accesses();
+        assert!(tally.is_sound(), "{:?}", tally.violations);
+        assert_eq!(tally.writes, 2);
+        tally.judge(vec![write("p3.0.1", begin + 4)], begin + 5);
+        tally.find_unknown_accesses();
+        assert!(!tally.is_sound());
+    }
+
+    #[test]
+    fn an_access_after_the_window_is_judged_with_its_grant_in_the_next_one() {
+        let begin = now();
+        let mut tally = heard(&["held p1.0.1 a 1 10 1 900"]);
+        tally.hear(&format!("held p2.0.1 a {begin} {} 2 -", begin + 2));
+        // The second grant is later than the window, and its read makes the first one's write stale.
+        let read = Access { kind: Kind::Read, token: Some(2), ..write("p2.0.1", begin + 3) };
+        let refused = Access { accepted: false, ..write("p1.0.1", begin + 4) };
+        tally.judge(vec![read, refused], begin + 1);
+        assert!(tally.is_sound(), "{:?}", tally.violations);
+        tally.judge(Vec::new(), begin + 5);
+        assert!(tally.is_sound(), "{:?}", tally.violations);
+        assert_eq!(tally.stale_rejected, 1);
+    }
+
+    #[test]
+    fn a_rejected_access_is_judged_once() {
+        let begin = now();
+        let mut tally = heard(&["held p1.0.1 a 1 10 1 20", "held p2.0.1 a 5 60 2 90"]);
+        let newer = Access { token: Some(2), ..write("p2.0.1", begin) };
+        let stale = Access { accepted: false, ..write("p1.0.1", begin + 1) };
+        tally.judge(vec![newer, stale], begin + 2);
+        assert_eq!(tally.stale_rejected, 1);
+        // What made it stale is forgotten.
+        tally.accesses.retain(|access| access.at > begin);
+        tally.judge(Vec::new(), begin + 3);
+        assert!(tally.is_sound(), "{:?}", tally.violations);
+    }
+
+    #[test]
+    fn a_renewed_lease_excludes_others_for_longer() {
+        let mut tally =
+            heard(&["held p1.0.1 a 1 10 1 50", "until p1.0.1 90", "held p2.0.1 a 5 60 2 -"]);
+        tally.judge(Vec::new(), 100);
+        assert_eq!(tally.overlaps, 1);
     }
 
     #[test]

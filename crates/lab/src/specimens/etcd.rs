@@ -1,4 +1,4 @@
-//! A lock in etcd by put-if-absent: one key with a lease, and everybody watches it.
+//! A lock in etcd by put-if-absent: one key with a lease, which every waiter watches.
 
 use std::io;
 use std::rc::Rc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::json;
 
-use super::etcd_gateway::{base64, post, until_changed};
-use super::{Algorithm, Bench, Held, Hold, owner_id};
+use super::etcd_gateway::{base64, post, text_of, until_changed};
+use super::{Algorithm, Bench, Held, Hold, client_of, owner_id};
 use crate::history::now;
 use crate::steps::Steps;
 
@@ -73,6 +73,11 @@ impl Algorithm for PutIfAbsent {
                 return Ok(None);
             }
         }
+    }
+
+    async fn holder(&self, lock: &str) -> io::Result<Option<String>> {
+        let found = post(&self.server, "/v3/kv/range", &json!({"key": base64(lock)})).await?;
+        Ok(found["kvs"][0]["value"].as_str().map(|value| client_of(&text_of(value))))
     }
 }
 

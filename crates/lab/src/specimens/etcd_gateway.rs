@@ -60,9 +60,24 @@ async fn open(server: &str, path: &str, body: &Value) -> io::Result<BufReader<Tc
     }
 }
 
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The text that was coded as base64.
+pub(crate) fn text_of(base64: &str) -> String {
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
+    for digit in base64.bytes().filter_map(|byte| DIGITS.iter().position(|it| *it == byte)) {
+        bits = bits << 6 | digit as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The gateway takes keys and values in base64.
 pub(crate) fn base64(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in text.as_bytes().chunks(3) {
         let byte = |place: usize| u32::from(chunk.get(place).copied().unwrap_or(0));
@@ -79,11 +94,13 @@ pub(crate) fn base64(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::base64;
+    use super::{base64, text_of};
 
     #[test]
-    fn base64_pads_to_four() {
+    fn base64_pads_to_four_and_is_read_back() {
         let coded: Vec<String> = ["", "f", "fo", "foo", "foob"].map(base64).into();
         assert_eq!(coded, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+        let texts: Vec<String> = coded.iter().map(|coded| text_of(coded)).collect();
+        assert_eq!(texts, ["", "f", "fo", "foo", "foob"]);
     }
 }

@@ -28,6 +28,12 @@ pub(crate) trait Algorithm {
     /// Waits for the lock for at most `wait`. `None` if it stayed busy. Dropping the call gives it up, in the way
     /// of the algorithm.
     async fn acquire(&self, lock: &str, ttl: Duration, wait: Duration) -> io::Result<Option<Hold>>;
+
+    /// The client that holds the lock by what the servers have stored: an empty name if they do not say which.
+    async fn holder(&self, lock: &str) -> io::Result<Option<String>>;
+
+    /// Waits for what goes on in the background.
+    async fn close(&self) {}
 }
 
 /// A lock that is held.
@@ -81,6 +87,11 @@ async fn poll(
 /// A value that no other attempt has, and that tells whose it is.
 fn owner_id(steps: &Steps) -> String {
     format!("{}:{}", steps.client(), now())
+}
+
+/// The client that has made this value.
+fn client_of(owner_id: &str) -> String {
+    owner_id.split(':').next().unwrap_or_default().to_owned()
 }
 
 /// What specimens share: where their servers are, and the points at which an experiment can stop them.

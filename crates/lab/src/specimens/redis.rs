@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::task::JoinHandle;
 
 use super::redis_link::{Link, Reply};
-use super::{Algorithm, Bench, Held, Hold, owner_id, poll};
+use super::{Algorithm, Bench, Held, Hold, client_of, owner_id, poll};
 use crate::steps::Steps;
 
 /// Which of the algorithms.
@@ -30,6 +30,10 @@ pub(crate) enum Kind {
     Watch,
     /// `SET NX PX`, renewed by a watchdog for as long as the process lives.
     Watchdog,
+    /// Redisson's plain lock: a hash with a count for its owner, taken, renewed by a watchdog and released by the
+    /// scripts of Redisson. The owner is the client, so that it may take the lock again. A waiter asks again and again
+    /// here, and does not listen for the message of a release.
+    Redisson,
     /// A list: the client whose id is its first element holds the lock.
     List,
 }
@@ -40,6 +44,18 @@ const TAKE: &str = "if redis.call('SETNX', KEYS[1], ARGV[1]) == 1 then \
 const GIVE_BACK: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
+const REDISSON_TAKE: &str = "if ((redis.call('exists', KEYS[1]) == 0) or \
+    (redis.call('hexists', KEYS[1], ARGV[2]) == 1)) then redis.call('hincrby', KEYS[1], ARGV[2], 1); \
+    redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; return redis.call('pttl', KEYS[1]);";
+
+const REDISSON_RENEW: &str = "if (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then \
+    redis.call('pexpire', KEYS[1], ARGV[1]); return 1; end; return 0;";
+
+const REDISSON_GIVE_BACK: &str = "if (redis.call('hexists', KEYS[1], ARGV[3]) == 0) then return nil; end; \
+    local counter = redis.call('hincrby', KEYS[1], ARGV[3], -1); if (counter > 0) then \
+    redis.call('pexpire', KEYS[1], ARGV[2]); return 0; else redis.call('del', KEYS[1]); \
+    redis.call('publish', KEYS[2], ARGV[1]); return 1; end; return nil;";
+
 /// A client of one of the algorithms.
 pub(crate) struct RedisSpecimen(Rc<Inner>);
 
@@ -49,8 +65,8 @@ struct Inner {
     steps: Rc<Steps>,
     /// The hashes of the scripts to take and to give back, loaded once.
     scripts: tokio::sync::OnceCell<[String; 2]>,
-    /// The id in the list.
-    place: std::cell::OnceCell<String>,
+    /// The id that all attempts of the client have, in a list and in Redisson's hash.
+    fixed_id: std::cell::OnceCell<String>,
 }
 
 struct RedisHold {
@@ -64,8 +80,8 @@ impl RedisSpecimen {
     pub(crate) fn new(kind: Kind, bench: &Bench) -> Self {
         let link = Link::to(bench.servers.first().map_or("", String::as_str));
         let steps = Rc::clone(&bench.steps);
-        let (scripts, place) = (tokio::sync::OnceCell::new(), std::cell::OnceCell::new());
-        Self(Rc::new(Inner { kind, link, steps, scripts, place }))
+        let (scripts, fixed_id) = (tokio::sync::OnceCell::new(), std::cell::OnceCell::new());
+        Self(Rc::new(Inner { kind, link, steps, scripts, fixed_id }))
     }
 }
 
@@ -76,21 +92,49 @@ impl Algorithm for RedisSpecimen {
             let value = self.0.attempt(lock, ttl).await?;
             let hold = |value| {
                 let (inner, lock) = (Rc::clone(&self.0), lock.to_owned());
-                let watchdog = (inner.kind == Kind::Watchdog)
-                    .then(|| tokio::task::spawn_local(watch(Rc::clone(&inner), lock.clone(), ttl)));
-                Box::new(RedisHold { inner, lock, value, watchdog }) as Hold
+                let mut hold = RedisHold { inner, lock, value, watchdog: None };
+                if matches!(hold.inner.kind, Kind::Watchdog | Kind::Redisson) {
+                    hold.watchdog = Some(tokio::task::spawn_local(hold.renewal(ttl)));
+                }
+                Box::new(hold) as Hold
             };
             Ok(value.map(hold))
         })
         .await
     }
+
+    async fn holder(&self, lock: &str) -> io::Result<Option<String>> {
+        let Inner { kind, link, .. } = &*self.0;
+        let value = match kind {
+            Kind::List => link.call(&["LINDEX", lock, "0"]).await?,
+            Kind::Redisson => match link.call(&["HKEYS", lock]).await? {
+                Reply::Many(owners) => owners.into_iter().next().unwrap_or(Reply::Nil),
+                other => other,
+            },
+            _ => link.call(&["GET", lock]).await?,
+        };
+        Ok(value.text().map(|value| match kind {
+            Kind::GetSet | Kind::Incr => String::new(),
+            _ => client_of(&value),
+        }))
+    }
 }
 
-/// Renews a lock, whoever holds it.
-async fn watch(inner: Rc<Inner>, lock: String, ttl: Duration) {
-    loop {
-        tokio::time::sleep(ttl / 3).await;
-        let _late = inner.link.call(&["PEXPIRE", &lock, &ttl.as_millis().to_string()]).await;
+impl RedisHold {
+    /// A watchdog. Redisson's renews the lock of its owner, the other one that of any client.
+    fn renewal(&self, ttl: Duration) -> impl Future<Output = ()> + use<> {
+        let (inner, lock, owner) = (Rc::clone(&self.inner), self.lock.clone(), self.value.clone());
+        async move {
+            let millis = ttl.as_millis().to_string();
+            loop {
+                tokio::time::sleep(ttl / 3).await;
+                let renewal: &[&str] = match inner.kind {
+                    Kind::Redisson => &["EVAL", REDISSON_RENEW, "1", &lock, &millis, &owner],
+                    _ => &["PEXPIRE", &lock, &millis],
+                };
+                let _late = inner.link.call(renewal).await;
+            }
+        }
     }
 }
 
@@ -125,9 +169,14 @@ impl Inner {
             Kind::Watch => {
                 self.swap(lock, &Reply::Nil, &["SET", lock, &mine, "PX", &millis]).await?
             }
+            Kind::Redisson => {
+                let mine = self.fixed_id.get_or_init(|| mine);
+                let call = ["EVAL", REDISSON_TAKE, "1", lock, &millis, mine];
+                return Ok((self.link.call(&call).await? == Reply::Nil).then(|| mine.clone()));
+            }
             Kind::GetSet => return self.attempt_getset(lock, ttl).await,
             Kind::List => {
-                let mine = self.place.get_or_init(|| mine);
+                let mine = self.fixed_id.get_or_init(|| mine);
                 let place = self.link.call(&["LPOS", lock, mine]).await?;
                 if place == Reply::Nil {
                     self.link.call(&["RPUSH", lock, mine]).await?;
@@ -199,6 +248,11 @@ impl Held for RedisHold {
             Kind::Script => {
                 let [_, give_back] = inner.scripts().await?;
                 Ok(link.call(&["EVALSHA", give_back, "1", lock, &value]).await?.int() == 1)
+            }
+            Kind::Redisson => {
+                let channel = format!("redisson_lock__channel:{{{lock}}}");
+                let call = ["EVAL", REDISSON_GIVE_BACK, "2", lock, &channel, "0", "30000", &value];
+                Ok(link.call(&call).await?.int() == 1)
             }
             Kind::BlindDel | Kind::Incr => Ok(link.call(&["DEL", lock]).await?.int() == 1),
             Kind::GetDel | Kind::GetSet => {

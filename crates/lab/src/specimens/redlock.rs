@@ -1,5 +1,6 @@
 //! Redlock on independent Redis servers, as the essays describe it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::redis_link::Link;
-use super::{Algorithm, Bench, Held, Hold, owner_id, poll};
+use super::{Algorithm, Bench, Held, Hold, client_of, owner_id, poll};
 use crate::history::{Stamp, now};
 use crate::steps::Steps;
 
@@ -55,6 +56,23 @@ impl Algorithm for TextbookRedlock {
             Ok(hold.map(|hold| Box::new(hold) as Hold))
         })
         .await
+    }
+
+    async fn holder(&self, lock: &str) -> io::Result<Option<String>> {
+        let mut votes: BTreeMap<String, usize> = BTreeMap::new();
+        let mut replies = 0;
+        for link in &self.0.links {
+            let Ok(reply) = link.call(&["GET", lock]).await else { continue };
+            replies += 1;
+            if let Some(value) = reply.text() {
+                *votes.entry(value).or_default() += 1;
+            }
+        }
+        let majority = self.0.links.len() / 2 + 1;
+        match votes.into_iter().find(|(_, votes)| *votes >= majority) {
+            None if replies < majority => Err(io::ErrorKind::NotConnected.into()),
+            winner => Ok(winner.map(|(value, _)| client_of(&value))),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A lock in ZooKeeper that is one ephemeral node, which everybody watches.
+//! A lock in ZooKeeper that is one ephemeral node, which every waiter watches.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,6 +11,9 @@ use super::zookeeper_link::{NO_NODE, NODE_EXISTS, Session};
 use super::{Algorithm, Bench, Held, Hold};
 use crate::history::now;
 use crate::steps::Steps;
+
+/// The session timeout of a client that only looks.
+const OBSERVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client of the lock. Its name is its path.
 pub(crate) struct OneNode {
@@ -44,7 +47,7 @@ impl OneNode {
     async fn attempt(&self, path: &str, ttl: Duration) -> io::Result<Hold> {
         let session = self.session(ttl).await?;
         loop {
-            match session.create(path, true).await? {
+            match session.create(path, self.steps.client(), true).await? {
                 0 => {
                     self.steps.reach("between").await;
                     return Ok(Box::new(NodeHold { session, path: path.to_owned() }));
@@ -60,7 +63,7 @@ impl OneNode {
                 // The nodes above it do not exist yet.
                 NO_NODE => {
                     for (end, _) in path.match_indices('/').skip(1) {
-                        session.create(&path[..end], false).await?;
+                        session.create(&path[..end], "", false).await?;
                     }
                 }
                 code => return Err(io::Error::other(format!("ZooKeeper's error {code}"))),
@@ -86,6 +89,15 @@ impl Algorithm for OneNode {
                 Err(_) => return Ok(None),
             }
         }
+    }
+
+    async fn holder(&self, lock: &str) -> io::Result<Option<String>> {
+        let session = self.session(OBSERVER_TIMEOUT).await?;
+        let found = session.data(&format!("/{lock}")).await;
+        if found.is_err() {
+            *self.session.borrow_mut() = None;
+        }
+        found
     }
 }
 

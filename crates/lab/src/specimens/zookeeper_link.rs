@@ -15,16 +15,20 @@ use super::REPLY;
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
+const GET_DATA: i32 = 4;
 const PING: i32 = 11;
 const CLOSE: i32 = -11;
 
 pub(crate) const NODE_EXISTS: i32 = -110;
 pub(crate) const NO_NODE: i32 = -101;
 
+/// An error code, and what follows it.
+type Reply = (i32, Vec<u8>);
+
 /// A session. It ends with its connection.
 pub(crate) struct Session {
     writer: Rc<Mutex<OwnedWriteHalf>>,
-    replies: Mutex<mpsc::UnboundedReceiver<i32>>,
+    replies: Mutex<mpsc::UnboundedReceiver<Reply>>,
     changed: Rc<Notify>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -56,29 +60,44 @@ impl Session {
     }
 
     /// Creates a node. Returns the server's error code.
-    pub(crate) async fn create(&self, path: &str, ephemeral: bool) -> io::Result<i32> {
+    pub(crate) async fn create(&self, path: &str, data: &str, ephemeral: bool) -> io::Result<i32> {
         let mut body = text(path);
-        body.extend(text(""));
+        body.extend(text(data));
         body.extend(1_i32.to_be_bytes());
         body.extend(31_i32.to_be_bytes());
         body.extend(text("world"));
         body.extend(text("anyone"));
         body.extend(i32::from(ephemeral).to_be_bytes());
-        self.call(CREATE, &body).await
+        self.call(CREATE, &body).await.map(|(code, _)| code)
     }
 
     /// Deletes a node. Returns the server's error code.
     pub(crate) async fn delete(&self, path: &str) -> io::Result<i32> {
         let mut body = text(path);
         body.extend((-1_i32).to_be_bytes());
-        self.call(DELETE, &body).await
+        self.call(DELETE, &body).await.map(|(code, _)| code)
     }
 
     /// Whether a node exists. [`changed`](Self::changed) tells when that changes.
     pub(crate) async fn watch(&self, path: &str) -> io::Result<bool> {
         let mut body = text(path);
         body.push(1);
-        Ok(self.call(EXISTS, &body).await? == 0)
+        Ok(self.call(EXISTS, &body).await?.0 == 0)
+    }
+
+    /// The data of a node. `None` if it does not exist.
+    pub(crate) async fn data(&self, path: &str) -> io::Result<Option<String>> {
+        let mut body = text(path);
+        body.push(0);
+        match self.call(GET_DATA, &body).await? {
+            (0, reply) => {
+                let length = reply.first_chunk().map_or(0, |length| i32::from_be_bytes(*length));
+                let data = reply.get(4..4 + length.max(0) as usize).unwrap_or_default();
+                Ok(Some(String::from_utf8_lossy(data).into_owned()))
+            }
+            (NO_NODE, _) => Ok(None),
+            (code, _) => Err(io::Error::other(format!("ZooKeeper's error {code}"))),
+        }
     }
 
     /// Returns when a watched node has changed, or the connection has ended.
@@ -91,7 +110,7 @@ impl Session {
         self.tasks[0].is_finished()
     }
 
-    async fn call(&self, operation: i32, body: &[u8]) -> io::Result<i32> {
+    async fn call(&self, operation: i32, body: &[u8]) -> io::Result<Reply> {
         let mut replies = self.replies.lock().await;
         let mut request = 1_i32.to_be_bytes().to_vec();
         request.extend(operation.to_be_bytes());
@@ -99,7 +118,7 @@ impl Session {
         send(&mut *self.writer.lock().await, &request).await?;
         let reply = tokio::time::timeout(REPLY, replies.recv()).await;
         match reply {
-            Ok(Some(code)) => Ok(code),
+            Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
@@ -117,10 +136,10 @@ impl Drop for Session {
     }
 }
 
-/// Passes on the error codes of replies, and news of watched nodes.
+/// Passes on replies, and news of watched nodes.
 async fn listen(
     mut reader: OwnedReadHalf,
-    replies: mpsc::UnboundedSender<i32>,
+    replies: mpsc::UnboundedSender<Reply>,
     changed: Rc<Notify>,
 ) {
     loop {
@@ -137,7 +156,7 @@ async fn listen(
         match number(0) {
             -1 => changed.notify_one(),
             -2 => {}
-            _ => drop(replies.send(number(12))),
+            _ => drop(replies.send((number(12), frame[16..].to_vec()))),
         }
     }
     changed.notify_one();
