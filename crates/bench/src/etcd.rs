@@ -13,9 +13,13 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use crate::Outcome;
+use crate::drive::Subject;
+use crate::figure::Samples;
 use crate::machine::runtime;
-use crate::table::{Row, median};
+use crate::scale::Scale;
+use crate::table::Row;
+use crate::timing::{each, pairs, reported};
+use crate::{Fault, Outcome};
 
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
 #[rustfmt::skip]
@@ -42,71 +46,65 @@ const PAIRS: usize = 150;
 const HANDOFFS: usize = 12;
 
 /// Acquiring and releasing a free lock, compared with two transactions that write and delete a key.
-pub(crate) fn free() -> Outcome<Vec<Row>> {
+pub(crate) fn free(scale: Scale) -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(1)?;
     let client = connect(&runtime, &server)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
     runtime.block_on(async {
         let mutex = client.mutex("bench")?;
-        let mut bare = Bare::connect(&server).await?;
-        for _ in 0..ROUNDS {
-            for _ in 0..PAIRS {
-                let start = Instant::now();
-                mutex.acquire().await?.release().await?;
-                ours.push(start.elapsed());
-            }
-            for _ in 0..PAIRS {
-                let start = Instant::now();
-                bare.pair().await?;
-                theirs.push(start.elapsed());
-            }
+        let bare = Bare::connect(&server).await?;
+        for _ in 0..scale.rounds(ROUNDS) {
+            let count = scale.count(PAIRS);
+            ours.add(pairs(&mutex, count).await?);
+            theirs.add(each(count, async || bare.pair().await).await?);
         }
-        Ok::<(), Box<dyn std::error::Error>>(())
+        Outcome::Ok(())
     })?;
     let (what, against) =
         ("etcd: acquire + release, free, one task", "two bare transactions, put and delete");
-    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.15))])
+    Ok(vec![Row::of_times(what, &ours, against, &theirs, Some(1.15))])
 }
 
 /// The time from the release to the waiter's guard, compared with a bare deletion and its watch
 /// event, and with a hand-off by etcd's Lock RPC.
-pub(crate) fn handoff() -> Outcome<Vec<Row>> {
+pub(crate) fn handoff(scale: Scale) -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;
     let clients = [connect(&runtime, &server)?, connect(&runtime, &server)?];
-    let row = |what: &str, wait, bound| {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            for _ in 0..HANDOFFS / 3 {
-                ours.push(runtime.block_on(our_handoff(&clients, wait))?);
-                theirs.push(runtime.block_on(their_handoff(&server, wait))?);
+    let rounds = scale.rounds(ROUNDS);
+    let row =
+        |what: &str, wait, bound| {
+            let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+            for _ in 0..scale.rounds(ROUNDS) {
+                ours.add(runtime.block_on(reported(HANDOFFS / 3, async || {
+                    our_handoff(&clients, wait).await
+                }))?);
+                theirs.add(runtime.block_on(reported(HANDOFFS / 3, async || {
+                    their_handoff(&server, wait).await
+                }))?);
             }
-        }
-        let against = "the Lock and Unlock RPCs of etcd";
-        Outcome::Ok(Row::of_times(what, median(ours), against, median(theirs), bound))
-    };
-    let (mut ours, mut events) = (Vec::new(), Vec::new());
+            let against = "the Lock and Unlock RPCs of etcd";
+            let row = Row::time(what, ours.median()).peer(against, theirs.median());
+            Outcome::Ok(row.at_most(bound))
+        };
+    let (mut ours, mut events) = (Samples::default(), Samples::default());
     let wait = Duration::from_millis(20);
-    for _ in 0..ROUNDS * HANDOFFS {
-        ours.push(runtime.block_on(our_handoff(&clients, wait))?);
-        events.push(runtime.block_on(bare_event(&server, wait))?);
+    for _ in 0..rounds {
+        ours.add(runtime.block_on(reported(HANDOFFS, async || our_handoff(&clients, wait).await))?);
+        events.add(runtime.block_on(reported(HANDOFFS, async || bare_event(&server, wait).await))?);
     }
     let (what, against) = ("etcd: hand-off to another client", "a bare deletion and its event");
     Ok(vec![
-        Row::of_times(what, median(ours), against, median(events), Some(1.1)),
-        row("etcd: hand-off, the waiter arrived 20 ms before", wait, Some(0.1))?,
-        row(
-            "etcd: hand-off, the waiter arrived 500 ms before",
-            Duration::from_millis(500),
-            Some(1.0),
-        )?,
+        Row::of_times(what, &ours, against, &events, Some(1.1)),
+        row("etcd: hand-off, the waiter arrived 20 ms before", wait, 0.1)?,
+        row("etcd: hand-off, the waiter arrived 500 ms before", Duration::from_millis(500), 1.0)?,
     ])
 }
 
 /// The time from the deletion of a key to its watch event on another connection.
 async fn bare_event(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
-    let (mut holder, watcher) = (Bare::connect(server).await?, Bare::connect(server).await?);
+    let (holder, watcher) = (Bare::connect(server).await?, Bare::connect(server).await?);
     holder.put().await?;
     let create = WatchCreateRequest {
         key: KEY.to_vec(),
@@ -148,7 +146,7 @@ async fn our_handoff([holder, waiter]: &[Client; 2], wait: Duration) -> Outcome<
 }
 
 async fn their_handoff(server: &EtcdServer, wait: Duration) -> Outcome<Duration> {
-    let (mut holder, mut waiter) = (Bare::connect(server).await?, Bare::connect(server).await?);
+    let (holder, waiter) = (Bare::connect(server).await?, Bare::connect(server).await?);
     let key = holder.lock("handoff").await?;
     let waiting = tokio::spawn(async move {
         let key = waiter.lock("handoff").await.map_err(|error| error.to_string())?;
@@ -170,7 +168,8 @@ pub(crate) fn connect(runtime: &Runtime, server: &EtcdServer) -> Outcome<Client>
 }
 
 /// A connection that uses only the gRPC stubs, with a lease of its own.
-struct Bare {
+#[derive(Clone)]
+pub(crate) struct Bare {
     channel: Channel,
     lease: i64,
 }
@@ -198,19 +197,24 @@ struct UnlockRequest {
 
 impl Bare {
     async fn connect(server: &EtcdServer) -> Outcome<Self> {
-        let address = format!("http://127.0.0.1:{}", server.port());
+        Self::to(server.port(), 30).await
+    }
+
+    /// Connects to a port of this machine. The lease lasts so many seconds, and is not renewed.
+    async fn to(port: u16, ttl: i64) -> Outcome<Self> {
+        let address = format!("http://127.0.0.1:{port}");
         let channel = Endpoint::from_shared(address)?.connect().await?;
-        let grant = LeaseGrantRequest { ttl: 30 };
+        let grant = LeaseGrantRequest { ttl };
         let lease = LeaseClient::new(channel.clone()).lease_grant(grant).await?.into_inner().id;
         Ok(Self { channel, lease })
     }
 
-    async fn pair(&mut self) -> Outcome<()> {
+    async fn pair(&self) -> Outcome<()> {
         self.put().await?;
         self.delete().await
     }
 
-    async fn put(&mut self) -> Outcome<()> {
+    async fn put(&self) -> Outcome<()> {
         let key = KEY.to_vec();
         let mut kv = KvClient::new(self.channel.clone());
         let put = PutRequest { key: key.clone(), value: vec![b'v'; 80], lease: self.lease };
@@ -225,7 +229,7 @@ impl Bare {
         Ok(())
     }
 
-    async fn delete(&mut self) -> Outcome<()> {
+    async fn delete(&self) -> Outcome<()> {
         let delete = DeleteRangeRequest { key: KEY.to_vec() };
         let success = vec![RequestOp { request: Some(Request::RequestDeleteRange(delete)) }];
         let mut kv = KvClient::new(self.channel.clone());
@@ -233,18 +237,18 @@ impl Bare {
         Ok(())
     }
 
-    async fn lock(&mut self, name: &str) -> Outcome<Vec<u8>> {
+    async fn lock(&self, name: &str) -> Outcome<Vec<u8>> {
         let request = LockRequest { name: name.into(), lease: self.lease };
         let reply: LockResponse = self.call("/v3lockpb.Lock/Lock", request).await?;
         Ok(reply.key)
     }
 
-    async fn unlock(&mut self, key: Vec<u8>) -> Outcome<()> {
+    async fn unlock(&self, key: Vec<u8>) -> Outcome<()> {
         let _: LockResponse = self.call("/v3lockpb.Lock/Unlock", UnlockRequest { key }).await?;
         Ok(())
     }
 
-    async fn call<Q, A>(&mut self, path: &'static str, request: Q) -> Outcome<A>
+    async fn call<Q, A>(&self, path: &'static str, request: Q) -> Outcome<A>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -254,5 +258,22 @@ impl Bare {
         let codec: ProstCodec<Q, A> = ProstCodec::default();
         let path = PathAndQuery::from_static(path);
         Ok(client.unary(tonic::Request::new(request), path, codec).await?.into_inner())
+    }
+}
+
+/// The Lock RPC as a client of its own.
+impl Subject for Bare {
+    type Held = Vec<u8>;
+
+    async fn connect(port: &str) -> Outcome<Self> {
+        Self::to(port.parse()?, 3_600).await
+    }
+
+    async fn acquire(&self, name: &str) -> Result<Vec<u8>, Fault> {
+        Ok(self.lock(name).await.map_err(|error| error.to_string())?)
+    }
+
+    async fn release(&self, key: Vec<u8>) -> Result<(), Fault> {
+        Ok(self.unlock(key).await.map_err(|error| error.to_string())?)
     }
 }

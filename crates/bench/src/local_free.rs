@@ -2,53 +2,39 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use tenure_core::Client;
 use tenure_local::LocalStore;
 
 use crate::Outcome;
-use crate::table::{Row, median};
+use crate::figure::Samples;
+use crate::scale::Scale;
+use crate::table::Row;
+use crate::timing::mean;
 
 const ROUNDS: usize = 15;
-const PAIRS: u32 = 20_000;
+const PAIRS: usize = 20_000;
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
     let directory = tempfile::tempdir()?;
     let file = File::create(directory.path().join("flock"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = Client::new(Arc::new(LocalStore::open(directory.path().join("store"))?))?;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            ours.push(locks(&client).await?);
-            theirs.push(flocks(&file)?);
+        let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+        for _ in 0..scale.rounds(ROUNDS) {
+            let mutex = client.mutex("bench")?;
+            let pair = async || Ok(mutex.acquire().await?.release().await?);
+            ours.push(mean(scale.count(PAIRS), pair).await?);
+            theirs.push(mean(scale.count(PAIRS), async || flocks(&file)).await?);
         }
-        Ok(vec![Row::of_times(
-            "local: acquire + release, free, one process",
-            median(ours),
-            "flock(LOCK_EX) + flock(LOCK_UN)",
-            median(theirs),
-            Some(3.0),
-        )])
+        let row = Row::time("local: acquire + release, free, one process", ours.median());
+        Ok(vec![row.peer("flock(LOCK_EX) + flock(LOCK_UN)", theirs.median()).at_most(3.0)])
     })
 }
 
-async fn locks(client: &Client) -> Outcome<Duration> {
-    let mutex = client.mutex("bench")?;
-    let start = Instant::now();
-    for _ in 0..PAIRS {
-        mutex.acquire().await?.release().await?;
-    }
-    Ok(start.elapsed() / PAIRS)
-}
-
-fn flocks(file: &File) -> Outcome<Duration> {
-    let start = Instant::now();
-    for _ in 0..PAIRS {
-        flock(file, FlockOperation::LockExclusive)?;
-        flock(file, FlockOperation::Unlock)?;
-    }
-    Ok(start.elapsed() / PAIRS)
+fn flocks(file: &File) -> Outcome<()> {
+    flock(file, FlockOperation::LockExclusive)?;
+    Ok(flock(file, FlockOperation::Unlock)?)
 }

@@ -1,15 +1,12 @@
 //! local: handing a lock to and fro between two processes, compared with a byte through a FIFO.
 //!
-//! Measured with both processes on one core, where a hand-off costs its computation, and on two,
-//! where it costs a wake-up across cores. A holder yields the core once before it releases the lock,
-//! so that the other process can join the queue (otherwise the scheduler decides how often the lock
-//! changes hands at all). Only acquisitions that had to wait are counted. On one core the yield costs
-//! a second context switch, which the byte does not need: that row is for information only.
+//! Measured with both processes on one core, where a hand-off costs its computation, and on two, where it
+//! costs a wake-up across cores. A holder releases the lock once the other process is in the queue: otherwise
+//! the scheduler decides how often the lock changes hands at all. On one core that costs a second context
+//! switch, which the byte does not need: that row is for information only.
 
-use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,25 +17,30 @@ use tenure_local::LocalStore;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::figure::Samples;
 use crate::machine::pin_to_core;
 use crate::peer::{Peer, open};
-use crate::table::{Row, median};
+use crate::scale::Scale;
+use crate::table::Row;
 
 const ROUNDS: usize = 9;
-const HOPS: u32 = 10_000;
+const HOPS: usize = 10_000;
 const LOCK: &str = "handoff";
+/// How often a holder looks for the other process in the queue before it releases the lock.
+const LOOKS: u32 = 50_000;
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
     let cores = std::thread::available_parallelism()?.get();
-    let mut rows = vec![compare(0, "local: hand-off between two processes, one core", None)?];
+    let mut rows =
+        vec![compare(scale, 0, "local: hand-off between two processes, one core", None)?];
     if cores > 1 {
         let what = "local: hand-off between two processes, two cores";
-        rows.push(compare(1, what, Some(3.0))?);
+        rows.push(compare(scale, 1, what, Some(3.0))?);
     }
     Ok(rows)
 }
 
-fn compare(core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
+fn compare(scale: Scale, core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
     let directory = tempfile::tempdir()?;
     let store = directory.path().join("store");
     for fifo in ["there", "back"] {
@@ -54,17 +56,18 @@ fn compare(core: usize, what: &str, bound: Option<f64>) -> Outcome<Row> {
     let mut locker = Peer::start("handoff", &store)?;
     let _echo = Peer::start("echo", directory.path())?;
     pin_to_core(0)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        ours.push(locks(&runtime, &client, &mut locker)?);
-        theirs.push(bytes(directory.path())?);
+    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    for _ in 0..scale.rounds(ROUNDS) {
+        let hops = scale.count(HOPS);
+        ours.push(locks(&runtime, &client, &mut locker, hops)?);
+        theirs.push(bytes(directory.path(), hops)?);
     }
     let against = "a byte through a FIFO";
-    Ok(Row::of_times(what, median(ours), against, median(theirs), bound))
+    Ok(Row::of_times(what, &ours, against, &theirs, bound))
 }
 
-fn locks(runtime: &Runtime, client: &Client, peer: &mut Peer) -> Outcome<Duration> {
-    let turns = (HOPS / 2).to_string();
+fn locks(runtime: &Runtime, client: &Client, peer: &mut Peer, hops: usize) -> Outcome<Duration> {
+    let turns = (hops / 2).to_string();
     let first = runtime.block_on(client.mutex(LOCK)?.acquire())?;
     peer.send(&turns)?;
     while runtime.block_on(client.inspect(LOCK))?.waiters.is_empty() {
@@ -74,42 +77,42 @@ fn locks(runtime: &Runtime, client: &Client, peer: &mut Peer) -> Outcome<Duratio
     runtime.block_on(first.release())?;
     let handed = take_turns(runtime, client, &turns)? + peer.reply()?;
     let elapsed = start.elapsed();
-    if handed < u64::from(HOPS) / 2 {
-        return Err(format!("only {handed} of {HOPS} acquisitions were hand-offs").into());
+    if handed < hops as u64 / 2 {
+        return Err(format!("only {handed} of {hops} releases were hand-offs").into());
     }
     Ok(elapsed.div_f64(handed as f64))
 }
 
-/// Acquires and releases the lock as many times as the request says. Returns how often it had to
-/// wait.
+/// Acquires and releases the lock as many times as the request says. Returns how often it was released to
+/// a waiter.
 pub(crate) fn take_turns(runtime: &Runtime, client: &Client, request: &str) -> Outcome<u64> {
     let turns: u64 = request.parse()?;
     runtime.block_on(async {
         let mutex = client.mutex(LOCK)?;
         let mut handed = 0;
         for _ in 0..turns {
-            let mut polls = 0;
-            let mut acquire = pin!(mutex.acquire());
-            let guard = poll_fn(|context| {
-                polls += 1;
-                acquire.as_mut().poll(context)
-            });
-            let guard = guard.await?;
-            handed += u64::from(polls > 1);
-            sched_yield();
+            let guard = mutex.acquire().await?;
+            // At the end of a round, the other process may be through.
+            for _ in 0..LOOKS {
+                if !client.inspect(LOCK).await?.waiters.is_empty() {
+                    handed += 1;
+                    break;
+                }
+                sched_yield();
+            }
             guard.release().await?;
         }
         Ok(handed)
     })
 }
 
-fn bytes(directory: &Path) -> Outcome<Duration> {
+fn bytes(directory: &Path, hops: usize) -> Outcome<Duration> {
     let (mut there, mut back) = (open(&directory.join("there"))?, open(&directory.join("back"))?);
     let mut byte = [1];
     let start = Instant::now();
-    for _ in 0..HOPS / 2 {
+    for _ in 0..hops / 2 {
         there.write_all(&byte)?;
         back.read_exact(&mut byte)?;
     }
-    Ok(start.elapsed() / HOPS)
+    Ok(start.elapsed().div_f64(hops as f64))
 }

@@ -10,15 +10,17 @@ use tenure_local::LocalStore;
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::figure::Samples;
 use crate::peer::Peer;
-use crate::table::{Row, median};
+use crate::scale::Scale;
+use crate::table::Row;
 
 const ROUNDS: usize = 3;
 const FEW: usize = 10;
 const MANY: usize = 10_000;
 const WINDOW: Duration = Duration::from_secs(2);
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
     let directory = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = {
@@ -26,16 +28,16 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
         Client::new(Arc::new(LocalStore::open(directory.path())?))?
     };
     let mut peer = Peer::start("waiters", directory.path())?;
-    let (mut many, mut few) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        many.push(hand_off(&runtime, &client, &mut peer, MANY)?);
+    let (mut many, mut few) = (Samples::default(), Samples::default());
+    for _ in 0..scale.rounds(ROUNDS) {
+        many.push(hand_off(&runtime, &client, &mut peer, scale.count(MANY))?);
         few.push(hand_off(&runtime, &client, &mut peer, FEW)?);
     }
     Ok(vec![Row::of_times(
-        "local: hand-off among 10,000 waiters",
-        median(many),
+        format!("local: hand-off among {} waiters", scale.count(MANY)),
+        &many,
         "the same among 10",
-        median(few),
+        &few,
         Some(2.0),
     )])
 }

@@ -34,6 +34,13 @@ pub(crate) fn cpu_of(pid: u32) -> Outcome<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
+/// The memory that a process occupies, in bytes.
+pub(crate) fn memory_of(pid: u32) -> Outcome<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.ok_or("no size in /proc/…/statm")? * rustix::param::page_size() as u64)
+}
+
 /// A runtime with one thread, or a multi-threaded one.
 pub(crate) fn runtime(threads: usize) -> Outcome<Runtime> {
     let mut builder = match threads {

@@ -1,11 +1,19 @@
-//! Measurements of tenure, each compared with a baseline in the same run.
+//! Measurements of tenure, beside other clients and the limits of the same work in the same run.
 //!
 //! A time alone depends on the machine and its load; a ratio of two times much less so. Rounds of the
-//! two sides alternate, and the ratio is that of their medians.
+//! sides alternate, and a ratio is that of their medians.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressStyle};
+
+mod cold_start;
+mod contest;
+mod drive;
 mod etcd;
+mod figure;
 mod held;
 mod local_free;
 mod local_handoff;
@@ -13,56 +21,105 @@ mod local_waiters;
 mod machine;
 mod ordered_waiters;
 mod peer;
+mod plot;
 mod primitives;
+mod queue;
+mod reasons;
 mod redis_free;
 mod redis_queue;
 mod redis_readers;
 mod redis_tasks;
 mod redis_wire;
-mod redisson_clients;
 mod redlock;
+mod report;
+mod scale;
 mod table;
+mod timing;
 mod zookeeper;
-mod zookeeper_clients;
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+use report::{Machine, Report};
+use scale::Scale;
 
-/// A scenario's name and its function.
-type Scenario = (&'static str, fn() -> Outcome<Vec<table::Row>>);
+type Outcome<T> = Result<T, Fault>;
+/// An error that can cross tasks.
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// One thing to measure.
+struct Scenario {
+    name: &'static str,
+    measure: Measure,
+    /// Whether a quick run leaves it out unless it is named.
+    is_long: bool,
+}
+
+type Measure = fn(Scale) -> Outcome<Vec<table::Row>>;
+
+impl Scenario {
+    /// Measures on all cores: an earlier scenario may have pinned this process, and with it the servers and
+    /// clients of this one.
+    fn run(&self, scale: Scale) -> Outcome<Vec<table::Row>> {
+        machine::unpin()?;
+        (self.measure)(scale)
+    }
+}
+
+const fn short(name: &'static str, measure: Measure) -> Scenario {
+    Scenario { name, measure, is_long: false }
+}
+
+const fn long(name: &'static str, measure: Measure) -> Scenario {
+    Scenario { name, measure, is_long: true }
+}
 
 const SCENARIOS: &[Scenario] = &[
-    ("local-free", local_free::measure),
-    ("local-handoff", local_handoff::measure),
-    ("local-waiters", local_waiters::measure),
-    ("local-held", held::local),
-    ("local-reentry", primitives::local_reentry),
-    ("local-reader", primitives::local_reader),
-    ("redis-free", redis_free::measure),
-    ("redis-tasks", redis_tasks::measure),
-    ("redis-queue", redis_queue::measure),
-    ("redis-readers", redis_readers::measure),
-    ("redis-held", held::redis),
-    ("redis-reader", primitives::redis_reader),
-    ("redis-multi", primitives::redis_multi),
-    ("redis-values", primitives::redis_values),
-    ("redlock-free", redlock::measure),
-    ("etcd-free", etcd::free),
-    ("etcd-handoff", etcd::handoff),
-    ("etcd-reader", primitives::etcd_reader),
-    ("etcd-waiters", ordered_waiters::etcd),
-    ("zk-free", zookeeper::free),
-    ("zk-handoff", zookeeper::handoff),
-    ("zk-reader", primitives::zookeeper_reader),
-    ("zk-waiters", ordered_waiters::zookeeper),
-    ("redisson-clients", redisson_clients::measure),
-    ("zk-clients", zookeeper_clients::measure),
+    short("local-free", local_free::measure),
+    short("local-handoff", local_handoff::measure),
+    short("local-waiters", local_waiters::measure),
+    long("local-held", |scale| held::measure(&contest::LOCAL, scale, 100_000)),
+    short("local-reentry", primitives::local_reentry),
+    short("local-reader", primitives::local_reader),
+    short("redis-free", redis_free::measure),
+    short("redis-tasks", redis_tasks::measure),
+    long("redis-queue", redis_queue::measure),
+    long("redis-readers", redis_readers::measure),
+    long("redis-held", |scale| held::measure(&contest::REDIS, scale, 100_000)),
+    short("redis-reader", primitives::redis_reader),
+    short("redis-multi", primitives::redis_multi),
+    short("redis-values", primitives::redis_values),
+    short("redlock-free", redlock::measure),
+    short("etcd-free", etcd::free),
+    short("etcd-handoff", etcd::handoff),
+    short("etcd-reader", primitives::etcd_reader),
+    long("etcd-waiters", ordered_waiters::etcd),
+    short("zk-free", zookeeper::free),
+    short("zk-handoff", zookeeper::handoff),
+    short("zk-reader", primitives::zookeeper_reader),
+    long("zk-waiters", ordered_waiters::zookeeper),
+    long("local-growth", |scale| queue::measure(&contest::LOCAL, scale)),
+    short("local-clients", |scale| contest::LOCAL.pairs(scale)),
+    short("local-hot", |scale| contest::LOCAL.hot(scale)),
+    short("local-zipf", |scale| contest::LOCAL.zipf(scale)),
+    long("redis-growth", |scale| queue::measure(&contest::REDIS, scale)),
+    short("redis-clients", |scale| contest::REDIS.pairs(scale)),
+    short("redis-hot", |scale| contest::REDIS.hot(scale)),
+    short("redis-zipf", |scale| contest::REDIS.zipf(scale)),
+    short("redisson-clients", |scale| contest::REDISSON.pairs(scale)),
+    long("etcd-held", |scale| held::measure(&contest::ETCD, scale, 10_000)),
+    long("etcd-growth", |scale| queue::measure(&contest::ETCD, scale)),
+    short("etcd-clients", |scale| contest::ETCD.pairs(scale)),
+    short("etcd-hot", |scale| contest::ETCD.hot(scale)),
+    long("zk-held", |scale| held::measure(&contest::ZOOKEEPER, scale, 10_000)),
+    long("zk-growth", |scale| queue::measure(&contest::ZOOKEEPER, scale)),
+    short("zk-clients", |scale| contest::ZOOKEEPER.pairs(scale)),
+    short("cold-start", cold_start::measure),
+    short("zk-hot", |scale| contest::ZOOKEEPER.hot(scale)),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.split_first() {
         Some((first, rest)) if first == peer::ARGUMENT => peer::run(rest).map(|()| true),
-        _ => measure(&arguments),
+        _ => Plan::new(&arguments).and_then(|plan| plan.run()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -74,18 +131,130 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures the named scenarios, or all. Returns `false` if a ratio is above its bound.
-fn measure(names: &[String]) -> Outcome<bool> {
-    if let Some(unknown) = names.iter().find(|name| SCENARIOS.iter().all(|(n, _)| n != name)) {
-        let known: Vec<_> = SCENARIOS.iter().map(|(name, _)| *name).collect();
-        return Err(format!("no scenario {unknown}; use one of {}", known.join(", ")).into());
-    }
-    let mut rows = Vec::new();
-    for (name, scenario) in SCENARIOS {
-        if names.is_empty() || names.iter().any(|selected| selected == name) {
-            rows.extend(scenario()?);
+const OPTIONS: &str = "--quick, --out FOLDER, --add, --book";
+
+/// What to measure, and where to write the results.
+struct Plan {
+    scale: Scale,
+    scenarios: Vec<&'static Scenario>,
+    /// For `bench.json` and `bench.html`.
+    folder: PathBuf,
+    /// Whether the results of earlier runs in the folder are kept, where they are not measured again.
+    adds: bool,
+    /// The page of the book that shows the results.
+    book: Option<PathBuf>,
+}
+
+impl Plan {
+    fn new(arguments: &[String]) -> Outcome<Self> {
+        let (mut is_quick, mut adds, mut names, mut book) = (false, false, Vec::new(), None);
+        let mut folder = PathBuf::from("target/bench");
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--quick" => is_quick = true,
+                "--add" => adds = true,
+                "--out" => folder = words.next().ok_or("--out needs a folder")?.into(),
+                "--book" => book = Some(PathBuf::from("docs/performance.md")),
+                option if option.starts_with("--") => {
+                    return Err(format!("no option {option}; use {OPTIONS}").into());
+                }
+                name => names.push(name),
+            }
         }
+        if let Some(unknown) =
+            names.iter().find(|name| SCENARIOS.iter().all(|it| it.name != **name))
+        {
+            let known: Vec<_> = SCENARIOS.iter().map(|it| it.name).collect();
+            return Err(format!("no scenario {unknown}; use one of {}", known.join(", ")).into());
+        }
+        let selected = |it: &&Scenario| {
+            if names.is_empty() { !(is_quick && it.is_long) } else { names.contains(&it.name) }
+        };
+        let scenarios = SCENARIOS.iter().filter(selected).collect();
+        Ok(Self { scale: Scale { is_quick }, scenarios, folder, adds, book })
     }
-    table::print(&rows);
-    Ok(rows.iter().all(table::Row::is_within_bound))
+
+    /// Returns `false` if a ratio is above its bound, or a scenario failed.
+    fn run(self) -> Outcome<bool> {
+        let start = Instant::now();
+        let (mut rows, mut broken) = (Vec::new(), false);
+        let style = ProgressStyle::with_template("{elapsed_precise} [{bar:40}] {pos}/{len} {msg}")?;
+        let bar = ProgressBar::new(self.scenarios.len() as u64).with_style(style);
+        bar.enable_steady_tick(Duration::from_secs(1));
+        for scenario in &self.scenarios {
+            bar.set_message(scenario.name);
+            let begin = Instant::now();
+            match scenario.run(self.scale) {
+                Ok(measured) => rows.extend(measured),
+                Err(error) => {
+                    bar.suspend(|| eprintln!("bench: {}: {error}", scenario.name));
+                    broken = true;
+                }
+            }
+            if bar.is_hidden() {
+                eprintln!("{}: {:.1} s", scenario.name, begin.elapsed().as_secs_f64());
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        print!("{}", table::markdown(&rows));
+        let sound = !broken && rows.iter().all(table::Row::is_within_bounds);
+        let (machine, seconds) = (Machine::here(), start.elapsed().as_secs());
+        let mut report = Report { machine, is_quick: self.scale.is_quick, seconds, rows };
+        if self.adds {
+            report.add_earlier(&self.folder)?;
+        }
+        report.write_files(&self.folder)?;
+        println!("\nThe page: {}", self.folder.join("bench.html").display());
+        if let Some(book) = &self.book {
+            report.write_into(book)?;
+        }
+        Ok(sound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(words: &[&str]) -> Outcome<Plan> {
+        Plan::new(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_scenario_begins_on_all_cores_after_one_that_pinned_the_process() {
+        let scale = Scale { is_quick: true };
+        let pins = short("pins", |_| machine::pin_to_core(0).map(|()| Vec::new()));
+        // A command that the scenario starts is pinned as well, as the servers would be.
+        let counts = short("counts", |_| {
+            let output = std::process::Command::new("nproc").output()?;
+            let cores: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
+            Ok(vec![table::Row::new("cores", "", figure::Figure::once(cores))])
+        });
+        let cores = || counts.run(scale).unwrap()[0].ours.value;
+        let all = cores();
+        pins.run(scale).unwrap();
+        assert_eq!((counts.measure)(scale).unwrap()[0].ours.value, 1.0);
+        assert_eq!(cores(), all);
+    }
+
+    #[test]
+    fn scenarios_have_names_of_their_own_and_a_quick_run_leaves_out_the_long_ones() {
+        let mut names: Vec<_> = SCENARIOS.iter().map(|it| it.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), SCENARIOS.len());
+        let quick = plan(&["--quick"]).unwrap();
+        assert!(quick.scale.is_quick && quick.scenarios.iter().all(|it| !it.is_long));
+        assert_eq!(plan(&[]).unwrap().scenarios.len(), SCENARIOS.len());
+        let named = plan(&["--quick", "local-held"]).unwrap();
+        assert_eq!(named.scenarios.len(), 1);
+    }
+
+    #[test]
+    fn unknown_words_are_refused_with_those_that_are_known() {
+        assert!(plan(&["etcd-fre"]).err().unwrap().to_string().contains("etcd-free"));
+        assert!(plan(&["--quik"]).err().unwrap().to_string().contains("--quick"));
+    }
 }

@@ -8,8 +8,10 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
+use crate::figure::{Figure, micros};
 use crate::machine::cpu_of;
 use crate::machine::runtime;
+use crate::scale::Scale;
 use crate::table::Row;
 
 const MANY: usize = 1_000;
@@ -21,23 +23,29 @@ const ARRIVAL: Duration = Duration::from_secs(3);
 /// How long the server is observed while the waiters are idle.
 const IDLE: Duration = Duration::from_secs(10);
 
-pub(crate) fn etcd() -> Outcome<Vec<Row>> {
+pub(crate) fn etcd(scale: Scale) -> Outcome<Vec<Row>> {
     let server = EtcdServer::start(&[])?;
     let runtime = runtime(2)?;
     let client = crate::etcd::connect(&runtime, &server)?;
-    measure("etcd", &runtime, &client, server.pid())
+    measure(scale, "etcd", &runtime, &client, server.pid())
 }
 
-pub(crate) fn zookeeper() -> Outcome<Vec<Row>> {
+pub(crate) fn zookeeper(scale: Scale) -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(crate::zookeeper::SETTINGS)?;
     let runtime = runtime(2)?;
     let client = crate::zookeeper::connect(&runtime, &server)?;
-    measure("zookeeper", &runtime, &client, server.pid())
+    measure(scale, "zookeeper", &runtime, &client, server.pid())
 }
 
-fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome<Vec<Row>> {
+fn measure(
+    scale: Scale,
+    store: &str,
+    runtime: &Runtime,
+    client: &Client,
+    pid: u32,
+) -> Outcome<Vec<Row>> {
     let (mut many, mut few) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
+    for round in 0..=scale.rounds(ROUNDS) {
         let one = runtime.block_on(arrive(client, pid, 1, MANY))?;
         let several = runtime.block_on(arrive(client, pid, MANY / FEW, FEW))?;
         // The first round warms up the server.
@@ -46,27 +54,15 @@ fn measure(store: &str, runtime: &Runtime, client: &Client, pid: u32) -> Outcome
             few.push(several);
         }
     }
-    let micros = |mut times: Vec<Duration>| {
-        times.sort_unstable();
-        times[times.len() / 2].as_secs_f64() * 1e6 / MANY as f64
+    let each = |rounds: Vec<Duration>| {
+        Figure::of_rounds(rounds.into_iter().map(|time| micros(time) / MANY as f64).collect())
     };
-    let arrivals = Row {
-        what: format!("{store}: server CPU per arriving waiter, 1,000 on one lock"),
-        ours: micros(many),
-        against: "10 on each of 100 locks".into(),
-        theirs: micros(few),
-        unit: "us",
-        bound: Some(1.3),
-    };
-    let idle = Row {
-        what: format!("{store}: server CPU for 1,000 idle waiters for a permit"),
-        ours: runtime.block_on(idle(client, pid))?,
-        against: "a hundredth of a core".into(),
-        theirs: 1.0,
-        unit: "%",
-        bound: Some(1.0),
-    };
-    Ok(vec![arrivals, idle])
+    let what = format!("{store}: server CPU per arriving waiter, 1,000 on one lock");
+    let arrivals =
+        Row::time(what, each(many)).limit("10 on each of 100 locks", each(few), Some(1.3));
+    let what = format!("{store}: server CPU for 1,000 idle waiters for a permit");
+    let idle = Row::new(what, "%", Figure::once(runtime.block_on(idle(client, pid))?));
+    Ok(vec![arrivals, idle.limit("a hundredth of a core", Figure::once(1.0), Some(1.0))])
 }
 
 /// The CPU time that the server takes until `waiters` tasks wait for each of `locks` locks.

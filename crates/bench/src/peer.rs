@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tenure_core::Client;
 use tenure_local::LocalStore;
 
-use crate::{Outcome, local_handoff, local_waiters, redis_queue, redis_readers};
+use crate::{Outcome, drive, etcd, local_handoff, local_waiters, queue, redis_readers};
 
 /// The first argument that makes this program a peer.
 pub(crate) const ARGUMENT: &str = "peer";
@@ -31,6 +31,10 @@ impl Peer {
         let requests = child.stdin.take().ok_or("the peer has no standard input")?;
         let replies = BufReader::new(child.stdout.take().ok_or("the peer has no output")?);
         Ok(Self { child, requests, replies })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn send(&mut self, request: &str) -> Outcome<()> {
@@ -56,15 +60,22 @@ impl Drop for Peer {
 
 /// The main function of a peer process.
 pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
-    let [role, target] = arguments else { return Err("a peer needs a role and a target".into()) };
-    let directory = Path::new(target);
-    match role.as_str() {
-        "redis-queue" => redis_queue::run_peer(target),
-        "redis-readers" => redis_readers::run_peer(target),
-        "echo" => echo(directory),
-        "handoff" => on_store(directory, local_handoff::take_turns),
-        "waiters" => on_store(directory, local_waiters::run_waiters),
-        _ => Err(format!("no role {role}").into()),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["queue", url] => queue::run_peer(url),
+        ["redis-readers", port] => redis_readers::run_peer(port),
+        ["echo", folder] => echo(Path::new(folder)),
+        ["handoff", folder] => on_store(Path::new(folder), local_handoff::take_turns),
+        ["waiters", folder] => on_store(Path::new(folder), local_waiters::run_waiters),
+        ["drive-tenure", url, key] => drive::serve::<drive::Tenure>(url, key),
+        ["drive-rslock", port, key] => drive::serve::<drive::Rslock>(port, key),
+        ["drive-flock", folder, key] => drive::serve::<drive::Flock>(folder, key),
+        ["drive-etcd-lock-rpc", port, key] => drive::serve::<etcd::Bare>(port, key),
+        ["clock"] => {
+            println!("{}", queue::clock());
+            Ok(())
+        }
+        _ => Err(format!("no role {words:?}").into()),
     }
 }
 

@@ -1,116 +1,61 @@
-//! Redis: hand-offs among waiters in several processes.
-//!
-//! Every holder records its token, and when it got and released the lock, by the clock that all
-//! processes share. Sorted by token, these records give the time of each hand-off.
+//! Redis: what hand-offs among waiters in several processes cost the server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use tenure_testkit::RedisServer;
 
 use crate::Outcome;
+use crate::figure::{Figure, Samples};
 use crate::machine::pin_to_core;
-use crate::machine::runtime;
-use crate::peer::Peer;
-use crate::redis_wire::{Bare, connect, skip};
-use crate::table::{Row, median};
-
-const PROCESSES: usize = 4;
-const OBSERVED: Duration = Duration::from_secs(3);
-const LOCK: &str = "queue";
+use crate::queue::{self, clock};
+use crate::redis_wire::{Bare, skip};
+use crate::scale::Scale;
+use crate::table::{Row, grouped};
 
 /// The acceptable time in scripts, in microseconds, for one turn: to queue, and to hand over.
 const LIMIT: f64 = 60.0;
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     let mut first = None;
-    for (waiters, name) in [(2, "2"), (100, "100"), (10_000, "10,000")] {
+    for waiters in [2, 100, 10_000] {
+        if scale.is_quick && waiters > 100 {
+            continue;
+        }
+        let name = grouped(waiters);
         pin_to_core(0)?;
         let server = RedisServer::start(&[])?;
         pin_to_core(1)?;
         let base = bare_round_trip_and_push(&server)?;
         let redisson = redisson_lock(&server)?;
-        let (time, calls, micros) = hand_offs(&server, waiters)?;
-        rows.push(Row::of_times(
-            format!("redis: hand-off among {name} waiters"),
-            time,
-            "a round trip and a push over bare sockets",
-            base,
-            Some(1.5),
-        ));
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let used = || Ok([calls(&server)?, in_scripts(&server)?].map(|sum| sum as f64));
+        let seen = queue::observe(scale, &url, waiters, used, || Ok(0))?;
+        let [first_used, last_used] = seen.values;
+        let [calls, micros] = [0, 1].map(|at| seen.per_hold(last_used[at] - first_used[at]));
+        let turn = Figure::once(base);
+        rows.push(
+            Row::time(format!("redis: hand-off among {name} tasks"), seen.hand_offs.median())
+                .limit("a round trip and a push over bare sockets", turn, Some(1.5)),
+        );
         let few = *first.get_or_insert(calls);
-        rows.push(Row {
-            what: format!("redis: commands per hand-off among {name} waiters"),
-            ours: calls,
-            against: "among 2".into(),
-            theirs: few,
-            unit: "calls",
-            bound: Some(1.1),
-        });
-        let spent = |against: &str, theirs, bound| Row {
-            what: format!("redis: time in scripts per hand-off among {name} waiters"),
-            ours: micros,
-            against: against.into(),
-            theirs,
-            unit: "us",
-            bound,
-        };
-        rows.push(spent("the limit", LIMIT, Some(1.0)));
-        rows.push(spent("the scripts of Redisson's lock, by one bare client", redisson, None));
+        let what = format!("redis: commands per hand-off among {name} tasks");
+        rows.push(Row::new(what, "calls", Figure::once(calls)).limit(
+            "among 2",
+            Figure::once(few),
+            Some(1.1),
+        ));
+        let what = format!("redis: time in scripts per hand-off among {name} tasks");
+        rows.push(
+            Row::time(what, Figure::once(micros))
+                .peer("Redisson's scripts, by one bare client", Figure::once(redisson))
+                .limit("the limit", Figure::once(LIMIT), Some(1.0)),
+        );
     }
     Ok(rows)
-}
-
-/// The median time of a hand-off, and the calls and the microseconds in scripts per hand-off.
-fn hand_offs(server: &RedisServer, waiters: usize) -> Outcome<(Duration, f64, f64)> {
-    let directory = tempfile::tempdir()?;
-    let processes = PROCESSES.min(waiters);
-    let mut peers = Vec::new();
-    for number in 0..processes {
-        let mut peer = Peer::start("redis-queue", server.port().to_string())?;
-        let record = directory.path().join(number.to_string());
-        peer.send(&format!("{} {}", waiters / processes, record.display()))?;
-        peers.push(peer);
-    }
-    let queue = format!("tenure:{{tenure:{LOCK}}}:line");
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(60) {
-        let length: usize = server.command(&["ZCARD", &queue])?.parse().unwrap_or(0);
-        if length + processes >= waiters {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    std::thread::sleep(Duration::from_millis(500));
-    let (from, before) = (clock(), (calls(server)?, in_scripts(server)?));
-    std::thread::sleep(OBSERVED);
-    let (until, after) = (clock(), (calls(server)?, in_scripts(server)?));
-    let mut holds = Vec::new();
-    for (number, mut peer) in peers.into_iter().enumerate() {
-        peer.send("stop")?;
-        peer.reply()?;
-        for line in std::fs::read_to_string(directory.path().join(number.to_string()))?.lines() {
-            let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
-            holds.push(
-                <[u64; 3]>::try_from(numbers?).map_err(|_| "a record has not three numbers")?,
-            );
-        }
-    }
-    holds.sort_unstable();
-    holds.retain(|[_, began, _]| (from..until).contains(began));
-    let times: Vec<Duration> = holds
-        .windows(2)
-        .map(|pair| Duration::from_nanos(pair[1][1].saturating_sub(pair[0][2])))
-        .collect();
-    if times.len() < 1_000 {
-        return Err(format!("only {} hand-offs in {OBSERVED:?}", times.len()).into());
-    }
-    let per_hold = |sum: u64| sum as f64 / holds.len() as f64;
-    Ok((median(times), per_hold(after.0 - before.0), per_hold(after.1 - before.1)))
 }
 
 /// The time that the server has spent in scripts, in microseconds.
@@ -175,14 +120,8 @@ fn calls(server: &RedisServer) -> Outcome<u64> {
     Ok(counts.sum())
 }
 
-/// The time in nanoseconds, by the clock that all processes share.
-fn clock() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// The sum of the medians of a bare round trip and of a bare push message.
-fn bare_round_trip_and_push(server: &RedisServer) -> Outcome<Duration> {
+/// The sum of the medians, in microseconds, of a bare round trip and of a bare push message.
+fn bare_round_trip_and_push(server: &RedisServer) -> Outcome<f64> {
     const TIMES: usize = 4_000;
     let mut publisher = Bare::connect(server.port())?;
     let subscriber = TcpStream::connect(("127.0.0.1", server.port()))?;
@@ -215,43 +154,7 @@ fn bare_round_trip_and_push(server: &RedisServer) -> Outcome<Duration> {
     listener.join().map_err(|_| "the thread of the subscriber panicked")?;
     let received = received.lock().unwrap_or_else(PoisonError::into_inner);
     let pushes = received.iter().zip(&sent).map(|(received, sent)| received.saturating_sub(*sent));
-    Ok(median(trips) + median(pushes.map(Duration::from_nanos).collect()))
-}
-
-/// The peer: reads `WAITERS FILE`, runs the waiters until it reads another line, and writes their
-/// records to the file.
-pub(crate) fn run_peer(port: &str) -> Outcome<()> {
-    let runtime = runtime(1)?;
-    let client = connect(&runtime, port.parse()?, true)?;
-    let mut request = String::new();
-    std::io::stdin().read_line(&mut request)?;
-    let (waiters, record) = request.trim_end().split_once(' ').ok_or("a request has two words")?;
-    let holds = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..waiters.parse::<usize>()? {
-        let (mutex, holds) = (client.mutex(LOCK)?, Arc::clone(&holds));
-        let work = async move {
-            while let Ok(guard) = mutex.acquire().await {
-                let began = clock();
-                let token = guard.token().map_or(0, |token| token.get());
-                holds.lock().unwrap_or_else(PoisonError::into_inner).push((token, began, clock()));
-                let _ = guard.release().await;
-            }
-        };
-        tasks.spawn_on(work, runtime.handle());
-    }
-    let (stop, stopped) = tokio::sync::oneshot::channel();
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_line(&mut String::new());
-        let _ = stop.send(());
-    });
-    let _ = runtime.block_on(stopped);
-    let mut file = std::io::BufWriter::new(std::fs::File::create(record)?);
-    for (token, began, ended) in holds.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        writeln!(file, "{token} {began} {ended}")?;
-    }
-    file.flush()?;
-    println!("0");
-    // The claims that still wait end with this process.
-    std::process::exit(0);
+    let pushes = pushes.map(Duration::from_nanos).collect();
+    let median = |times| Samples::in_parts(times, 1).median().value;
+    Ok(median(trips) + median(pushes))
 }

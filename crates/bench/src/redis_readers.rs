@@ -9,11 +9,13 @@ use tenure_testkit::RedisServer;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
+use crate::figure::{Figure, micros};
 use crate::machine::pin_to_core;
 use crate::machine::runtime;
 use crate::peer::Peer;
 use crate::redis_wire::{Bare, connect};
-use crate::table::Row;
+use crate::scale::Scale;
+use crate::table::{Row, grouped};
 
 const READERS: usize = 10_000;
 const PROCESSES: usize = 4;
@@ -22,7 +24,8 @@ const LOCK: &str = "readers";
 /// The longest acceptable delay of another client's call.
 const LIMIT: Duration = Duration::from_millis(10);
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
+    let readers = scale.count(READERS);
     pin_to_core(0)?;
     let server = RedisServer::start(&[])?;
     pin_to_core(1)?;
@@ -32,12 +35,12 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let mut peers = Vec::new();
     for _ in 0..PROCESSES {
         let mut peer = Peer::start("redis-readers", server.port().to_string())?;
-        peer.send(&(READERS / PROCESSES).to_string())?;
+        peer.send(&(readers / PROCESSES).to_string())?;
         peers.push(peer);
     }
     let queue = format!("tenure:{{tenure:{LOCK}}}:line");
     let start = Instant::now();
-    while server.command(&["ZCARD", &queue])? != READERS.to_string() {
+    while server.command(&["ZCARD", &queue])? != readers.to_string() {
         if start.elapsed() > Duration::from_secs(60) {
             return Err("the readers do not join the queue".into());
         }
@@ -59,18 +62,16 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let admitted = released.elapsed();
     over.store(true, Ordering::SeqCst);
     let waited = other.join().map_err(|_| "the thread of the other client panicked")??;
-    let information = |what: &str, time| {
-        let what = format!("redis: {READERS} readers behind a writer: {what}");
-        Row::of_times(what, time, "the limit", LIMIT, None)
+    let row = |what: &str, time| {
+        let what = format!("redis: {} readers behind a writer: {what}", grouped(readers));
+        Row::time(what, Figure::once(micros(time)))
     };
-    let mut rows = vec![
-        information("time until all hold", admitted),
-        information("longest command in the server", slowest(&server)?),
-    ];
-    let mut longest = information("longest delay of another client's call", waited);
-    longest.bound = Some(1.0);
-    rows.push(longest);
-    Ok(rows)
+    let limit = Figure::once(micros(LIMIT));
+    Ok(vec![
+        row("time until all hold", admitted),
+        row("longest command in the server", slowest(&server)?),
+        row("longest delay of another client's call", waited).limit("the limit", limit, Some(1.0)),
+    ])
 }
 
 /// The time of the slowest call of another client. It runs on the server's core, where it competes

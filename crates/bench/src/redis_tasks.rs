@@ -12,33 +12,35 @@ use tenure_testkit::{RedisServer, VALKEY_9};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::figure::Samples;
 use crate::machine::pin_to_core;
 use crate::machine::{cpu_of, runtime};
 use crate::redis_wire::{connect, recorded_pair};
-use crate::table::{Row, median};
+use crate::scale::Scale;
+use crate::table::Row;
 
 const ROUNDS: usize = 7;
 const TASKS: usize = 1_024;
 /// Acquisitions in each round, by all tasks together.
-const PAIRS: u32 = 51_200;
+const PAIRS: usize = 51_200;
 const TTL: Duration = Duration::from_secs(30);
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
     pin_to_core(0)?;
     let server = RedisServer::start(&[])?;
     pin_to_core(1)?;
     let runtime = runtime(1)?;
     let mut rows = Vec::new();
     for tasks in [16, 64, 256, TASKS] {
-        rows.extend(against_rslock(&server, &runtime, tasks)?);
+        rows.extend(against_rslock(scale, &server, &runtime, tasks)?);
     }
-    rows.extend(against_the_server(&server, &runtime)?);
-    rows.extend(on_valkey(&runtime)?);
+    rows.extend(against_the_server(scale, &server, &runtime)?);
+    rows.extend(on_valkey(scale, &runtime)?);
     Ok(rows)
 }
 
 /// The CPU time for an acquire and release on a server that has a compare-and-delete command.
-fn on_valkey(runtime: &Runtime) -> Outcome<Vec<Row>> {
+fn on_valkey(scale: Scale, runtime: &Runtime) -> Outcome<Vec<Row>> {
     if VALKEY_9.is_missing("the CPU of Valkey 9") {
         return Ok(Vec::new());
     }
@@ -48,34 +50,39 @@ fn on_valkey(runtime: &Runtime) -> Outcome<Vec<Row>> {
     let raw = pipeline(&recorded_pair(&server, runtime, false)?);
     let unfenced = connect(runtime, server.port(), false)?;
     let fenced = connect(runtime, server.port(), true)?;
-    let mut times: [Vec<Duration>; 3] = Default::default();
-    for _ in 0..ROUNDS {
+    let mut times = [const { Samples::new() }; 3];
+    for _ in 0..scale.rounds(ROUNDS) {
         times[0].push(on_server(&server, || ours(runtime, &unfenced, TASKS))?.1);
         times[1].push(on_server(&server, || pipelined(&server, &raw))?.1);
         times[2].push(on_server(&server, || ours(runtime, &fenced, TASKS))?.1);
     }
-    let [unfenced, bare, fenced] = times.map(median);
+    let [unfenced, bare, fenced] = times;
     let row = |what, ours| {
         let what = format!("valkey 9: 1,024 tasks, {what}, server CPU per acquire + release");
-        Row::of_times(what, ours, "bare SET NX PX + DELIFEQ", bare, Some(1.3))
+        Row::of_times(what, ours, "bare SET NX PX + DELIFEQ", &bare, Some(1.3))
     };
-    Ok(vec![row("unfenced", unfenced), row("fenced", fenced)])
+    Ok(vec![row("unfenced", &unfenced), row("fenced", &fenced)])
 }
 
-fn against_rslock(server: &RedisServer, runtime: &Runtime, tasks: usize) -> Outcome<[Row; 2]> {
+fn against_rslock(
+    scale: Scale,
+    server: &RedisServer,
+    runtime: &Runtime,
+    tasks: usize,
+) -> Outcome<[Row; 2]> {
     let unfenced = connect(runtime, server.port(), false)?;
     let fenced = connect(runtime, server.port(), true)?;
     let other = Arc::new(LockManager::new(vec![format!("redis://127.0.0.1:{}/", server.port())]));
-    let mut times: [Vec<Duration>; 3] = Default::default();
-    for _ in 0..ROUNDS {
+    let mut times = [const { Samples::new() }; 3];
+    for _ in 0..scale.rounds(ROUNDS) {
         times[0].push(timed(|| ours(runtime, &unfenced, tasks))?);
         times[1].push(timed(|| theirs(runtime, &other, tasks))?);
         times[2].push(timed(|| ours(runtime, &fenced, tasks))?);
     }
-    let [unfenced, other, fenced] = times.map(median);
-    let row = |what, time, bound| {
+    let [unfenced, other, fenced] = times.map(|times| times.median());
+    let row = |what, time, peer_bound| {
         let what = format!("redis: {tasks} tasks, {what}, time per acquire + release");
-        Row::of_times(what, time, "rslock, as many tasks", other, bound)
+        Row { peer_bound, ..Row::time(what, time).peer("rslock, as many tasks", other) }
     };
     // With tokens, the server is the limit from about 64 tasks on: the script costs the server more
     // than all commands of rslock.
@@ -83,13 +90,13 @@ fn against_rslock(server: &RedisServer, runtime: &Runtime, tasks: usize) -> Outc
     Ok([row("unfenced", unfenced, Some(1.0)), row("fenced", fenced, fenced_bound)])
 }
 
-fn against_the_server(server: &RedisServer, runtime: &Runtime) -> Outcome<Vec<Row>> {
+fn against_the_server(scale: Scale, server: &RedisServer, runtime: &Runtime) -> Outcome<Vec<Row>> {
     let unfenced = connect(runtime, server.port(), false)?;
     let fenced = connect(runtime, server.port(), true)?;
     let raw = pipeline(&recorded_pair(server, runtime, false)?);
-    let (mut times, mut limits) = (Vec::new(), Vec::new());
-    let (mut unfenced_cpu, mut fenced_cpu) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    let (mut times, mut limits) = (Samples::default(), Samples::default());
+    let (mut unfenced_cpu, mut fenced_cpu) = (Samples::default(), Samples::default());
+    for _ in 0..scale.rounds(ROUNDS) {
         let (time, cpu) = on_server(server, || ours(runtime, &unfenced, TASKS))?;
         times.push(time);
         unfenced_cpu.push(cpu);
@@ -99,16 +106,16 @@ fn against_the_server(server: &RedisServer, runtime: &Runtime) -> Outcome<Vec<Ro
     Ok(vec![
         Row::of_times(
             "redis: 1,024 tasks, unfenced, time per acquire + release",
-            median(times),
+            &times,
             "the same commands, pipelined over a bare socket",
-            median(limits),
+            &limits,
             Some(1.0 / 0.85),
         ),
         Row::of_times(
             "redis: 1,024 tasks, fenced, server CPU per acquire + release",
-            median(fenced_cpu),
+            &fenced_cpu,
             "the same, unfenced",
-            median(unfenced_cpu),
+            &unfenced_cpu,
             Some(1.8),
         ),
     ])
@@ -118,7 +125,7 @@ fn against_the_server(server: &RedisServer, runtime: &Runtime) -> Outcome<Vec<Ro
 fn timed(work: impl FnOnce() -> Outcome<()>) -> Outcome<Duration> {
     let start = Instant::now();
     work()?;
-    Ok(start.elapsed() / PAIRS)
+    Ok(start.elapsed().div_f64(PAIRS as f64))
 }
 
 /// The time and the server's CPU time per acquire and release.
@@ -128,11 +135,11 @@ pub(crate) fn on_server(
 ) -> Outcome<(Duration, Duration)> {
     let before = cpu_of(server.pid())?;
     let time = timed(work)?;
-    Ok((time, (cpu_of(server.pid())? - before) / PAIRS))
+    Ok((time, (cpu_of(server.pid())? - before).div_f64(PAIRS as f64)))
 }
 
 fn each(tasks: usize) -> usize {
-    PAIRS as usize / tasks
+    PAIRS / tasks
 }
 
 pub(crate) fn ours(runtime: &Runtime, client: &Client, count: usize) -> Outcome<()> {
@@ -191,7 +198,7 @@ pub(crate) fn pipelined(server: &RedisServer, commands: &[u8]) -> Outcome<()> {
     let mut writer = TcpStream::connect(("127.0.0.1", server.port()))?;
     writer.set_nodelay(true)?;
     let mut reader = writer.try_clone()?;
-    let expected = "+OK\r\n:1\r\n".len() * PAIRS as usize;
+    let expected = "+OK\r\n:1\r\n".len() * PAIRS;
     std::thread::scope(|scope| {
         let reading = scope.spawn(move || {
             let (mut chunk, mut read) = (vec![0; 65_536], 0);

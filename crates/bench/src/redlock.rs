@@ -11,11 +11,14 @@ use tenure_testkit::{Proxy, RedisServer, Way};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::figure::Samples;
 use crate::machine::runtime;
 use crate::machine::unpin;
 use crate::redis_wire::Recorder;
 use crate::redis_wire::{Bare, connect};
-use crate::table::{Row, median};
+use crate::scale::Scale;
+use crate::table::Row;
+use crate::timing;
 
 const ROUNDS: usize = 7;
 const PAIRS: usize = 2_000;
@@ -23,7 +26,7 @@ const PAIRS: usize = 2_000;
 const SLOW_PAIRS: usize = 3;
 const TTL: Duration = Duration::from_secs(30);
 
-pub(crate) fn measure() -> Outcome<Vec<Row>> {
+pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
     unpin()?;
     let servers: Vec<RedisServer> =
         (0..5).map(|_| RedisServer::start(&[])).collect::<Result<_, _>>()?;
@@ -45,28 +48,34 @@ pub(crate) fn measure() -> Outcome<Vec<Row>> {
     let commands = recorded_pair(&runtime, &ports)?;
     let mut sockets: Vec<Bare> =
         ports.iter().map(|port| Bare::connect(*port)).collect::<Result<_, _>>()?;
-    let mut times: [Vec<Duration>; 6] = Default::default();
-    for _ in 0..ROUNDS {
-        times[0].extend(ours(&runtime, &one, PAIRS)?);
-        times[1].extend(ours(&runtime, &five, PAIRS)?);
-        times[2].extend(ours(&runtime, &degraded, PAIRS)?);
-        times[3].extend(theirs(&runtime, &other, PAIRS)?);
-        times[5].extend(bare(&mut sockets, &commands)?);
+    let mut times = [const { Samples::new() }; 6];
+    let count = scale.count(PAIRS);
+    for _ in 0..scale.rounds(ROUNDS) {
+        times[0].add(ours(&runtime, &one, count)?);
+        times[1].add(ours(&runtime, &five, count)?);
+        times[2].add(ours(&runtime, &degraded, count)?);
+        times[3].add(theirs(&runtime, &other, count)?);
+        times[5].add(bare(&mut sockets, &commands, count)?);
     }
-    times[4].extend(theirs(&runtime, &other_degraded, SLOW_PAIRS)?);
-    let [one, five, degraded, other, other_degraded, bare] = times.map(median);
-    let row = |what: &str, ours, against, theirs, bound| {
-        let what = format!("redlock: acquire + release, free, one task, {what}");
-        Row::of_times(what, ours, against, theirs, bound)
+    times[4].add(theirs(&runtime, &other_degraded, SLOW_PAIRS)?);
+    let [one, five, degraded, other, other_degraded, bare] = times.map(|times| times.median());
+    let row = |what: &str, ours| {
+        Row::time(format!("redlock: acquire + release, free, one task, {what}"), ours)
     };
     let unreachable = "one of 5 nodes unreachable";
     Ok(vec![
         // The five servers share the cores of this machine, so five calls cost five times the work.
-        row("5 nodes", five, "the same on one node", one, None),
-        row("5 nodes", five, "the same commands over five bare sockets", bare, Some(1.25)),
-        row(unreachable, degraded, "the same with all 5", five, Some(1.2)),
-        row("5 nodes", five, "rslock", other, Some(1.0)),
-        row(unreachable, degraded, "rslock", other_degraded, Some(0.2)),
+        row("5 nodes, by nodes", five).limit("the same on one node", one, None),
+        row("5 nodes", five).peer("rslock", other).at_most(1.0).limit(
+            "the same commands over five bare sockets",
+            bare,
+            Some(1.25),
+        ),
+        row(unreachable, degraded).peer("rslock", other_degraded).at_most(0.2).limit(
+            "the same with all 5",
+            five,
+            Some(1.2),
+        ),
     ])
 }
 
@@ -91,9 +100,9 @@ fn recorded_pair(runtime: &Runtime, ports: &[u16]) -> Outcome<[Vec<u8>; 2]> {
 }
 
 /// The same commands to all servers at once.
-fn bare(sockets: &mut [Bare], commands: &[Vec<u8>; 2]) -> Outcome<Vec<Duration>> {
-    let mut times = Vec::with_capacity(PAIRS);
-    for _ in 0..PAIRS {
+fn bare(sockets: &mut [Bare], commands: &[Vec<u8>; 2], count: usize) -> Outcome<Vec<Duration>> {
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
         let start = Instant::now();
         for command in commands {
             for socket in &mut *sockets {
@@ -122,15 +131,7 @@ fn manager(ports: &[u16]) -> LockManager {
 
 fn ours(runtime: &Runtime, client: &Client, pairs: usize) -> Outcome<Vec<Duration>> {
     let mutex = client.mutex("bench")?;
-    let round = async move {
-        let mut times = Vec::with_capacity(pairs);
-        for _ in 0..pairs {
-            let start = Instant::now();
-            mutex.acquire().await?.release().await?;
-            times.push(start.elapsed());
-        }
-        Ok::<_, tenure_core::Error>(times)
-    };
+    let round = async move { timing::pairs(&mutex, pairs).await };
     Ok(runtime.block_on(runtime.spawn(round))??)
 }
 

@@ -1,110 +1,237 @@
-//! The table of results.
+//! Rows of results, and the table of them.
 
-use std::time::Duration;
+use std::borrow::Cow;
+use std::fmt::Write as _;
 
-/// One comparison.
+use serde::{Deserialize, Serialize};
+
+use crate::figure::{Figure, Samples};
+use crate::reasons;
+
+/// A cost of ours, beside that of other clients and a limit, all measured in the same run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
+    /// The engine, a colon, and what was measured.
     pub(crate) what: String,
-    pub(crate) ours: f64,
-    pub(crate) against: String,
-    pub(crate) theirs: f64,
-    pub(crate) unit: &'static str,
-    /// The highest acceptable ratio. `None` if the row is for information only.
-    pub(crate) bound: Option<f64>,
+    pub(crate) unit: Cow<'static, str>,
+    pub(crate) ours: Figure,
+    /// Other clients that do the same.
+    pub(crate) peers: Vec<Side>,
+    /// The highest acceptable ratio to the best of the peers.
+    pub(crate) peer_bound: Option<f64>,
+    /// The work without which it cannot be done, such as the same commands over a bare socket; or another
+    /// use of ours that it is compared with.
+    pub(crate) limit: Option<Side>,
+    /// The highest acceptable ratio to the limit.
+    pub(crate) limit_bound: Option<f64>,
+    /// Where it stands in a plot.
+    pub(crate) point: Option<Point>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Side {
+    pub(crate) name: String,
+    pub(crate) figure: Figure,
+}
+
+/// A place in a plot of how a cost grows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// The plot's title.
+    pub(crate) plot: String,
+    /// What grows along the horizontal axis.
+    pub(crate) axis: Cow<'static, str>,
+    pub(crate) x: f64,
 }
 
 impl Row {
-    /// A comparison of two times.
+    pub(crate) fn new(what: impl Into<String>, unit: &'static str, ours: Figure) -> Self {
+        Self {
+            what: what.into(),
+            unit: unit.into(),
+            ours,
+            peers: Vec::new(),
+            peer_bound: None,
+            limit: None,
+            limit_bound: None,
+            point: None,
+        }
+    }
+
+    /// A time in microseconds.
+    pub(crate) fn time(what: impl Into<String>, ours: Figure) -> Self {
+        Self::new(what, "us", ours)
+    }
+
+    /// A comparison of medians with a limit.
     pub(crate) fn of_times(
         what: impl Into<String>,
-        ours: Duration,
+        ours: &Samples,
         against: impl Into<String>,
-        theirs: Duration,
+        theirs: &Samples,
         bound: Option<f64>,
     ) -> Self {
-        let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        let (what, against) = (what.into(), against.into());
-        let (ours, theirs) = (micros(ours), micros(theirs));
-        Self { what, ours, against, theirs, unit: "us", bound }
+        Self::time(what, ours.median()).limit(against, theirs.median(), bound)
     }
 
-    fn ratio(&self) -> f64 {
-        self.ours / self.theirs
+    pub(crate) fn limit(
+        mut self,
+        name: impl Into<String>,
+        figure: Figure,
+        bound: Option<f64>,
+    ) -> Self {
+        self.limit = Some(Side { name: name.into(), figure });
+        self.limit_bound = bound;
+        self
     }
 
-    pub(crate) fn is_within_bound(&self) -> bool {
-        self.bound.is_none_or(|bound| self.ratio() <= bound)
+    pub(crate) fn peer(mut self, name: impl Into<String>, figure: Figure) -> Self {
+        self.peers.push(Side { name: name.into(), figure });
+        self
     }
-}
 
-/// Why a row may be above its bound, by the beginning of what it measures.
-const KNOWN_REASONS: &[(&str, &str)] = &[
-    (
-        "etcd: hand-off to another client",
-        "the event is read on the store's thread, which wakes the waiter's: one wake-up more",
-    ),
-    (
-        "etcd: hand-off, the waiter arrived 500 ms before",
-        "the waiter is woken on another thread than the one that reads the event",
-    ),
-    (
-        "zookeeper: acquire + release, free",
-        "the transaction also writes to the fence, and a look at the lock follows it",
-    ),
-    (
-        "redlock: acquire + release, free, one task, 5 nodes",
-        "the store's thread serves the connections, so that a blocked runtime loses no lock, and wakes \
-         the caller",
-    ),
-    (
-        "redis: commands per hand-off",
-        "among 2 the queue is often empty, and such a hand-off takes fewer commands",
-    ),
-    (
-        "redis: read + release, free",
-        "readers are counted: their claim runs the script for queues and pools, not the four commands that \
-         take a free mutex",
-    ),
-    (
-        "redis: acquire + release, four free locks",
-        "the four claims share a round trip, but the server runs four scripts one after the other",
-    ),
-    ("redis: 16 tasks, fenced", TOKEN),
-    ("redis: 64 tasks, fenced", TOKEN),
-    ("redis: 1,024 tasks, fenced, server CPU", TOKEN),
-    ("valkey 9: 1,024 tasks, fenced", TOKEN),
-];
+    /// Ours may cost at most so many times as much as the best peer.
+    pub(crate) fn at_most(mut self, bound: f64) -> Self {
+        self.peer_bound = Some(bound);
+        self
+    }
 
-/// Why locks with tokens cost a Redis server more.
-const TOKEN: &str = "a token needs a script (1.8 us of the server's time if empty) and the server's clock \
-                     (TIME, 0.65 us), which keeps tokens rising after a failover";
+    pub(crate) fn at(mut self, plot: impl Into<String>, axis: &'static str, x: f64) -> Self {
+        self.point = Some(Point { plot: plot.into(), axis: axis.into(), x });
+        self
+    }
 
-fn known_reason(what: &str) -> &'static str {
-    let known = KNOWN_REASONS.iter().find(|(begins, _)| what.starts_with(begins));
-    known.map_or("", |(_, reason)| reason)
-}
+    pub(crate) fn engine(&self) -> &str {
+        self.what.split(':').next().unwrap_or_default()
+    }
 
-pub(crate) fn print(rows: &[Row]) {
-    println!("| measured | | against | | ratio | bound | |");
-    println!("|---|---|---|---|---|---|---|");
-    for row in rows {
-        let Row { what, ours, against, theirs, unit, .. } = row;
-        let verdict = match row.bound {
-            None => "for information".to_owned(),
-            Some(_) if row.is_within_bound() => "holds".to_owned(),
-            Some(_) => format!("ABOVE {}", known_reason(what)).trim_end().to_owned(),
+    pub(crate) fn best_peer(&self) -> Option<&Side> {
+        self.peers.iter().min_by(|one, other| one.figure.value.total_cmp(&other.figure.value))
+    }
+
+    pub(crate) fn ratio_to_peer(&self) -> Option<f64> {
+        self.best_peer().map(|peer| self.ours.value / peer.figure.value)
+    }
+
+    pub(crate) fn ratio_to_limit(&self) -> Option<f64> {
+        self.limit.as_ref().map(|limit| self.ours.value / limit.figure.value)
+    }
+
+    pub(crate) fn is_within_bounds(&self) -> bool {
+        let within = |ratio: Option<f64>, bound: Option<f64>| match (ratio, bound) {
+            (Some(ratio), Some(bound)) => ratio <= bound,
+            _ => true,
         };
-        let bound = row.bound.map_or("-".into(), |bound| format!("{bound:.2}"));
-        let ratio = row.ratio();
-        println!(
-            "| {what} | {ours:.2} {unit} | {against} | {theirs:.2} {unit} | {ratio:.2} | {bound} | \
-             {verdict} |"
+        within(self.ratio_to_peer(), self.peer_bound)
+            && within(self.ratio_to_limit(), self.limit_bound)
+    }
+
+    /// Whether the bounds hold and no peer is ahead; and if not, why, where that is known.
+    pub(crate) fn verdict(&self) -> String {
+        let missed = match self {
+            _ if !self.is_within_bounds() => "ABOVE",
+            _ if self.ratio_to_peer().is_some_and(|ratio| ratio > 1.0) => "behind",
+            Self { peer_bound: None, limit_bound: None, .. } if self.peers.is_empty() => {
+                return String::new();
+            }
+            _ => return "holds".into(),
+        };
+        match reasons::known(&self.what) {
+            "" => missed.into(),
+            reason => format!("{missed}: {reason}"),
+        }
+    }
+}
+
+/// The heads of the table's columns.
+pub(crate) const HEADS: [&str; 8] =
+    ["measured", "ours", "spread", "best peer", "ratio", "limit", "ratio", ""];
+
+/// A row's cells, under [`HEADS`].
+pub(crate) fn cells(row: &Row) -> [String; 8] {
+    let value = |figure: Figure| format!("{} {}", number(figure.value), row.unit);
+    let side = |side: &Side| format!("{}: {}", side.name, value(side.figure));
+    let ratio = |ratio: Option<f64>, bound: Option<f64>| match (ratio, bound) {
+        (None, _) => String::new(),
+        (Some(ratio), None) => format!("{ratio:.2}"),
+        (Some(ratio), Some(bound)) => format!("{ratio:.2} (at most {bound:.2})"),
+    };
+    [
+        row.what.clone(),
+        value(row.ours),
+        row.ours.spread.map(|spread| format!("{:.0} %", spread * 100.0)).unwrap_or_default(),
+        row.best_peer().map(side).unwrap_or_default(),
+        ratio(row.ratio_to_peer(), row.peer_bound),
+        row.limit.as_ref().map(side).unwrap_or_default(),
+        ratio(row.ratio_to_limit(), row.limit_bound),
+        row.verdict(),
+    ]
+}
+
+/// A value with about three significant digits.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size < 10.0 => format!("{value:.2}"),
+        size if size < 100.0 => format!("{value:.1}"),
+        _ => grouped(value.round() as usize),
+    }
+}
+
+/// A number with its thousands set apart.
+pub(crate) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The table in Markdown.
+pub(crate) fn markdown(rows: &[Row]) -> String {
+    let line = |cells: [String; 8]| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(HEADS.map(str::to_owned));
+    text += "|---|---|---|---|---|---|---|---|\n";
+    for row in rows {
+        let _ = write!(text, "{}", line(cells(row)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        Row::time("x: y", Figure::once(12.0))
+    }
+
+    #[test]
+    fn the_best_peer_is_the_one_that_costs_least() {
+        let row = row().peer("slow", Figure::once(40.0)).peer("fast", Figure::once(10.0));
+        assert_eq!(row.best_peer().unwrap().name, "fast");
+        assert_eq!(row.ratio_to_peer(), Some(1.2));
+        assert_eq!(row.verdict(), "behind");
+        assert!(row.is_within_bounds());
+    }
+
+    #[test]
+    fn a_row_is_above_its_bound_for_the_peer_and_for_the_limit() {
+        assert!(!row().peer("p", Figure::once(10.0)).at_most(1.1).is_within_bounds());
+        let limited = |bound| row().limit("l", Figure::once(10.0), Some(bound));
+        assert_eq!(
+            (limited(1.1).verdict().as_str(), limited(1.2).verdict().as_str()),
+            ("ABOVE", "holds")
         );
     }
-}
 
-/// The median of several times.
-pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+    #[test]
+    fn numbers_are_short_and_grouped() {
+        let texts = [0.0, 0.1234, 9.99, 12.34, 999.6, 1234.5, 1234567.0].map(number);
+        assert_eq!(texts, ["0", "0.12", "9.99", "12.3", "1,000", "1,235", "1,234,567"]);
+    }
 }

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Client, Mutex, Options};
+use tenure_core::{Client, Options};
 use tenure_testkit::ZooKeeperServer;
 use tenure_zookeeper::testing::{Bare, Kind, Rights};
 use tenure_zookeeper::{ZooKeeperConfig, ZooKeeperStore};
 use tokio::runtime::Runtime;
 
 use crate::Outcome;
+use crate::figure::Samples;
 use crate::machine::runtime;
-use crate::table::{Row, median};
+use crate::scale::Scale;
+use crate::table::Row;
+use crate::timing::{each, pairs, reported};
 
 const ROUNDS: usize = 9;
 const PAIRS: usize = 150;
@@ -22,70 +25,58 @@ pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
 
 /// Acquiring and releasing a free lock, compared with creating and deleting a node: by one client,
 /// and by two clients in turn, each of which must check that the other has released it.
-pub(crate) fn free() -> Outcome<Vec<Row>> {
+pub(crate) fn free(scale: Scale) -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(1)?;
     let client = connect(&runtime, &server)?;
     let pair = [connect(&runtime, &server)?, connect(&runtime, &server)?];
-    let (mut again, mut in_turn, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    let [mut again, mut in_turn, mut theirs] = [const { Samples::new() }; 3];
     runtime.block_on(async {
         let mutex = client.mutex("again")?;
         let [one, other] = [pair[0].mutex("in turn")?, pair[1].mutex("in turn")?];
         let bare = bare(&server).await?;
-        for _ in 0..ROUNDS {
-            for _ in 0..PAIRS {
-                again.push(acquire_and_release(&mutex).await?);
+        for _ in 0..scale.rounds(ROUNDS) {
+            let count = scale.count(PAIRS);
+            again.add(pairs(&mutex, count).await?);
+            let mut turns = Vec::new();
+            for _ in 0..count / 2 {
+                turns.extend(pairs(&one, 1).await?);
+                turns.extend(pairs(&other, 1).await?);
             }
-            for _ in 0..PAIRS / 2 {
-                in_turn.push(acquire_and_release(&one).await?);
-                in_turn.push(acquire_and_release(&other).await?);
-            }
-            for _ in 0..PAIRS {
-                let start = Instant::now();
-                let node = create(&bare).await?;
-                bare.delete(&node).await?;
-                theirs.push(start.elapsed());
-            }
+            in_turn.add(turns);
+            theirs.add(each(count, async || Ok(bare.delete(&create(&bare).await?).await?)).await?);
         }
-        Ok::<(), Box<dyn std::error::Error>>(())
+        Outcome::Ok(())
     })?;
     let against = "a bare create and delete";
-    let row = |what, ours, bound| {
-        Row::of_times(what, median(ours), against, median(theirs.clone()), bound)
-    };
+    let row = |what, ours| Row::of_times(what, ours, against, &theirs, Some(1.1));
     Ok(vec![
-        row("zookeeper: acquire + release, free, one task", again, Some(1.1)),
-        row("zookeeper: acquire + release, free, two clients in turn", in_turn, Some(1.1)),
+        row("zookeeper: acquire + release, free, one task", &again),
+        row("zookeeper: acquire + release, free, two clients in turn", &in_turn),
     ])
-}
-
-async fn acquire_and_release(mutex: &Mutex) -> Outcome<Duration> {
-    let start = Instant::now();
-    mutex.acquire().await?.release().await?;
-    Ok(start.elapsed())
 }
 
 /// The time from the release to the waiter's guard, compared with a deletion and its watch event in
 /// another session.
-pub(crate) fn handoff() -> Outcome<Vec<Row>> {
+pub(crate) fn handoff(scale: Scale) -> Outcome<Vec<Row>> {
     let server = ZooKeeperServer::start(SETTINGS)?;
     let runtime = runtime(2)?;
     let clients = [connect(&runtime, &server)?, connect(&runtime, &server)?];
     let bares = [runtime.block_on(bare(&server))?, runtime.block_on(bare(&server))?];
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS * HANDOFFS {
-        ours.push(runtime.block_on(our_handoff(&clients))?);
-        theirs.push(runtime.block_on(their_handoff(&bares))?);
+    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    for _ in 0..scale.rounds(ROUNDS) {
+        ours.add(runtime.block_on(reported(HANDOFFS, async || our_handoff(&clients).await))?);
+        theirs.add(runtime.block_on(reported(HANDOFFS, async || their_handoff(&bares).await))?);
     }
     let (what, against) =
         ("zookeeper: hand-off to another client", "a bare deletion and its event");
-    Ok(vec![Row::of_times(what, median(ours), against, median(theirs), Some(1.1))])
+    Ok(vec![Row::of_times(what, &ours, against, &theirs, Some(1.1))])
 }
 
 /// How long the waiter has waited when the lock is released.
-pub(crate) const WAIT: Duration = Duration::from_millis(20);
+const WAIT: Duration = Duration::from_millis(20);
 
-pub(crate) async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Duration> {
+async fn our_handoff([holder, waiter]: &[Client; 2]) -> Outcome<Duration> {
     let options = Options::new().ttl(Duration::from_secs(30));
     let guard = holder.mutex("handoff")?.with(options.clone()).acquire().await?;
     let mutex = waiter.mutex("handoff")?.with(options);
