@@ -59,7 +59,13 @@ pub(crate) enum Command {
     Release(Release),
     Revoke(Revoke),
     Audit(Audit),
+    Blame(Blame),
+    #[cfg(feature = "top")]
+    Top(Top),
+    #[cfg(feature = "ui")]
+    Ui(Ui),
     Doctor(Doctor),
+    Bench(Bench),
     Demo(Demo),
     #[cfg(feature = "lab")]
     Lab(Lab),
@@ -170,6 +176,8 @@ impl Elect {
             max_hold: None,
             busy_exit_code: None,
             label: self.label.clone(),
+            #[cfg(feature = "metrics")]
+            metrics: None,
         }
     }
 }
@@ -278,6 +286,11 @@ pub(crate) struct Lock {
     /// Description of this holder for ls and status [default: name of the command, without arguments]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Serve metrics for Prometheus on this address while the lock is waited for and held, such as
+    /// 127.0.0.1:9464; without authentication. An address that is taken is a warning only
+    #[cfg(feature = "metrics")]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<std::net::SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -310,10 +323,71 @@ pub(crate) struct Status {
     pub(crate) name: String,
 }
 
+/// Show which process waited for which, longest first
+///
+/// Each `tenure` that waits longer than a second for a lock remembers in the store which process held it
+/// meanwhile, for a day; so this works on any machine, and after the stall. Programs do so if they
+/// switch it on (`Client::with_long_waits`). Waits that are not over are shown for all claims. A wait
+/// that is ended by SIGKILL is not remembered. Times are by the clocks of the machines that waited.
+///
+/// Processes that wait for each other in a circle are shown as a deadlock.
+#[derive(Args, Debug)]
+pub(crate) struct Blame {
+    /// Only locks whose name begins with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Only waits that ended within this time, or are not over
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
+    pub(crate) since: Duration,
+}
+
+/// Show the locks live in the terminal, the worst first
+///
+/// For each lock: mode, holder, token, age, how much of the holder's lease is left, waiters, the oldest
+/// wait, hand-offs a second and the 99th percentile of the waits that were seen. `?` shows the keys.
+/// Works in 80 columns and 24 rows, over ssh, and without colour (NO_COLOR). A store that does not answer
+/// is shown as such.
+#[cfg(feature = "top")]
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Only locks whose name begins with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Polling interval
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) every: Duration,
+}
+
+/// Show the locks live on a page for the browser
+///
+/// Prints the URL to open, and serves the page until interrupted. Without options, only this machine can
+/// reach it, and it releases nothing. At the start, the doctor takes and releases a lock of its own.
+/// With --allow-release, or where --listen names an address that other
+/// machines can reach, the page needs the token in the printed URL. Users who have that URL can see the locks
+/// and, with --allow-release, release them by force. The connection is not encrypted.
+#[cfg(feature = "ui")]
+#[derive(Args, Debug)]
+pub(crate) struct Ui {
+    /// Only locks whose name begins with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Address and port to serve the page on; port 0 is any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7654")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Allow locks to be released by force from the page
+    #[arg(long)]
+    pub(crate) allow_release: bool,
+    /// Polling interval
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) every: Duration,
+}
+
 /// Print a line for every change, until interrupted
 ///
 /// Starts with the current holders and waiters. The store is polled at an interval: a change that is
-/// undone between two polls is not reported.
+/// undone between two polls is not reported. An eviction is shown as one, with its reason. Where there are
+/// more than a thousand locks, each poll reads a thousand of them: the new ones, those with the most
+/// waiters, and the others in turn.
 #[derive(Args, Debug)]
 pub(crate) struct Watch {
     /// Only locks whose name begins with this
@@ -394,6 +468,23 @@ pub(crate) struct Audit {
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {}
 
+/// Measure how fast locks are on the store
+///
+/// Prints a row for each operation: a look at a free lock, which is the least that a call costs; an
+/// acquire and a release of a free lock, by one task and by many on a lock each; and the time from a
+/// release to the next holder, which waits in another connection. Each takes --time. The locks have
+/// random names below bench/ and are free at the end.
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// How long each operation is repeated
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    pub(crate) time: Duration,
+    /// Number of tasks that take a lock each at the same time
+    #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) tasks: u32,
+}
+
 /// Show on a store what locks are for
 #[derive(Args, Debug)]
 pub(crate) struct Demo {
@@ -473,6 +564,11 @@ pub(crate) struct LabRun {
     /// Name of the algorithm
     #[arg(short, long, value_name = "NAME")]
     pub(crate) algorithm: String,
+    /// Give each order to a client up to 30 ms late, by random times that the seed repeats
+    ///
+    /// The verdict must not depend on it.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
     /// Write a page with the timeline to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<std::path::PathBuf>,
@@ -539,15 +635,20 @@ pub(crate) struct LabLockSet {
     pub(crate) pause_every: Duration,
 }
 
-/// Take locks of --store from many processes, while random faults happen to them
+/// Take locks from many processes, while random faults happen
 ///
 /// Processes are stopped for a moment, stopped for longer than the TTL, and killed; acquires are given up, and
-/// some writes are sent without a look at the lease. What happens is judged as by `tenure lab matrix`. Prints
-/// the figures, and exits with 1 if beliefs overlapped, a stale write was accepted, a token did not rise, a lock
+/// some writes are sent without a look at the lease. With --algorithm, it starts private servers, which are
+/// stopped, killed and restarted, and connections that lose, delay or end what they carry. Otherwise it takes
+/// locks of --store, and leaves the servers alone. What happens is judged as by `tenure lab matrix`. Prints the
+/// figures, and exits with 1 if beliefs overlapped, a stale write was accepted, a token did not rise, a lock
 /// stayed without a holder for too long, or something was left behind.
 #[cfg(feature = "lab")]
 #[derive(Args, Debug)]
 pub(crate) struct LabSoak {
+    /// Algorithm to soak on private servers: a name that `tenure lab ls` lists
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) algorithm: Option<String>,
     /// How long it lasts
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
@@ -561,23 +662,15 @@ pub(crate) struct LabSoak {
     /// Chooses the faults: the same seed replays them
     #[arg(long, value_name = "S", default_value = "1")]
     pub(crate) seed: u64,
+    /// Acquires in a second, of all processes together, at most [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate: Option<u32>,
 }
 
-/// Be a client process of an experiment
+/// Be a client process of the laboratory
 #[cfg(feature = "lab")]
 #[derive(Args, Debug)]
-pub(crate) struct LabClient {
-    pub(crate) name: String,
-    pub(crate) algorithm: String,
-    pub(crate) servers: String,
-    pub(crate) resource: String,
-    #[arg(long, default_value = "")]
-    pub(crate) url: String,
-    #[arg(long)]
-    pub(crate) max_hold: Option<u64>,
-    #[arg(long, default_value = "2000")]
-    pub(crate) ttl: u64,
-}
+pub(crate) struct LabClient {}
 
 /// Print a completion script for a shell
 #[derive(Args, Debug)]

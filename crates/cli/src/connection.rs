@@ -11,6 +11,9 @@ use crate::{args, output};
 /// How long a command waits at its end for releases in the background.
 const CLOSE: Duration = tenure::store::CALL_TIMEOUT;
 
+/// How long a wait for a lock is that `tenure blame` shows.
+pub(crate) const LONG_WAIT: Duration = Duration::from_secs(1);
+
 const NO_PASSWORD: &str = "no password was given: set TENURE_PASSWORD, or name a file with \
     password-file= in the URL (`tenure run --withhold-password` passes none to its command)";
 
@@ -48,7 +51,21 @@ impl Connection {
                 kind => Failure::new(exit::code(kind), format!("{line} (store {url})")),
             }
         })?;
+        let client = client.with_long_waits(LONG_WAIT)?;
         Ok(Self { client, url })
+    }
+
+    /// As [`open`](Self::open), for this lock: with its metrics, if they are asked for.
+    pub(crate) async fn open_for(url: &str, lock: &args::Lock) -> Result<Self, Failure> {
+        #[cfg(feature = "metrics")]
+        if let Some(address) = lock.metrics {
+            crate::metrics::serve(address);
+            let Self { client, url } = Self::open(url).await?;
+            let client = client.with_lock_labels([lock.name.as_str()])?;
+            return Ok(Self { client, url });
+        }
+        let _ = lock;
+        Self::open(url).await
     }
 
     /// Connects to the store of `url`, calls `action`, and closes the connection.

@@ -24,7 +24,8 @@ pub(crate) async fn execute(
 ) -> Outcome {
     lock::check_name(&arguments.lock.name)?;
     let mut signals = Signals::listen()?;
-    let connection = match signals.unless_interrupted(Connection::open(store)).await {
+    let opening = Connection::open_for(store, &arguments.lock);
+    let connection = match signals.unless_interrupted(opening).await {
         Ok(connection) => connection?,
         Err(signal) => return Ok(exit::with_signal(signal)),
     };

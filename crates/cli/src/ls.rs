@@ -14,6 +14,9 @@ pub(crate) async fn execute(store: &str, arguments: &args::Ls, output: &Output) 
 
 async fn list(connection: &Connection, arguments: &args::Ls, output: &Output) -> Outcome {
     let states = connection.client.inspect_all(&arguments.prefix).await?;
+    if let Some(none) = show::no_locks(&arguments.prefix).filter(|_| states.is_empty()) {
+        output::note(&none);
+    }
     let written = match output.is_json() {
         true => states.iter().try_for_each(|state| output.object(&StateObject::from(state))),
         false => {

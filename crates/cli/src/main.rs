@@ -9,6 +9,8 @@
 mod args;
 mod audit;
 mod background;
+mod bench;
+mod blame;
 mod child;
 mod command_lock;
 mod connection;
@@ -23,9 +25,13 @@ mod generated;
 mod hold;
 #[cfg(feature = "lab")]
 mod lab;
+#[cfg(any(feature = "top", feature = "ui"))]
+mod live;
 mod lock;
 mod loss_schedule;
 mod ls;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod nested;
 mod once_per;
 mod output;
@@ -39,6 +45,10 @@ mod signals;
 mod status;
 mod stores;
 mod supervise;
+#[cfg(feature = "top")]
+mod top;
+#[cfg(feature = "ui")]
+mod ui;
 mod usage;
 mod wait_report;
 mod watch;
@@ -95,7 +105,13 @@ fn execute(global: &args::Global, command: Command) -> Outcome {
         Command::Release(arguments) => in_runtime(release::execute(store, &arguments, &output)),
         Command::Revoke(arguments) => in_runtime(revoke::execute(store, &arguments, &output)),
         Command::Audit(arguments) => in_runtime(audit::execute(store, &arguments, &output)),
+        Command::Blame(arguments) => in_runtime(blame::execute(store, &arguments, &output)),
+        #[cfg(feature = "top")]
+        Command::Top(arguments) => in_runtime(top::execute(store, &arguments)),
+        #[cfg(feature = "ui")]
+        Command::Ui(arguments) => in_runtime(ui::execute(store, &arguments, &output)),
         Command::Doctor(_) => in_runtime(doctor::execute(store, &output)),
+        Command::Bench(arguments) => in_runtime(bench::execute(store, &arguments, &output)),
         Command::Demo(args::Demo { demo: args::Demos::Oversell(arguments) }) => {
             in_runtime(demo::execute(store, &arguments, &output))
         }

@@ -180,10 +180,20 @@ impl Closed {
     }
 }
 
-/// The text without control characters. Labels, host names and error messages come from other
-/// processes and must not control the terminal.
+/// The text without control characters and characters that change the order or the lines of others. Names,
+/// labels, host names and error messages come from other processes and must not control the terminal, nor
+/// look like something else.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let misleads = |c: char| {
+        c.is_control()
+            // Marks and embeddings that change the direction of what follows, and invisible spaces.
+            || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
+            // Line and paragraph separators, embeddings, overrides, isolates, invisible operators.
+            || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+            // Tags and interlinear annotations.
+            || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    };
+    text.chars().map(|c| if misleads(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// Whether NO_COLOR is unset or empty; see no-color.org.
@@ -198,6 +208,14 @@ mod tests {
     #[test]
     fn control_characters_are_replaced() {
         assert_eq!(printable("a\x1b[2Jb\r\n\u{9b}c é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}\u{fffd}c é");
+    }
+
+    #[test]
+    fn marks_that_reverse_or_hide_text_are_replaced() {
+        for mark in "\u{202e}\u{200f}\u{2066}\u{61c}\u{200b}\u{2028}\u{e0041}\u{feff}".chars() {
+            assert_eq!(printable(&format!("a{mark}b")), "a\u{fffd}b", "{mark:?}");
+        }
+        assert_eq!(printable("שלום 日本 👩\u{200d}🔧"), "שלום 日本 👩\u{200d}🔧");
     }
 
     #[test]

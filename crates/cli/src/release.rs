@@ -1,7 +1,7 @@
 //! `tenure release`: releases a lock on behalf of its owner, or evicts its holders.
 
 use serde::Serialize;
-use tenure::{LockName, OwnerId};
+use tenure::{Client, Holder, LockName, OwnerId};
 
 use crate::connection::Connection;
 use crate::exit::{self, Outcome};
@@ -13,7 +13,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Release, output: &Out
     let reason = arguments.reason.as_deref().unwrap_or_default();
     Connection::with(store, async |connection| match arguments.owner {
         Some(owner) => release(connection, name, owner, output).await,
-        None => evict(connection, &name, reason, output).await,
+        None => force(connection, &name, reason, output).await,
     })
     .await
 }
@@ -40,15 +40,30 @@ async fn release(
 }
 
 /// Evicts each current holder; owners that acquire the lock afterwards keep it.
-async fn evict(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
-    let state = connection.client.inspect(name.as_str()).await?;
-    // All evictions come before the output, which may fail.
+async fn evict(client: &Client, name: &LockName, reason: &str) -> tenure::Result<Vec<Holder>> {
+    let holders = client.inspect(name.as_str()).await?.holders;
+    evict_each(client, name, holders, reason).await
+}
+
+/// Evicts those of these holders that still hold the lock, and returns them.
+pub(crate) async fn evict_each(
+    client: &Client,
+    name: &LockName,
+    holders: impl IntoIterator<Item = Holder>,
+    reason: &str,
+) -> tenure::Result<Vec<Holder>> {
     let mut evicted = Vec::new();
-    for holder in &state.holders {
-        if connection.client.evict(name.as_str(), &holder.owner, reason).await? {
+    for holder in holders {
+        if client.evict(name.as_str(), &holder.owner, reason).await? {
             evicted.push(holder);
         }
     }
+    Ok(evicted)
+}
+
+async fn force(connection: &Connection, name: &LockName, reason: &str, output: &Output) -> Outcome {
+    // All evictions come before the output, which may fail.
+    let evicted = evict(&connection.client, name, reason).await?;
     for holder in &evicted {
         let process = show::process(holder.host.as_deref(), holder.pid, &holder.label);
         let owner = printable(&holder.owner);

@@ -12,7 +12,7 @@ use crate::output::{self, Output, note, printable};
 use crate::{args, show};
 
 /// After this time, the command says what it waits for.
-const PATIENCE: Duration = Duration::from_secs(3);
+const NOTE_AFTER: Duration = Duration::from_secs(3);
 
 pub(crate) async fn execute(store: &str, arguments: &args::Revoke, output: &Output) -> Outcome {
     let name = LockName::new(&arguments.name)?;
@@ -25,7 +25,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Revoke, output: &Outp
             revoke = revoke.within(limit);
         }
         let mut revoking = revoke.into_future();
-        let asked = match timeout(PATIENCE, &mut revoking).await {
+        let asked = match timeout(NOTE_AFTER, &mut revoking).await {
             Ok(asked) => asked,
             Err(_) => {
                 note_wait(connection, &name, arguments).await;

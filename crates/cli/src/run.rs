@@ -34,7 +34,7 @@ pub(crate) async fn execute(store: &str, arguments: &args::Run, front: Option<Fr
     let mut signals = Signals::listen()?;
     let guardian = Guardian::start(Stdio::null())
         .map_err(|error| Failure::system("start the guardian", &error))?;
-    let opening = signals.unless_interrupted(Connection::open(store)).await;
+    let opening = signals.unless_interrupted(Connection::open_for(store, &arguments.lock)).await;
     let connection = match opening {
         Ok(connection) => connection?,
         Err(signal) => return Ok(exit::with_signal(signal)),

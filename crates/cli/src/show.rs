@@ -98,6 +98,12 @@ const fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
+/// Says that no lock has this prefix, if there is one.
+pub(crate) fn no_locks(prefix: &str) -> Option<String> {
+    let some = !prefix.is_empty();
+    some.then(|| format!("no lock whose name begins with {prefix:?} is held or waited for"))
+}
+
 /// A mode as text.
 pub(crate) fn mode(mode: Mode) -> String {
     match mode {

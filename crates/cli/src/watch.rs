@@ -5,12 +5,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use tenure::{Change, ChangedClaim, WatchEvent};
+use tenure::{Change, ChangedClaim, Intervention, WatchEvent};
 use tokio::time::interval;
 
 use crate::connection::Connection;
 use crate::exit::{self, Failure, Outcome, line};
-use crate::output::{Output, printable, report};
+use crate::output::{Output, note, printable, report};
 use crate::signals::Signals;
 use crate::{args, show};
 
@@ -42,6 +42,9 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
         let changes = match event {
             Ok(WatchEvent::Snapshot(locks)) => {
                 begun = true;
+                if let Some(none) = show::no_locks(&arguments.prefix).filter(|_| locks.is_empty()) {
+                    note(&format!("{none}; waiting for changes"));
+                }
                 Change::from_snapshot(&locks)
             }
             Ok(WatchEvent::Change(change)) => vec![change],
@@ -96,6 +99,9 @@ fn text(change: &Change) -> String {
     if let Some(token) = change.claim.token {
         text.push_str(&format!(" token {token}"));
     }
+    if let Some(Intervention { host, pid, reason, .. }) = &change.by {
+        text.push_str(&format!(" by {host}:{pid}: {reason}"));
+    }
     printable(&text)
 }
 
@@ -107,6 +113,16 @@ struct ChangeObject<'a> {
     #[serde(flatten)]
     claim: ClaimObject<'a>,
     from: Option<ClaimObject<'a>>,
+    /// Only of an eviction or revocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<InterventionObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct InterventionObject<'a> {
+    host: &'a str,
+    pid: u32,
+    reason: &'a str,
 }
 
 #[derive(Serialize)]
@@ -137,6 +153,11 @@ fn object(change: &Change) -> ChangeObject<'_> {
         event: change.kind.as_str(),
         claim: (&change.claim).into(),
         from: change.from.as_ref().map(ClaimObject::from),
+        by: change.by.as_ref().map(|Intervention { host, pid, reason, .. }| InterventionObject {
+            host,
+            pid: *pid,
+            reason,
+        }),
     }
 }
 

@@ -70,6 +70,52 @@ fn an_interrupted_laboratory_leaves_nothing_behind() {
     assert_eq!(left, 0, "files are left in {}", folder.path().display());
 }
 
+/// The first seed begins with faults of all kinds, the second one with holders that are stopped past their TTL.
+#[test]
+fn a_soak_finds_a_fenced_lock_sound_and_a_specimen_broken() {
+    if lacks("redis-server", "a_soak_finds_a_fenced_lock_sound_and_a_specimen_broken") {
+        return;
+    }
+    let soak = |algorithm, seed| {
+        let time = ["--duration", "14s", "--ttl", "1s", "--rate", "1500", "--seed", seed];
+        let (code, figures, wrong) =
+            tenure(&[&["--json", "lab", "soak", "-a", algorithm][..], &time].concat());
+        let figures: serde_json::Value = serde_json::from_str(&figures).expect(&wrong);
+        (code, figures, wrong)
+    };
+    let (code, figures, wrong) = soak("redis", "118");
+    assert_eq!(code, Some(0), "{figures}\n{wrong}");
+    for kind in ["holder stopped past the TTL", "server stopped", "server killed and restarted"] {
+        assert!(figures["faults"][kind].as_u64() >= Some(1), "{kind}: {figures}");
+    }
+    assert!(figures["stale_rejected"].as_u64() >= Some(1), "{figures}");
+    assert!(figures["acquisitions"].as_u64() >= Some(100), "{figures}");
+    let (code, figures, wrong) = soak("blind-del", "1334");
+    assert_eq!(code, Some(1), "{figures}\n{wrong}");
+    assert!(wrong.contains("stale write"), "{wrong}");
+}
+
+#[test]
+fn what_has_no_server_here_is_not_played_and_its_package_is_named() {
+    let empty = tenure_testkit::temp_dir();
+    let lab = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.args(arguments).env("PATH", empty.path()).stdin(Stdio::null());
+        with_default_signals(&mut command).output().expect("the command can be started")
+    };
+    for (algorithm, package) in
+        [("etcd", "etcd-server"), ("redis", "redis-server"), ("zookeeper", "default-jre-headless")]
+    {
+        let played = lab(&["lab", "run", "pause", "--algorithm", algorithm]);
+        let said = String::from_utf8_lossy(&played.stdout);
+        assert!(said.contains(package), "{said}");
+        assert_eq!(played.status.code(), Some(69), "{said}");
+    }
+    let played = lab(&["lab", "matrix", "--hazards", "nested-names", "--algorithms", "etcd,local"]);
+    assert_eq!(played.status.code(), Some(0), "what can be played is as expected");
+    assert!(String::from_utf8_lossy(&played.stderr).contains("etcd-server"));
+}
+
 #[test]
 fn hazards_and_algorithms_are_listed_and_unknown_ones_refused() {
     let (code, listed, _) = tenure(&["lab", "ls"]);

@@ -68,11 +68,11 @@ pub use tenure_core::Json;
 pub use tenure_core::store::StoreUrl;
 pub use tenure_core::{
     AuditEvent, AuditRecord, Change, ChangeKind, ChangedClaim, Chaos, Client, Effect, Error,
-    ErrorKind, Faults, Fence, FencedGuard, FencedMutex, Finding, Guard, Holder, LockName,
-    LockState, LossReason, MemoryStore, Mode, MultiGuard, MultiLock, Mutex, Options, OwnerId,
-    ReadGuard, ReentrantGuard, ReentrantMutex, Result, Revocation, Revoke, RevokedHolder, RwLock,
-    Semaphore, Severity, Token, Validity, Wait, Waiter, Watch, WatchEvent, WriteGuard,
-    parse_duration, store,
+    ErrorKind, Faults, Fence, FencedGuard, FencedMutex, Finding, Guard, Holder, Intervention,
+    LockName, LockState, LongWait, LongWaits, LossReason, MemoryStore, Mode, MultiGuard, MultiLock,
+    Mutex, Options, OwnerId, Party, ReadGuard, ReentrantGuard, ReentrantMutex, Result, Revocation,
+    Revoke, RevokedHolder, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
+    WatchEvent, WriteGuard, parse_duration, store,
 };
 pub use tenure_core::{
     Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, LatchParty,

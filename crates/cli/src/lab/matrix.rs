@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use tenure_lab::algorithms::{self, Family, Info};
@@ -139,7 +140,8 @@ pub(super) fn publish(file: Option<&Path>, open: bool, results: &[Played]) -> Re
     };
     save(&file, results)?;
     if open {
-        let shown = std::process::Command::new("xdg-open").arg(&file).status();
+        let mut browser = Command::new("xdg-open");
+        let shown = browser.arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).status();
         if !shown.is_ok_and(|status| status.success()) {
             output::note(&format!("no browser was found: the page is {}", file.display()));
         }

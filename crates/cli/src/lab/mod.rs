@@ -5,11 +5,9 @@ mod matrix;
 mod soak;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use tenure_lab::lock_set as set;
 use tenure_lab::{ClientProgram, Experiment, Lab};
-use tenure_lab::{algorithms, client, hazards, report};
+use tenure_lab::{algorithms, hazards, report};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args;
@@ -24,16 +22,24 @@ pub(crate) fn execute(store: &str, arguments: &args::Lab, output: &Output) -> Ou
         args::Labs::Matrix(arguments) => matrix::execute(arguments, output),
         args::Labs::LockSet(arguments) => lock_set::execute(store, arguments, output),
         args::Labs::Soak(arguments) => soak::execute(store, arguments, output),
-        args::Labs::Client(arguments) => be_client(arguments),
+        args::Labs::Client(_) => tenure_lab::play_part()
+            .map(|()| exit::OK)
+            .map_err(|error| Failure::new(exit::INTERNAL, error.to_string())),
     }
 }
 
 /// A laboratory whose clients are this program, and the directory of its servers.
 fn lab() -> Result<(Lab, impl Drop), Failure> {
+    let folder = private_folder()?;
+    Ok((Lab::new(client_program()?), folder))
+}
+
+/// The directory of all servers that are started from now on.
+fn private_folder() -> Result<impl Drop, Failure> {
     let folder = tenure_lab::private_folder()
         .map_err(|error| Failure::system("make a directory for servers", &error))?;
     remove_when_interrupted(folder.path().to_owned());
-    Ok((Lab::new(client_program()?), folder))
+    Ok(folder)
 }
 
 /// Removes the directory at the first SIGINT or SIGTERM, and ends by that signal's code. The servers and clients end
@@ -66,29 +72,6 @@ fn client_program() -> Result<ClientProgram, Failure> {
     let program =
         std::env::current_exe().map_err(|error| Failure::system("find itself", &error))?;
     Ok(ClientProgram { program, arguments: ["lab", "client"].map(String::from).into() })
-}
-
-fn be_client(arguments: &args::LabClient) -> Outcome {
-    let args::LabClient { name, algorithm, servers, resource, url, ttl, .. } = arguments;
-    let ttl = Duration::from_millis(*ttl);
-    let failed = |error: std::io::Error| Failure::new(exit::INTERNAL, error.to_string());
-    // Two parts that are no experiments: their place for servers names locks.
-    match algorithm.as_str() {
-        "lock-set" => set::work(name, servers, resource, url, ttl).map_err(failed)?,
-        "soak" => tenure_lab::soak::work(name, servers, resource, url, ttl).map_err(failed)?,
-        _ => client::play(&part(arguments)).map_err(failed)?,
-    }
-    Ok(exit::OK)
-}
-
-fn part(arguments: &args::LabClient) -> client::Part {
-    client::Part {
-        name: arguments.name.clone(),
-        algorithm: arguments.algorithm.clone(),
-        servers: arguments.servers.split(',').map(str::to_owned).collect(),
-        resource: arguments.resource.clone(),
-        options: client::Options { url: arguments.url.clone(), max_hold: arguments.max_hold },
-    }
 }
 
 /// Whether other processes can use the store.
@@ -135,13 +118,17 @@ fn run(arguments: &args::LabRun, output: &Output) -> Outcome {
     let algorithm = algorithms::find(&arguments.algorithm)
         .ok_or_else(|| unknown("algorithm", &arguments.algorithm))?;
     let (lab, _folder) = lab()?;
-    let played = lab.play(Experiment { hazard, algorithm });
+    let played = lab.with_seed(arguments.seed).play(Experiment { hazard, algorithm });
     let written = match output.is_json() {
         true => output.object(&played),
         false => output.line(report::story(&played)),
     };
+    let code = match played.outcome {
+        tenure_lab::Outcome::Missing(_) => exit::UNAVAILABLE,
+        _ => exit::OK,
+    };
     matrix::publish(arguments.html.as_deref(), arguments.open, &[played])?;
-    output::exit_code(written, exit::OK)
+    output::exit_code(written, code)
 }
 
 fn unknown(what: &str, name: &str) -> Failure {

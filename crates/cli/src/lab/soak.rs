@@ -3,21 +3,37 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use tenure_lab::soak::{self, Plan, Tally};
+use tenure_lab::algorithms;
+use tenure_lab::soak::{self, Plan, Tally, Target};
 
 use crate::args;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{self, Output};
 use crate::progress::Bar;
+use crate::stores::registry;
 
 pub(super) fn execute(store: &str, arguments: &args::LabSoak, output: &Output) -> Outcome {
-    super::check_is_shared(store)?;
+    let target = match &arguments.algorithm {
+        Some(name) => {
+            let info = algorithms::find(name).ok_or_else(|| super::unknown("algorithm", name))?;
+            if let Some(why) = info.family.missing() {
+                return Err(Failure::new(exit::UNAVAILABLE, why));
+            }
+            Target::Algorithm(info)
+        }
+        None => {
+            super::check_is_shared(store)?;
+            Target::Store(store.to_owned())
+        }
+    };
+    let _folder = super::private_folder()?;
     let plan = Plan {
-        url: store.to_owned(),
+        target,
         processes: usize::from(arguments.processes),
         ttl: arguments.ttl,
         duration: arguments.duration,
         seed: arguments.seed,
+        rate: arguments.rate,
     };
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let bar = RefCell::new(Bar::new("soak", millis(plan.duration)));
@@ -29,10 +45,33 @@ pub(super) fn execute(store: &str, arguments: &args::LabSoak, output: &Output) -
         output::report(violation);
     }
     let written = match output.is_json() {
-        true => output.object(&tally),
-        false => output.table(&["FIGURE", "VALUE"], rows(&tally)),
+        true => output.object(&report(&plan, &tally)?),
+        false => output
+            .line(format_args!("{}, seed {}, {:?}", subject(&plan)?, plan.seed, plan.duration))
+            .and_then(|()| output.table(&["FIGURE", "VALUE"], rows(&tally))),
     };
     output::exit_code(written, if tally.is_sound() { exit::OK } else { exit::UNSAFE })
+}
+
+/// What takes the locks, without the password of a store.
+fn subject(plan: &Plan) -> Result<String, Failure> {
+    match &plan.target {
+        Target::Store(url) => Ok(registry().parse(url)?.to_string()),
+        Target::Algorithm(info) => Ok(info.title.into()),
+    }
+}
+
+fn report(plan: &Plan, tally: &Tally) -> Result<impl serde::Serialize, Failure> {
+    #[derive(serde::Serialize)]
+    struct Report<'a> {
+        subject: String,
+        seed: u64,
+        seconds: f64,
+        #[serde(flatten)]
+        tally: &'a Tally,
+    }
+    let (subject, seconds) = (subject(plan)?, plan.duration.as_secs_f64());
+    Ok(Report { subject, seed: plan.seed, seconds, tally })
 }
 
 fn rows(tally: &Tally) -> Vec<Vec<String>> {
@@ -41,7 +80,7 @@ fn rows(tally: &Tally) -> Vec<Vec<String>> {
         ("protected writes".to_owned(), tally.writes.to_string()),
     ];
     for (kind, count) in &tally.faults {
-        rows.push((format!("processes {kind}"), count.to_string()));
+        rows.push((format!("faults: {kind}"), count.to_string()));
     }
     let worst = format!("{} ms of {} ms", tally.worst_gap_ms, tally.gap_bound_ms);
     rows.extend([

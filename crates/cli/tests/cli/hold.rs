@@ -92,3 +92,38 @@ fn with_descriptor_limit(store: &Store, files: usize, arguments: &[&str]) -> Com
     shell.process_group(0);
     shell
 }
+
+#[tokio::test]
+async fn metrics_are_served_while_the_lock_is_held() {
+    use std::io::{Read, Write};
+    let store = Store::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let (mut holder, ..) = store.hold(&["--metrics", &address.to_string()], "a").await;
+    let mut connection = std::net::TcpStream::connect(address).unwrap();
+    connection.set_read_timeout(Some(tenure_testkit::GENEROUS)).unwrap();
+    write!(connection, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut reply = String::new();
+    connection.read_to_string(&mut reply).unwrap();
+    assert!(reply.contains("tenure_held{lock=\"a\"} 1"), "{reply}");
+    for reason in ["not_held", "max_hold", "expired"] {
+        let losses = format!("tenure_losses_total{{lock=\"a\",reason=\"{reason}\"}} 0");
+        assert!(reply.contains(&losses), "{losses}: {reply}");
+    }
+    assert!(reply.contains("tenure_acquire_wait_seconds_bucket{lock=\"a\",le="), "{reply}");
+    // The address is taken: the command runs all the same.
+    let taken = ["run", "--metrics", &address.to_string(), "b", "--", "echo", "it ran"];
+    let output = store.tenure(&taken).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"it ran\n", "{printed}");
+    assert!(printed.contains("cannot serve metrics on"), "{printed}");
+    assert!(!printed.contains("other machines"), "{printed}");
+    let open = ["run", "--metrics", "0.0.0.0:0", "b", "--", "true"];
+    let output = store.tenure(&open).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.contains("other machines can reach"), "{printed}");
+    signal(&holder, Signal::TERM);
+    assert_eq!(code(&mut holder).await, Some(0));
+}

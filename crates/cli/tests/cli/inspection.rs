@@ -89,6 +89,35 @@ async fn watch_reports_every_change_and_exits_with_0_when_interrupted() {
 }
 
 #[tokio::test]
+async fn watch_shows_an_eviction_as_one_with_its_reason() {
+    let store = Store::new();
+    let (_holder, ..) = store.hold(&["--label", "one"], "a").await;
+    let mut watch = store.start(&["watch", "--every", "10ms", "--json"]);
+    assert!(line(&mut watch).await.contains("acquired"));
+    store.run(&["release", "a", "--force", "--reason", "it \u{1b}[2J hangs"]).ok();
+    let evicted: Value = serde_json::from_str(&line(&mut watch).await).unwrap();
+    assert_eq!((&evicted["event"], &evicted["label"]), (&"evicted".into(), &"one".into()));
+    assert_eq!(evicted["by"]["reason"], "it  [2J hangs");
+}
+
+#[tokio::test]
+async fn a_filter_that_matches_no_lock_says_so() {
+    let store = Store::new();
+    let (_holder, ..) = store.hold(&[], "a").await;
+    let none = "tenure: no lock whose name begins with \"b\\u{202e}\" is held or waited for";
+    assert_eq!(store.run(&["ls", "b\u{202e}"]).stderr, format!("{none}\n"));
+    assert_eq!(store.run(&["ls", "-q", "b"]).stderr, "");
+    let stderr = store.scratch().join("stderr");
+    let mut watch = store.tenure(&["watch", "b\u{202e}"]);
+    watch.stderr(std::fs::File::create(&stderr).unwrap());
+    let _watch = tenure_testkit::Process::spawn(watch).unwrap();
+    let said = || async {
+        std::fs::read_to_string(&stderr).unwrap() == format!("{none}; waiting for changes\n")
+    };
+    assert!(tenure_testkit::eventually(tenure_testkit::GENEROUS, said).await);
+}
+
+#[tokio::test]
 async fn watch_continues_after_an_outage_of_the_store() {
     if tenure_testkit::lacks("redis-server", "watch_continues_after_an_outage_of_the_store") {
         return;

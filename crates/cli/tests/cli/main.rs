@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod background;
+mod bench;
+mod blame;
 mod child;
 mod common;
 mod connection;
@@ -22,5 +24,7 @@ mod privileges;
 mod release;
 mod revoke;
 mod terminal;
+mod top;
+mod ui;
 mod usage;
 mod waiting;

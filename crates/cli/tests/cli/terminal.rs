@@ -224,7 +224,7 @@ async fn a_wait_and_a_busy_lock_are_reported_on_a_terminal() {
     let shell_line =
         "\"$TENURE\" run -n a -- true; echo code-$?; \"$TENURE\" run a -- echo started; read word";
     let mut session = Session::start(&store, shell_line, "");
-    session.expect("another holds it");
+    session.expect("another claim holds it");
     session.expect("code-75");
     session.expect("tenure: waiting for the lock \"a\", held by");
     session.expect(&format!(":{} (nightly) for", holder.pid()));
@@ -254,15 +254,15 @@ async fn with_quiet_a_wait_and_a_busy_lock_are_not_reported() {
 }
 
 /// A shell on a terminal of its own.
-struct Session {
+pub(crate) struct Session {
     shell: Child,
     keyboard: File,
     screen: Receiver<Vec<u8>>,
-    seen: String,
+    pub(crate) seen: String,
 }
 
 impl Session {
-    fn start(store: &Store, shell_line: &str, script: &str) -> Self {
+    pub(crate) fn start(store: &Store, shell_line: &str, script: &str) -> Self {
         let keyboard =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&keyboard).unwrap();
@@ -300,12 +300,12 @@ impl Session {
         Self { shell, keyboard, screen, seen }
     }
 
-    fn type_in(&mut self, keys: &str) {
+    pub(crate) fn type_in(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until the text is on the screen.
-    fn expect(&mut self, text: &str) {
+    pub(crate) fn expect(&mut self, text: &str) {
         let limit = Instant::now() + GENEROUS;
         while !self.seen.contains(text) {
             let left = limit.saturating_duration_since(Instant::now());
@@ -325,7 +325,7 @@ impl Session {
         }
     }
 
-    fn end(mut self) -> Option<i32> {
+    pub(crate) fn end(mut self) -> Option<i32> {
         self.shell.wait().unwrap().code()
     }
 }
