@@ -2,10 +2,15 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Collection;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -13,13 +18,104 @@ import org.redisson.config.Config;
 public final class HoldRedisson {
     public static void main(String[] words) throws Exception {
         RedissonClient client = Redisson.create(config(words[0], Long.parseLong(words[3])));
-        RLock lock = lock(client, words[1], words[2]);
+        Driver driver = driver(client, words[1], words[2]);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            System.out.println(answer(client, lock, words[1], line.split(" ")));
+            System.out.println(driver.answer(line.split(" ")));
         }
         // Redisson's threads would stay.
         System.exit(0);
+    }
+
+    /** Answers a line. */
+    private interface Driver {
+        String answer(String[] words) throws Exception;
+    }
+
+    private static Driver driver(RedissonClient client, String name, String kind) {
+        switch (kind) {
+            case "permits":
+                return new Permits(client.getPermitExpirableSemaphore(name));
+            case "semaphore":
+                RSemaphore semaphore = client.getSemaphore(name);
+                return words -> semaphore(semaphore, words);
+            case "latch":
+                RCountDownLatch latch = client.getCountDownLatch(name);
+                return words -> latch(latch, words);
+            default:
+                RLock lock = lock(client, name, kind);
+                return words -> answer(client, lock, name, words);
+        }
+    }
+
+    /** A permit at a time. `size N` sets how many there are, unless that is known. */
+    private static final class Permits implements Driver {
+        private final RPermitExpirableSemaphore semaphore;
+        private String permit;
+
+        Permits(RPermitExpirableSemaphore semaphore) {
+            this.semaphore = semaphore;
+        }
+
+        @Override
+        public String answer(String[] words) throws Exception {
+            switch (words[0]) {
+                case "size":
+                    return String.valueOf(semaphore.trySetPermits(Integer.parseInt(words[1])));
+                case "try":
+                    String got = semaphore.tryAcquire(0, term(words), TimeUnit.MILLISECONDS);
+                    permit = got == null ? permit : got;
+                    return got == null ? "busy" : "held";
+                case "wait":
+                    permit = semaphore.acquire(term(words), TimeUnit.MILLISECONDS);
+                    return "held";
+                case "renew":
+                    return String.valueOf(
+                            semaphore.updateLeaseTime(permit, term(words), TimeUnit.MILLISECONDS));
+                case "release":
+                    return semaphore.tryRelease(permit) ? "released" : "not held";
+                case "count":
+                    return semaphore.availablePermits() + " 0";
+                default:
+                    throw new IllegalArgumentException(words[0]);
+            }
+        }
+
+        private static long term(String[] words) {
+            long term = Long.parseLong(words[1]);
+            return term == 0 ? -1 : term;
+        }
+    }
+
+    /** Its permits have no terms and no owners. */
+    private static String semaphore(RSemaphore semaphore, String[] words) throws Exception {
+        switch (words[0]) {
+            case "size":
+                return String.valueOf(semaphore.trySetPermits(Integer.parseInt(words[1])));
+            case "try":
+                return semaphore.tryAcquire() ? "held" : "busy";
+            case "wait":
+                semaphore.acquire();
+                return "held";
+            case "release":
+                semaphore.release();
+                return "released";
+            case "count":
+                return semaphore.availablePermits() + " 0";
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    private static String latch(RCountDownLatch latch, String[] words) {
+        switch (words[0]) {
+            case "size":
+                return String.valueOf(latch.trySetCount(Long.parseLong(words[1])));
+            case "count":
+                return latch.getCount() + " 0";
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
     }
 
     /** A port, `cluster:PORT,PORT` or `sentinel:PORT,PORT`, all on 127.0.0.1. */
@@ -60,8 +156,23 @@ public final class HoldRedisson {
                 return client.getReadWriteLock(name).readLock();
             case "write":
                 return client.getReadWriteLock(name).writeLock();
+            case "non-reentrant":
+                // Older releases have neither of these.
+                return newer(client, "getNonReentrantLock", new Class<?>[] {String.class}, name);
+            case "group":
+                Class<?>[] types = {String.class, Collection.class};
+                return newer(client, "getMultiLock", types, name, List.of("sku-1", "sku-2"));
             default:
                 throw new IllegalArgumentException(kind);
+        }
+    }
+
+    private static RLock newer(
+            RedissonClient client, String method, Class<?>[] types, Object... arguments) {
+        try {
+            return (RLock) RedissonClient.class.getMethod(method, types).invoke(client, arguments);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalArgumentException(method, error);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::steps;
 pub(crate) enum Problem {
     /// It could not be fetched: its tests are skipped.
     Unavailable(String),
-    /// Our driver for it does not compile: the run fails.
+    /// The driver for it, which is part of this repository, does not compile: the run fails.
     Broken(String),
 }
 
@@ -30,17 +30,18 @@ pub(crate) fn provide() -> Vec<Problem> {
         Ok(folders) => folders,
         Err(error) => return vec![Problem::Unavailable(format!("other clients: {error}"))],
     };
-    let preparations: [(&str, Prepare); 10] = [
+    let preparations: [(&str, Prepare); 11] = [
         ("python3", python),
         ("python3", redis_6_2),
         ("python3", valkey_9),
         ("npm", node),
-        ("go", redsync),
+        ("go", redis_clients),
         ("go", etcd),
         ("cargo", rust),
         ("javac", java),
         ("mvn", maven),
         ("mvn", redisson),
+        ("mvn", jetcd),
     ];
     let present = preparations.into_iter().filter(|(tool, _)| is_installed(tool));
     present.filter_map(|(_, make)| make(&folders).err()).collect()
@@ -78,7 +79,7 @@ impl Folders {
 
 fn python(folders: &Folders) -> Outcome {
     let home = folders.target.join("python");
-    let clients = "redis-py or kazoo";
+    let clients = "the clients in Python";
     let mut pip = pip(&home, clients)?;
     let requirements = folders.sources.join("python/requirements.txt");
     fetch(clients, pip.arg("--requirement").arg(requirements))?;
@@ -86,9 +87,13 @@ fn python(folders: &Folders) -> Outcome {
     let launch = |client, driver| {
         folders.launch(client, &[&python, &folders.sources.join("python").join(driver)])
     };
-    launch("redis-py", "hold.py")?;
+    let driver = folders.sources.join("python/hold.py");
+    for client in ["redis-py", "python-redis-lock", "pottery"] {
+        folders.launch(client, &[&python, &driver, Path::new(client)])?;
+    }
     launch("kazoo", "hold_kazoo.py")?;
-    launch("measure-kazoo", "measure_kazoo.py")
+    launch("measure-kazoo", "measure_kazoo.py")?;
+    launch("measure-redis-py", "measure_redis.py")
 }
 
 fn redis_6_2(folders: &Folders) -> Outcome {
@@ -138,10 +143,11 @@ fn node(folders: &Folders) -> Outcome {
     let sources = folders.sources.join("node");
     let copied = fs::create_dir_all(&home)
         .and_then(|()| fs::copy(sources.join("package.json"), home.join("package.json")));
-    copied.map_err(|error| Problem::Unavailable(format!("tests with node-redlock: {error}")))?;
+    const CLIENTS: &str = "the clients in Node";
+    copied.map_err(|error| Problem::Unavailable(format!("tests with {CLIENTS}: {error}")))?;
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-package-lock", "--ignore-scripts", "--prefer-offline"]);
-    fetch("node-redlock", npm.args(["--silent", "--no-audit", "--no-fund"]).current_dir(&home))?;
+    fetch(CLIENTS, npm.args(["--silent", "--no-audit", "--no-fund"]).current_dir(&home))?;
     let mut modules = OsString::from("NODE_PATH=");
     modules.push(home.join("node_modules"));
     let (modules, driver) = (Path::new(&modules), sources.join("hold.cjs"));
@@ -149,18 +155,25 @@ fn node(folders: &Folders) -> Outcome {
         let words = [modules, Path::new("node"), &driver, Path::new(version)];
         folders.launch(&format!("node-redlock-{version}"), &words)?;
     }
-    Ok(())
+    let measure = sources.join("measure.cjs");
+    folders.launch("measure-node-redlock-5", &[modules, Path::new("node"), &measure])?;
+    let driver = sources.join("hold_redis_semaphore.cjs");
+    folders.launch("redis-semaphore", &[modules, Path::new("node"), &driver])
 }
 
-fn redsync(folders: &Folders) -> Outcome {
-    go(folders, "redsync", "go")
+fn redis_clients(folders: &Folders) -> Outcome {
+    let program = go(folders, "redis-clients", "go")?;
+    folders.launch("redsync", &[&program, Path::new("redsync")])?;
+    folders.launch("bsm-redislock", &[&program, Path::new("redislock")])
 }
 
 fn etcd(folders: &Folders) -> Outcome {
-    go(folders, "etcd-go", "go-etcd")
+    let program = go(folders, "etcd-go", "go-etcd")?;
+    folders.launch("etcd-go", &[&program])
 }
 
-fn go(folders: &Folders, client: &str, folder: &str) -> Outcome {
+/// Builds the drivers of a folder. Returns the program.
+fn go(folders: &Folders, client: &str, folder: &str) -> Result<PathBuf, Problem> {
     let home = folders.target.join("go");
     let go = |words: &[&str]| {
         let mut command = Command::new("go");
@@ -174,7 +187,11 @@ fn go(folders: &Folders, client: &str, folder: &str) -> Outcome {
     let program = home.join(client);
     fetch(client, &mut go(&["mod", "download"]))?;
     build(client, go(&["build", "-buildvcs=false", "-o"]).arg(&program))?;
-    folders.launch(client, &[&program])
+    let measuring = format!("measure-{client}");
+    let measure = home.join(&measuring);
+    build(client, go(&["build", "-buildvcs=false", "-o"]).arg(&measure).arg("./measure"))?;
+    folders.launch(&measuring, &[&measure])?;
+    Ok(program)
 }
 
 fn rust(folders: &Folders) -> Outcome {
@@ -205,20 +222,36 @@ fn java(folders: &Folders) -> Outcome {
 
 /// The current release of Curator, from Maven.
 fn maven(folders: &Folders) -> Outcome {
-    let home = folders.target.join("maven");
-    let option = |name: &str, folder: &str| {
+    let jars = folders.target.join("maven/jars");
+    // Removes the jars of an earlier release. It fails if there are none, which does not matter.
+    let _ = fs::remove_dir_all(&jars);
+    fetch("Maven's Curator", &mut copy_jars(folders, "java", &jars))?;
+    curator(folders, "curator-maven", [jars.join("*")])
+}
+
+/// Copies what the `pom.xml` of a folder names, with all that it depends on.
+fn copy_jars(folders: &Folders, source: &str, jars: &Path) -> Command {
+    let option = |name: &str, folder: &Path| {
         let mut option = OsString::from(format!("-D{name}="));
-        option.push(home.join(folder));
+        option.push(folder);
         option
     };
-    // Removes the jars of an earlier release. It fails if there are none, which does not matter.
-    let _ = fs::remove_dir_all(home.join("jars"));
     let mut maven = Command::new("mvn");
     maven.args(["--quiet", "--batch-mode", "dependency:copy-dependencies", "--file"]);
-    maven.arg(folders.sources.join("java/pom.xml"));
-    maven.arg(option("maven.repo.local", "repository")).arg(option("outputDirectory", "jars"));
-    fetch("Maven's Curator", &mut maven)?;
-    curator(folders, "curator-maven", [home.join("jars/*")])
+    maven.arg(folders.sources.join(source).join("pom.xml"));
+    maven.arg(option("maven.repo.local", &folders.target.join("maven/repository")));
+    maven.arg(option("outputDirectory", jars));
+    maven
+}
+
+fn jetcd(folders: &Folders) -> Outcome {
+    const CLIENT: &str = "jetcd";
+    let home = folders.target.join(CLIENT);
+    let jars = home.join("jars");
+    if !jars.join("jetcd-core-0.8.6.jar").exists() {
+        fetch(CLIENT, &mut copy_jars(folders, CLIENT, &jars))?;
+    }
+    java_drivers(folders, &home, CLIENT, &[(CLIENT, "HoldJetcd")], [jars.join("*")])
 }
 
 /// Builds the drivers with one release of Curator.
@@ -228,22 +261,24 @@ fn curator(folders: &Folders, client: &str, jars: impl IntoIterator<Item = PathB
     java_drivers(folders, &classes, "java", &drivers, jars)
 }
 
-/// Compiles drivers in Java, the first of which is for tests and the second for measurements.
+/// Compiles drivers in Java, the first of which is for tests and a second one for measurements.
 fn java_drivers(
     folders: &Folders,
     classes: &Path,
     sources: &str,
-    drivers: &[(&str, &str); 2],
+    drivers: &[(&str, &str)],
     jars: impl IntoIterator<Item = PathBuf>,
 ) -> Outcome {
-    let [(client, _), _] = drivers;
+    let client = drivers.first().map_or(sources, |(client, _)| client);
     let path = std::env::join_paths([classes.to_owned()].into_iter().chain(jars))
         .map_err(|error| Problem::Unavailable(format!("tests with {client}: {error}")))?;
     let mut javac = Command::new("javac");
     javac.args(["-Xlint:all,-path,-classfile,-processing", "-Werror", "-d"]).arg(classes);
     javac.arg("-cp").arg(&path);
-    let files =
-        drivers.map(|(_, class)| folders.sources.join(sources).join(format!("{class}.java")));
+    // What the drivers of several clients share.
+    javac.arg("-sourcepath").arg(folders.sources.join("java"));
+    let file = |class: &str| folders.sources.join(sources).join(format!("{class}.java"));
+    let files = drivers.iter().map(|(_, class)| file(class));
     build(client, javac.args(files))?;
     // The first compiler tier starts sooner; measurements need the optimizing one.
     for ((launcher, class), options) in drivers.iter().zip([&["-XX:TieredStopAtLevel=1"][..], &[]])
@@ -267,17 +302,8 @@ fn redisson(folders: &Folders) -> Outcome {
         let home = folders.target.join(&client);
         let jars = home.join("jars");
         if !jars.join(format!("redisson-{version}.jar")).exists() {
-            let option = |name: &str, value: &Path| {
-                let mut option = OsString::from(format!("-D{name}="));
-                option.push(value);
-                option
-            };
-            let mut maven = Command::new("mvn");
-            maven.args(["--quiet", "--batch-mode", "dependency:copy-dependencies", "--file"]);
-            maven.arg(folders.sources.join("redisson/pom.xml"));
-            maven.arg(option("redisson.version", Path::new(version)));
-            maven.arg(option("maven.repo.local", &folders.target.join("maven/repository")));
-            fetch(&client, maven.arg(option("outputDirectory", &jars)))?;
+            let mut maven = copy_jars(folders, "redisson", &jars);
+            fetch(&client, maven.arg(format!("-Dredisson.version={version}")))?;
         }
         let drivers =
             [(&*client, "HoldRedisson"), (&format!("measure-{client}"), "MeasureRedisson")];

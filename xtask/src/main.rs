@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 mod builds;
 mod interop;
+mod neighbours;
 mod packages;
 mod programs;
 mod steps;
@@ -16,10 +17,13 @@ fn main() -> ExitCode {
         ["test"] => steps::test(),
         ["builds"] => steps::builds(),
         ["clients"] => steps::clients(),
+        ["neighbours"] => steps::neighbours(),
         ["bench", scenarios @ ..] => steps::bench(scenarios),
         ["stubs"] => steps::stubs(),
         _ => {
-            eprintln!("usage: cargo xtask test | builds | clients | bench [SCENARIO...] | stubs");
+            eprintln!(
+                "usage: cargo xtask test | builds | clients | neighbours | bench [SCENARIO...] | stubs"
+            );
             ExitCode::from(64)
         }
     }

@@ -8,6 +8,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("bindfs", "bindfs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
+    ("chromium", "chromium"),
     ("redis-server", "redis-server"),
     ("redis-sentinel", "redis-sentinel"),
     ("etcd", "etcd-server"),

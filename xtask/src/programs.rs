@@ -1,6 +1,7 @@
 //! The test programs of all packages: built once, run two at a time, each to its end even if others fail.
 //! Jobs that only compile run beside them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,16 +20,22 @@ const PARALLEL: usize = 2;
 /// The packages of engines. Their tests start servers, and take longer than those of others.
 const ENGINES: [&str; 4] = ["etcd", "local", "redis", "zookeeper"];
 
-/// The package that has one test program per store.
+/// The package whose tests are the conformance suite, a module per store.
 const CONFORMANCE: &str = "conformance";
 
-/// One test program.
-#[derive(Debug)]
+/// The test program of a package that has most of its tests. Each of its modules is run as if it were a
+/// program of its own, so that tests that share a server share a process, and servers stop early.
+const INTEGRATION: &str = "integration";
+
+/// One test program, or one module of it.
+#[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// The folder of its package, where it is run.
     folder: PathBuf,
     file: PathBuf,
     target: String,
+    /// The module that is run, and the full names of its tests. `None` for the whole program.
+    module: Option<(String, Vec<String>)>,
 }
 
 /// A command that is run beside the test programs, one after the other.
@@ -55,7 +62,20 @@ impl Program {
         let file = PathBuf::from(message["executable"].as_str()?);
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf();
         let target = message["target"]["name"].as_str()?.to_owned();
-        Some(Self { folder, file, target })
+        Some(Self { folder, file, target, module: None })
+    }
+
+    /// The modules of a program that has most tests of its package; otherwise, the program itself.
+    fn split(self) -> io::Result<Vec<Self>> {
+        if self.target != INTEGRATION {
+            return Ok(vec![self]);
+        }
+        let output = Command::new(&self.file).args(["--list", "--format=terse"]).output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(format!("{} does not list its tests", self.name())));
+        }
+        let modules = modules(&String::from_utf8_lossy(&output.stdout));
+        Ok(modules.into_iter().map(|it| Self { module: Some(it), ..self.clone() }).collect())
     }
 
     fn package(&self) -> &str {
@@ -63,15 +83,15 @@ impl Program {
     }
 
     pub(crate) fn is_suite(&self) -> bool {
-        let is_own = self.target.starts_with("tenure") || self.target == "holder";
-        self.package() == CONFORMANCE && !is_own
+        self.package() == CONFORMANCE && self.module.is_some()
     }
 
     /// `conformance: etcd`, or `tests: etcd/faults`.
     pub(crate) fn name(&self) -> String {
+        let part = self.module.as_ref().map_or(&self.target, |(module, _)| module);
         match self.is_suite() {
-            true => format!("{CONFORMANCE}: {}", self.target),
-            false => format!("tests: {}/{}", self.package(), self.target),
+            true => format!("{CONFORMANCE}: {part}"),
+            false => format!("tests: {}/{part}", self.package()),
         }
     }
 
@@ -83,9 +103,16 @@ impl Program {
     }
 
     fn outcome(&self) -> io::Result<(String, bool)> {
-        let path = self.file.with_extension("output");
+        let module = self.module.as_ref();
+        let path = match module {
+            Some((module, _)) => self.file.with_extension(format!("{module}.output")),
+            None => self.file.with_extension("output"),
+        };
         let file = File::create(&path)?;
         let mut command = Command::new(&self.file);
+        if let Some((_, tests)) = module {
+            command.arg("--exact").args(tests);
+        }
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         // Programs run beside each other, so none needs more tests at a time than there are processors.
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
@@ -140,13 +167,31 @@ pub(crate) fn build() -> Option<Vec<Program>> {
     let mut command = cargo(&arguments);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let output = command.output().ok()?;
-    let mut programs: Vec<Program> =
-        String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::read).collect();
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let split: io::Result<Vec<_>> =
+        messages.lines().filter_map(Program::read).map(Program::split).collect();
+    let mut programs = match split {
+        Ok(parts) => parts.concat(),
+        Err(error) => {
+            eprintln!("{error}");
+            return None;
+        }
+    };
     // The programs that take longest start first, so that none of them is left for the end.
     programs.sort_by_key(|program| {
         (!program.is_suite(), !ENGINES.contains(&program.package()), program.name())
     });
     output.status.success().then_some(programs)
+}
+
+/// The modules of a test program and their tests, from the list that it prints (`module::test: test`).
+fn modules(list: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split("::").next().unwrap_or(test);
+        modules.entry(module.to_owned()).or_default().push(test.to_owned());
+    }
+    modules
 }
 
 /// Runs all programs and, beside them, all jobs. Sends each outcome to `ended`.
@@ -198,16 +243,33 @@ mod tests {
     #[test]
     fn only_messages_about_test_programs_are_read() {
         let line = r#"{"reason":"compiler-artifact","manifest_path":"/a/conformance/Cargo.toml",
-            "target":{"name":"etcd"},"profile":{"test":true},"executable":"/t/etcd-1"}"#;
+            "target":{"name":"integration"},"profile":{"test":true},"executable":"/t/etcd-1"}"#;
         let program = Program::read(line).expect("it is one");
-        assert_eq!(program.name(), "conformance: etcd");
-        let other = line.replace("conformance", "cli");
-        assert_eq!(Program::read(&other).expect("it is one").name(), "tests: cli/etcd");
-        let own = line.replace(r#""name":"etcd""#, r#""name":"tenure_conformance""#);
-        assert!(!Program::read(&own).expect("it is one").is_suite());
+        assert_eq!(program.name(), "tests: conformance/integration");
+        assert!(!program.is_suite());
         for nothing in [&line.replace("true", "false"), &line.replace("\"/t/etcd-1\"", "null"), ""]
         {
             assert!(Program::read(nothing).is_none(), "{nothing}");
         }
+    }
+
+    #[test]
+    fn a_program_with_most_tests_of_its_package_is_run_module_by_module() {
+        let list = "etcd::a: test\netcd_cluster::b: test\netcd::deep::c: test\n";
+        let program = Program {
+            folder: "/a/conformance".into(),
+            file: "/bin/echo".into(),
+            target: INTEGRATION.into(),
+            module: modules(list).pop_first(),
+        };
+        assert_eq!(
+            program.module,
+            Some(("etcd".into(), vec!["etcd::a".into(), "etcd::deep::c".into()]))
+        );
+        assert_eq!(program.name(), "conformance: etcd");
+        assert!(program.is_suite());
+        let other = Program { folder: "/a/core".into(), ..program };
+        assert_eq!(other.name(), "tests: core/etcd");
+        assert!(!other.is_suite());
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::builds::{self, Plan};
 use crate::interop::{self, Problem};
+use crate::neighbours::Rows;
 use crate::programs::{Job, Program, Run};
 use crate::{packages, programs};
 
@@ -47,7 +48,8 @@ pub(crate) fn test() -> ExitCode {
             jobs.extend(builds);
             report.programs(jobs)
         })
-        && report.step("tests: an engine outside of the workspace", engine_outside(&[]));
+        && report.step("tests: an engine outside of the workspace", engine_outside(&[]))
+        && report.neighbours();
     report.print();
     println!("{} in {} s", if sound { "passed" } else { "FAILED" }, started.elapsed().as_secs());
     println!("{} passed, {} failed", report.passed, report.failed);
@@ -74,8 +76,33 @@ pub(crate) fn clients() -> ExitCode {
     if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs the measurements.
+/// Runs the tests with other projects' lock clients, and writes what they have shown into docs/neighbours.md.
+pub(crate) fn neighbours() -> ExitCode {
+    const TESTS: [[&str; 6]; 2] = [
+        ["test", "--package", "tenure-redis", "--test", "interop", "--no-fail-fast"],
+        ["test", "--package", "tenure-etcd", "--test", "integration", "clients::"],
+    ];
+    let mut report = Report::default();
+    let steps = TESTS.map(|words| report.step(&format!("tests: {}", words[2]), cargo(&words)));
+    let sound = steps.iter().all(|sound| *sound);
+    report.print();
+    // A client that is not here keeps its rows.
+    match report.shared.write(!sound || !report.skipped.is_empty()) {
+        Ok(rows) => println!("docs/neighbours.md has {rows} rows"),
+        Err(error) => {
+            println!("docs/neighbours.md: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs the measurements, of which one starts the command.
 pub(crate) fn bench(scenarios: &[&str]) -> ExitCode {
+    let built = cargo(&["build", "--release", "--package", "tenure-cli"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return ExitCode::FAILURE;
+    }
     let mut command = cargo(&["run", "--release", "--package", "tenure-bench", "--"]);
     command.args(scenarios);
     let sound = command.status().is_ok_and(|status| status.success());
@@ -117,6 +144,8 @@ struct Report {
     /// Tests that are only run by hand.
     ignored: usize,
     skipped: Vec<String>,
+    /// The locks that other projects' clients were seen to share.
+    shared: Rows,
     conformance: Vec<(String, usize)>,
     /// The duration of each step, test program and job. Test programs and jobs overlap.
     seconds: Vec<(String, u64)>,
@@ -210,8 +239,19 @@ impl Report {
         sound
     }
 
-    /// Reads a line of a test program: its counts, or `skipped: why`.
+    /// Compares docs/neighbours.md with what the tests have shown.
+    fn neighbours(&self) -> bool {
+        let faults = self.shared.compare(&self.skipped);
+        let faults = faults.unwrap_or_else(|error| vec![error.to_string()]);
+        for fault in &faults {
+            println!("docs/neighbours.md: {fault}: run `cargo xtask neighbours`");
+        }
+        faults.is_empty()
+    }
+
+    /// Reads a line of a test program: its counts, `skipped: why`, or a lock that is shared.
     fn read(&mut self, line: &str) {
+        self.shared.read_report(line);
         if let Some((_, why)) = line.split_once("skipped: ") {
             self.skipped.push(why.to_owned());
         } else if let Some(counts) = line.strip_prefix("test result: ") {

@@ -70,6 +70,22 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
 }
 
 #[test]
+fn the_dashboard_shows_every_metric_and_no_other() {
+    let code = fs::read_to_string(root().join("crates/core/src/metric.rs")).unwrap();
+    let dashboard = fs::read_to_string(root().join("docs/grafana/tenure.json")).unwrap();
+    let shown: BTreeSet<&str> =
+        names(&dashboard).into_iter().map(|name| name.trim_end_matches("_bucket")).collect();
+    assert_eq!(
+        shown,
+        names(&code),
+        "docs/grafana/tenure.json shows other metrics than are recorded"
+    );
+    // An import into Grafana needs valid JSON with panels.
+    let braces = |c: char| dashboard.matches(c).count();
+    assert!(braces('{') == braces('}') && dashboard.contains("\"panels\""));
+}
+
+#[test]
 fn the_pictures_are_as_their_script_writes_them() {
     let mut command = Command::new("python3");
     command.arg(root().join("docs/pictures/make.py")).arg("--check");

@@ -19,7 +19,7 @@ static SCHEMES: [Scheme; 1] = [Scheme::path(
 )];
 
 static OPTIONS: [UrlOption; 1] =
-    [UrlOption::new("look-every", "DURATION", "how often a waiter looks whether it has the lock")
+    [UrlOption::new("look-every", "DURATION", "how often a waiter checks whether it holds the lock")
         .defaults_to("20ms")
         .cosmetic()];
 

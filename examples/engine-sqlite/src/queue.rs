@@ -33,7 +33,7 @@ const TABLES: &str = "
     INSERT INTO counter SELECT 0, '' WHERE NOT EXISTS (SELECT * FROM counter);
 ";
 
-/// Creates what is missing. Claims of an earlier start of the machine end: their processes are gone, and
+/// Creates missing tables. Claims of an earlier start of the machine end: their processes are gone, and
 /// their times count from another beginning. The token goes on.
 pub(crate) fn prepare(tables: &Connection, boot: &str) -> rusqlite::Result<()> {
     tables.execute_batch(TABLES)?;
@@ -51,7 +51,7 @@ pub(crate) fn claim(
     let now = now();
     let name = claim.name.as_str();
     expire(tables, name, now)?;
-    // One that holds starts its term anew, one that waits keeps its place.
+    // A claim that holds starts its term anew, one that waits keeps its place.
     let lease = match policy {
         WaitPolicy::Queue { lease, .. } => lease,
         _ => claim.ttl,
@@ -121,7 +121,7 @@ pub(crate) fn evict(tables: &Connection, eviction: &Eviction) -> rusqlite::Resul
     expire(tables, name, now)?;
     let released = remove(tables, name, &eviction.owner)?;
     if released == Released::Released {
-        // Whatever the evicted holder still does is refused by a resource that has seen this token.
+        // A resource that has seen this token refuses what the evicted holder still writes.
         next_token(tables)?;
         let record = eviction.record().to_line();
         tables.execute("INSERT INTO evictions VALUES (?1, ?2)", [name, &record])?;

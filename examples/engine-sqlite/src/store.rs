@@ -32,7 +32,7 @@ impl SqliteStore {
         Ok(Self { worker, look_every: Duration::from_millis(20), timeout })
     }
 
-    /// The same store, whose waiters look as often as this whether they have the lock.
+    /// The same store, whose waiters check at this interval whether they hold the lock.
     #[must_use]
     pub fn look_every(mut self, interval: Duration) -> Self {
         self.look_every = interval;
@@ -57,6 +57,7 @@ impl Store for SqliteStore {
             .waiters()
             .shared()
             .permits()
+            .mixed_modes()
             .cross_process()
             .ages()
     }

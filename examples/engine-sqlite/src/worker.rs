@@ -59,7 +59,7 @@ impl Worker {
         let (answer, outcome) = oneshot::channel();
         let job = move |connection: &mut Connection| {
             let done = (|| {
-                // It waits for the write lock here, for the busy timeout at most. A transaction that
+                // SQLite waits for the write lock here, for the busy timeout at most. A transaction that
                 // asked for it later could fail where it is too late to wait.
                 let transaction =
                     connection.transaction_with_behavior(TransactionBehavior::Immediate)?;

@@ -1,0 +1,153 @@
+// Times redsync: see ../../README.md.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"log"
+	"math"
+	"math/rand"
+	"os"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+)
+
+var key = os.Args[2]
+
+func main() {
+	holder, waiter := connect(), connect()
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var times []time.Duration
+		var rounds, wait, workers, names, readers, work, ms int
+		var skew float64
+		order, rest, _ := strings.Cut(lines.Text(), " ")
+		switch order {
+		case "free":
+			scan(rest, &rounds)
+			times = free(holder, rounds)
+		case "handoff":
+			scan(rest, &rounds, &wait)
+			times = handoff(holder, waiter, rounds, time.Duration(wait)*time.Millisecond)
+		case "crowd":
+			scan(rest, &workers, &names, &skew, &readers, &work, &ms)
+			choice := zipf(names, skew)
+			times = crowd(holder, workers, choice, time.Duration(work)*time.Microsecond, time.Duration(ms)*time.Millisecond)
+		}
+		for _, one := range times {
+			fmt.Print(one.Nanoseconds(), " ")
+		}
+		fmt.Println()
+	}
+}
+
+func scan(text string, words ...any) {
+	if _, err := fmt.Sscan(text, words...); err != nil {
+		log.Fatal(text, err)
+	}
+}
+
+func connect() *redsync.Redsync {
+	server := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Args[1]})
+	return redsync.New(goredis.NewPool(server))
+}
+
+// The delay between two tries is redsync's own, 50 to 250 ms; only the number of tries is not limited.
+func lock(locks *redsync.Redsync, name string) *redsync.Mutex {
+	mutex := locks.NewMutex(name, redsync.WithExpiry(30*time.Second), redsync.WithTries(math.MaxInt32))
+	check(mutex.Lock())
+	return mutex
+}
+
+func unlock(mutex *redsync.Mutex) {
+	_, err := mutex.Unlock()
+	check(err)
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func free(locks *redsync.Redsync, rounds int) (times []time.Duration) {
+	for range rounds {
+		start := time.Now()
+		unlock(lock(locks, key))
+		times = append(times, time.Since(start))
+	}
+	return
+}
+
+// From each release to the moment in which a waiter on another connection holds.
+func handoff(holder, waiter *redsync.Redsync, rounds int, wait time.Duration) (times []time.Duration) {
+	for range rounds {
+		held := lock(holder, key)
+		granted := make(chan time.Time)
+		go func() {
+			wanted := lock(waiter, key)
+			now := time.Now()
+			unlock(wanted)
+			granted <- now
+		}()
+		time.Sleep(wait)
+		start := time.Now()
+		unlock(held)
+		times = append(times, (<-granted).Sub(start))
+	}
+	return
+}
+
+func crowd(locks *redsync.Redsync, workers int, choice func(*rand.Rand) int, work, limit time.Duration) []time.Duration {
+	var all sync.WaitGroup
+	var mutex sync.Mutex
+	var waits []time.Duration
+	start := time.Now()
+	for worker := range workers {
+		all.Go(func() {
+			random := rand.New(rand.NewSource(int64(worker)))
+			var own []time.Duration
+			for time.Since(start) < limit {
+				name := fmt.Sprintf("%s-%d", key, choice(random))
+				began := time.Now()
+				held := lock(locks, name)
+				own = append(own, time.Since(began))
+				if work > 0 {
+					time.Sleep(work)
+				}
+				unlock(held)
+			}
+			mutex.Lock()
+			waits = append(waits, own...)
+			mutex.Unlock()
+		})
+	}
+	all.Wait()
+	elapsed, count := time.Since(start), len(waits)
+	slices.Sort(waits)
+	var sum time.Duration
+	for _, wait := range waits {
+		sum += wait
+	}
+	return []time.Duration{
+		elapsed / time.Duration(count), sum / time.Duration(count),
+		waits[count*95/100], waits[count*99/100], waits[count-1],
+	}
+}
+
+// Chooses the nth of the names with a probability that falls with the power of n.
+func zipf(names int, skew float64) func(*rand.Rand) int {
+	sums, sum := make([]float64, names), 0.0
+	for rank := range names {
+		sum += math.Pow(float64(rank+1), -skew)
+		sums[rank] = sum
+	}
+	return func(random *rand.Rand) int { return sort.SearchFloat64s(sums, random.Float64()*sum) }
+}
