@@ -16,11 +16,24 @@ macro_rules! record {
     };
 }
 
+/// Records under a key that exists. The macros of the `metrics` crate make one for each call, which costs an
+/// allocation on every acquire and release even where nothing records.
+macro_rules! record_as {
+    ($key:expr, $register:ident, $($call:tt)*) => {
+        #[cfg(feature = "metrics")]
+        metrics::with_recorder(|recorder| recorder.$register(&$key, &METADATA).$($call)*);
+    };
+}
+
+#[cfg(feature = "metrics")]
+static METADATA: metrics::Metadata<'static> =
+    metrics::Metadata::new(module_path!(), metrics::Level::INFO, Some(module_path!()));
+
 /// Which locks have a `lock` label of their own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Labels {
     #[cfg(feature = "metrics")]
-    rules: std::sync::Arc<[std::sync::Arc<str>]>,
+    rules: std::sync::Arc<[Label]>,
 }
 
 /// The `lock` label of one lock.
@@ -28,7 +41,41 @@ pub(crate) struct Labels {
 #[cfg_attr(not(feature = "metrics"), derive(Default))]
 pub(crate) struct Label {
     #[cfg(feature = "metrics")]
+    keys: std::sync::Arc<Keys>,
+}
+
+/// A label, and the keys of what every acquire and release records under it.
+#[cfg(feature = "metrics")]
+#[derive(Debug)]
+struct Keys {
     text: metrics::SharedString,
+    waiters: metrics::Key,
+    held: metrics::Key,
+    hold_seconds: metrics::Key,
+    acquire_wait_seconds: metrics::Key,
+    handoffs: metrics::Key,
+}
+
+#[cfg(feature = "metrics")]
+impl Label {
+    fn new(text: metrics::SharedString) -> Self {
+        let key = |name: &'static str| {
+            metrics::Key::from_parts(name, vec![metrics::Label::new("lock", text.clone())])
+        };
+        let keys = Keys {
+            waiters: key("tenure_waiters"),
+            held: key("tenure_held"),
+            hold_seconds: key("tenure_hold_seconds"),
+            acquire_wait_seconds: key("tenure_acquire_wait_seconds"),
+            handoffs: key("tenure_handoffs_total"),
+            text,
+        };
+        Self { keys: std::sync::Arc::new(keys) }
+    }
+
+    fn text(&self) -> metrics::SharedString {
+        self.keys.text.clone()
+    }
 }
 
 impl Labels {
@@ -38,7 +85,8 @@ impl Labels {
 
     #[cfg(feature = "metrics")]
     pub(crate) fn new<'a>(rules: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { rules: rules.into_iter().map(std::sync::Arc::from).collect() }
+        let label = |rule| Label::new(std::sync::Arc::<str>::from(rule).into());
+        Self { rules: rules.into_iter().map(label).collect() }
     }
 
     #[cfg(feature = "metrics")]
@@ -50,13 +98,12 @@ impl Labels {
     /// an increase.
     pub(crate) fn begin(&self) {
         #[cfg(feature = "metrics")]
-        for text in self.rules.iter().map(|rule| rule.clone().into()).chain([OTHER.into()]) {
-            let text: metrics::SharedString = text;
-            record!(counter!("tenure_renewals_late_total", "lock" => text.clone()).increment(0));
-            record!(counter!("tenure_renewals_missed_total", "lock" => text.clone()).increment(0));
+        for label in self.rules.iter().chain([&*OTHER]) {
+            record!(counter!("tenure_renewals_late_total", "lock" => label.text()).increment(0));
+            record!(counter!("tenure_renewals_missed_total", "lock" => label.text()).increment(0));
             for reason in [NOT_HELD, MAX_HOLD, EXPIRED] {
                 record!(
-                    counter!("tenure_losses_total", "lock" => text.clone(), "reason" => reason)
+                    counter!("tenure_losses_total", "lock" => label.text(), "reason" => reason)
                         .increment(0)
                 );
             }
@@ -66,12 +113,11 @@ impl Labels {
     pub(crate) fn of(&self, name: &LockName) -> Label {
         #[cfg(feature = "metrics")]
         {
-            let fits = |rule: &&std::sync::Arc<str>| match rule.strip_suffix('*') {
+            let fits = |label: &&Label| match label.keys.text.strip_suffix('*') {
                 Some(prefix) => name.as_str().starts_with(prefix),
-                None => ***rule == *name.as_str(),
+                None => *label.keys.text == *name.as_str(),
             };
-            let rule = self.rules.iter().find(fits);
-            Label { text: rule.map_or_else(|| OTHER.into(), |rule| rule.clone().into()) }
+            self.rules.iter().find(fits).cloned().unwrap_or_default()
         }
         #[cfg(not(feature = "metrics"))]
         Label {}
@@ -80,12 +126,12 @@ impl Labels {
 
 /// The label of all other locks.
 #[cfg(feature = "metrics")]
-const OTHER: &str = "other";
+static OTHER: std::sync::LazyLock<Label> = std::sync::LazyLock::new(|| Label::new("other".into()));
 
 #[cfg(feature = "metrics")]
 impl Default for Label {
     fn default() -> Self {
-        Self { text: OTHER.into() }
+        OTHER.clone()
     }
 }
 
@@ -94,14 +140,14 @@ pub(crate) struct Waiting(Label);
 
 impl Waiting {
     pub(crate) fn start(label: Label) -> Self {
-        record!(gauge!("tenure_waiters", "lock" => label.text.clone()).increment(1));
+        record_as!(label.keys.waiters, register_gauge, increment(1));
         Self(label)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        record!(gauge!("tenure_waiters", "lock" => self.0.text.clone()).decrement(1));
+        record_as!(self.0.keys.waiters, register_gauge, decrement(1));
     }
 }
 
@@ -119,7 +165,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn start(label: Label) -> Self {
-        record!(gauge!("tenure_held", "lock" => label.text.clone()).increment(1));
+        record_as!(label.keys.held, register_gauge, increment(1));
         #[cfg(feature = "metrics")]
         return Self { label, is_counted: std::sync::Arc::new(true.into()) };
         #[cfg(not(feature = "metrics"))]
@@ -129,25 +175,22 @@ impl Held {
     pub(crate) fn end(&self) {
         #[cfg(feature = "metrics")]
         if self.is_counted.swap(false, std::sync::atomic::Ordering::Relaxed) {
-            record!(gauge!("tenure_held", "lock" => self.label.text.clone()).decrement(1));
+            record_as!(self.label.keys.held, register_gauge, decrement(1));
         }
     }
 
     pub(crate) fn given_up(&self, held: Duration) {
-        let label = &self.label;
-        record!(histogram!("tenure_hold_seconds", "lock" => label.text.clone()).record(held));
+        record_as!(self.label.keys.hold_seconds, register_histogram, record(held));
     }
 
     pub(crate) fn in_danger(&self) {
         let label = &self.label;
-        record!(counter!("tenure_renewals_late_total", "lock" => label.text.clone()).increment(1));
+        record!(counter!("tenure_renewals_late_total", "lock" => label.text()).increment(1));
     }
 
     pub(crate) fn renewal_missed(&self) {
         let label = &self.label;
-        record!(
-            counter!("tenure_renewals_missed_total", "lock" => label.text.clone()).increment(1)
-        );
+        record!(counter!("tenure_renewals_missed_total", "lock" => label.text()).increment(1));
     }
 
     pub(crate) fn lost(&self, reason: LossReason) {
@@ -158,7 +201,7 @@ impl Held {
         };
         let label = &self.label;
         record!(
-            counter!("tenure_losses_total", "lock" => label.text.clone(), "reason" => reason)
+            counter!("tenure_losses_total", "lock" => label.text(), "reason" => reason)
                 .increment(1)
         );
     }
@@ -166,15 +209,15 @@ impl Held {
 
 /// A claim was granted. `waited`: it was queued before, so that another handed the lock over to it.
 pub(crate) fn acquired(label: &Label, after: Duration, waited: bool) {
-    record!(histogram!("tenure_acquire_wait_seconds", "lock" => label.text.clone()).record(after));
+    record_as!(label.keys.acquire_wait_seconds, register_histogram, record(after));
     if waited {
-        record!(counter!("tenure_handoffs_total", "lock" => label.text.clone()).increment(1));
+        record_as!(label.keys.handoffs, register_counter, increment(1));
     }
 }
 
 pub(crate) fn not_acquired(label: &Label, kind: ErrorKind) {
     record!(
-        counter!("tenure_acquire_failures_total", "lock" => label.text.clone(), "kind" => word(kind))
+        counter!("tenure_acquire_failures_total", "lock" => label.text(), "kind" => word(kind))
             .increment(1)
     );
 }
@@ -214,8 +257,8 @@ mod tests {
         for (name, label) in
             [("deploy", "deploy"), ("deploy2", "other"), ("orders/7", "orders/*"), ("x", "other")]
         {
-            assert_eq!(&*labels.of(&name.parse().unwrap()).text, label, "{name}");
+            assert_eq!(&*labels.of(&name.parse().unwrap()).text(), label, "{name}");
         }
-        assert_eq!(&*Labels::default().of(&"x".parse().unwrap()).text, "other");
+        assert_eq!(&*Labels::default().of(&"x".parse().unwrap()).text(), "other");
     }
 }
