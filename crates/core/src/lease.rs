@@ -116,7 +116,7 @@ impl Lease {
         let (deadline, background) = (self.deadline(), self.background.clone());
         let next = Self::new(claim, token, deadline, self.hold_until, self.clock, background);
         let (acquired, acquired_by) = (self.acquired, self.acquired_by.clone());
-        let (revocation, held) = (self.revocation.clone(), self.held.clone());
+        let (revocation, held) = (self.revocation.clone(), self.held.pass_on());
         Self { acquired, acquired_by, keep_until: self.keep_until, revocation, held, ..next }
     }
 
@@ -137,7 +137,9 @@ impl Lease {
 
     /// A lease of the same grant, for the time that the lock stays taken after the guard is gone.
     pub(crate) fn kept(&self) -> Self {
-        Self { is_kept: true, ..self.successor(self.claim.mode, self.token) }
+        let kept = Self { is_kept: true, ..self.successor(self.claim.mode, self.token) };
+        kept.held.end();
+        kept
     }
 
     /// The present moment on the lease's clock.

@@ -156,18 +156,29 @@ const MAX_HOLD: &str = "max_hold";
 const EXPIRED: &str = "expired";
 
 /// Counts one hold until it ends, for whichever reason is noticed first.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Held {
     label: Label,
     #[cfg(feature = "metrics")]
-    is_counted: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    is_counted: std::sync::atomic::AtomicBool,
 }
 
 impl Held {
     pub(crate) fn start(label: Label) -> Self {
         record_as!(label.keys.held, register_gauge, increment(1));
         #[cfg(feature = "metrics")]
-        return Self { label, is_counted: std::sync::Arc::new(true.into()) };
+        return Self { label, is_counted: true.into() };
+        #[cfg(not(feature = "metrics"))]
+        Self { label }
+    }
+
+    /// Counts the hold from now on, in place of this one.
+    pub(crate) fn pass_on(&self) -> Self {
+        let label = self.label.clone();
+        #[cfg(feature = "metrics")]
+        let is_counted = self.is_counted.swap(false, std::sync::atomic::Ordering::Relaxed);
+        #[cfg(feature = "metrics")]
+        return Self { label, is_counted: is_counted.into() };
         #[cfg(not(feature = "metrics"))]
         Self { label }
     }
@@ -204,6 +215,12 @@ impl Held {
             counter!("tenure_losses_total", "lock" => label.text(), "reason" => reason)
                 .increment(1)
         );
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
