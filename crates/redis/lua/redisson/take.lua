@@ -1,10 +1,12 @@
 -- Claims a lock in the layout of Redisson.
 -- KEYS  1 lock (hash)  2 token (string)  3 note of an exclusive holder (string)  4 timer of this claim as a
 --       reader (string, its value is the note)  5 queue of Redisson's fair lock (list)  6 its time-outs (zset)
+--       7 channel of plain locks
 -- ARGV  1 holder  2 ttl ms  3 'x' or 's'  4 '<pid> <host> <label>'  5 'fenced', or '' for no tokens
 -- Returns 'granted <token>' | 'busy <ms until the lock ends, or -1> <lock, rwlock: the channel that says so>'
 --         | 'foreign': something else has the lock's name
--- Invariants: nothing is written unless the claim is granted, and every key of a lock has a TTL but the token.
+-- Invariants: a claim that is not granted changes no hold and no other claim's place, but it removes waiters of a
+-- fair lock and readers of its own id that are gone. Every key of a lock has a TTL but the token.
 -- An exclusive hold is the hash of a plain lock with the field 'mode' besides: plain locks and read-write locks
 -- of Redisson both find it taken.
 local K, call = KEYS[1], redis.call

@@ -160,7 +160,7 @@ impl RedissonStore {
         };
         let holder = holder(claim.owner);
         let (timer, origin) = (names.timer(&holder), origin_text(claim));
-        let [queue, timeouts] = &names.fair;
+        let ([queue, timeouts], channel) = (&names.fair, names.channel(Channel::Lock));
         let arguments: [Arg<'_>; 5] = [
             (&holder).into(),
             millis(claim.ttl).into(),
@@ -171,7 +171,7 @@ impl RedissonStore {
         let call = Call {
             operation: "acquire",
             slot: names.slot,
-            keys: &[&names.lock, &names.token, &names.note, &timer, queue, timeouts],
+            keys: &[&names.lock, &names.token, &names.note, &timer, queue, timeouts, &channel],
             arguments: &arguments,
             wait: self.base.wait.as_ref(),
         };

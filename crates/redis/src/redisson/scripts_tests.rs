@@ -11,6 +11,7 @@ use super::scripts::compose;
 const GUARD: &str = include_str!("../scripts_tests/guard.lua");
 const QUEUE: &str = "redisson_lock_queue:{a}";
 const TIMEOUTS: &str = "redisson_lock_timeout:{a}";
+const NOTE: &str = "tenure_holder:{a}";
 const JAVA: &str = "99999999-0000-0000-0000-000000000000:17";
 /// Longer than any test, in ms.
 const TTL: &str = "3600000";
@@ -80,12 +81,22 @@ impl Bench {
 
     fn take(&self, number: usize, kind: &str) -> String {
         let (holder, timer) = (holder(number), self.timer(number));
-        let keys = ["a", "redisson_lock_token:{a}", "tenure_holder:{a}", &timer, QUEUE, TIMEOUTS];
+        let [token, note] = ["redisson_lock_token:{a}", NOTE];
+        let keys = ["a", token, note, &timer, QUEUE, TIMEOUTS, "c"];
         self.eval("take", &keys, &[&holder, TTL, kind, "1 host label", "fenced"])
     }
 
     fn timer(&self, number: usize) -> String {
         format!("{{a}}:{}:rwlock_timeout:1", holder(number))
+    }
+
+    /// As if the time had passed in which the called waiter of a fair lock may come.
+    fn pass_grace_of_head(&self) {
+        let note = self.said(&["GET", NOTE]);
+        let [fair, _, called] = note.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+            panic!("none is called: {note}")
+        };
+        self.said(&["SET", NOTE, &format!("{fair} 1 {called}"), "PX", TTL]);
     }
 
     fn release(&self, number: usize) -> String {
@@ -167,12 +178,51 @@ fn every_command_of_the_scripts_is_reached_and_gets_only_text() {
     bench.said(&["RPUSH", QUEUE, "gone", JAVA]);
     assert_eq!(bench.evict(JAVA), "1");
     bench.said(&["ZADD", TIMEOUTS, "1", "gone", "9000000000000", JAVA]);
-    assert!(bench.take(1, "x").starts_with("busy "));
-    assert_eq!(bench.said(&["LLEN", QUEUE]), "1");
-    bench.said(&["LPUSH", QUEUE, &holder(1)]);
-    assert!(bench.take(1, "x").starts_with("granted "), "its own turn");
+    assert_eq!(bench.take(1, "x"), "busy 2000 lock");
+    bench.pass_grace_of_head();
+    assert_eq!(bench.take(1, "x"), "busy 300000 lock", "the first was removed, the second called");
+    bench.pass_grace_of_head();
+    assert!(bench.take(1, "x").starts_with("granted "), "none is left");
+    assert_eq!(bench.said(&["EXISTS", QUEUE, TIMEOUTS]), "0");
     assert_eq!(bench.release(1), "1");
     bench.assert_all_reached();
+}
+
+/// Java programs whose clocks are an hour off: their waiters keep their places, and dead ones do not stay for longer.
+#[test]
+fn a_waiter_of_a_fair_lock_counts_as_gone_by_the_servers_clock_alone() {
+    if lacks("redis-server", "waiters of a fair lock with wrong clocks") {
+        return;
+    }
+    const HOUR: i64 = 3_600_000;
+    for skew in [-HOUR, 0, HOUR] {
+        let bench = Bench::start();
+        let seconds = bench.said(&["TIME"]).lines().next().unwrap().parse::<i64>().unwrap();
+        let ends = |round: i64| (seconds * 1000 + skew + 300_000 + round).to_string();
+        let is_first = || bench.said(&["LINDEX", QUEUE, "0"]) == JAVA;
+        let enter = |round| {
+            bench.said(&["RPUSH", QUEUE, JAVA]);
+            bench.said(&["ZADD", TIMEOUTS, &ends(round), JAVA]);
+        };
+        enter(0);
+        for number in [1, 2] {
+            assert!(bench.take(number, "x").starts_with("busy "), "it may still come");
+            assert!(is_first());
+        }
+        // It comes, and waits again behind a holder: what is known of its first wait does not count.
+        bench.pass_grace_of_head();
+        bench.said(&["DEL", QUEUE, TIMEOUTS]);
+        enter(1);
+        assert!(bench.take(1, "x").starts_with("busy "));
+        assert!(is_first(), "skew {skew}: a live waiter was removed");
+        let left: i64 = bench.take(1, "x").split(' ').nth(1).unwrap().parse().unwrap();
+        let expected = if skew < 0 { 1..=2_000 } else { 298_000..=300_000 };
+        assert!(expected.contains(&left), "skew {skew}: {left} ms");
+        // It is dead.
+        bench.pass_grace_of_head();
+        assert!(bench.take(1, "x").starts_with("granted "), "skew {skew}");
+        assert_eq!(bench.said(&["EXISTS", QUEUE, TIMEOUTS]), "0");
+    }
 }
 
 /// Calls of one semaphore, `p`.
