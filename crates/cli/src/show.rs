@@ -25,6 +25,8 @@ struct HolderObject<'a> {
     label: &'a str,
     age_ms: Option<u64>,
     expires_in_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entered: Option<u64>,
     #[serde(flatten)]
     permits: Option<Permits>,
 }
@@ -67,6 +69,7 @@ fn holder(holder: &Holder) -> HolderObject<'_> {
         label: &holder.label,
         age_ms: holder.age.map(milliseconds),
         expires_in_ms: holder.expires_in.map(milliseconds),
+        entered: holder.entered,
         permits: permits(holder.mode),
     }
 }

@@ -218,6 +218,7 @@ impl Lock {
                 label: claim.label.to_string(),
                 age: Some(now.since(hold.granted)),
                 expires_in: Some(ends.since(now)),
+                entered: None,
             })
         });
         let waiters = self.queue.waiters(now).filter_map(|(entry, _)| {

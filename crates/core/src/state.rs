@@ -56,6 +56,9 @@ pub struct Holder {
     /// How long the grant lasts without a renewal. `None`: it does not end (a lock of another client
     /// without a TTL).
     pub expires_in: Option<Duration>,
+    /// How often it has entered a re-entrant lock of another client, if the store counts that. A holder of
+    /// tenure counts its own entries.
+    pub entered: Option<u64>,
 }
 
 impl Holder {
@@ -71,6 +74,7 @@ impl Holder {
             label: String::new(),
             age: None,
             expires_in: None,
+            entered: None,
         }
     }
 }

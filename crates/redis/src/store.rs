@@ -446,7 +446,7 @@ impl Store for RedisStore {
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {
-        diagnose::diagnose(self, &self.config, &self.servers.all().await?).await
+        diagnose::diagnose(self, &self.config, &self.servers.all().await?, None).await
     }
 }
 

@@ -25,11 +25,13 @@ const MOST_NODES: usize = 64;
 /// The remedy if the message of a hand-off does not arrive.
 const SILENCE: &str = "see that no proxy drops SUBSCRIBE and PUBLISH";
 
-/// All findings about the servers behind these links: the one server, or the masters of a Cluster.
+/// All findings about the servers behind these links: the one server, or the masters of a Cluster. `redisson` is
+/// the prefix of locks in the layout of Redisson, if the store has those.
 pub(crate) async fn diagnose(
     store: &dyn Store,
     config: &RedisConfig,
     links: &[Link],
+    redisson: Option<&str>,
 ) -> Result<Vec<Finding>> {
     let Some(link) = links.first() else { return Ok(Vec::new()) };
     let (servers, mut findings) = match &config.topology {
@@ -44,7 +46,7 @@ pub(crate) async fn diagnose(
     findings.extend(checks::clocks_apart(&servers));
     let mut missing = Vec::new();
     for link in links.iter().take(MOST_NODES) {
-        let found = probes::missing(config, link, cluster).await?;
+        let found = probes::missing(config, link, cluster, redisson).await?;
         missing.extend(found.into_iter().map(|mut finding| {
             if cluster && finding.severity != Severity::Fine {
                 finding.what = format!("{}: {}", link.name(), finding.what);

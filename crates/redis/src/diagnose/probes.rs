@@ -10,6 +10,7 @@ use tenure_core::{Finding, LockName, OwnerId, Result};
 use crate::config::RedisConfig;
 use crate::keys::Keyring;
 use crate::link::{Link, SubscribeError};
+use crate::redisson::keys_and_channels;
 use crate::wire::{Command, Value, cmd};
 
 /// A right that the user lacks.
@@ -20,26 +21,50 @@ enum Lack {
     Channels,
 }
 
-/// One finding for each right that the user lacks, or a single one if it lacks none.
+/// Keys and channels that the user needs, and what grants them.
+struct Scope {
+    /// Every command is tried on the first one.
+    keys: Vec<String>,
+    channels: Vec<String>,
+    /// Their patterns in an access list.
+    patterns: [String; 2],
+    /// Besides what every store sends.
+    more: fn(&str) -> Vec<(&'static str, Command)>,
+}
+
+/// A right that is lacking for a scope.
+struct Lacking<'a> {
+    command: &'static str,
+    lack: Lack,
+    scope: &'a Scope,
+}
+
+/// One finding for each right that the user lacks, or a single one if it lacks none. `redisson` is the prefix of
+/// locks in the layout of Redisson, if the store has those.
 pub(super) async fn missing(
     config: &RedisConfig,
     link: &Link,
     cluster: bool,
+    redisson: Option<&str>,
 ) -> Result<Vec<Finding>> {
-    let keyring = Keyring::new(&config.prefix, cluster);
     let id = OwnerId::random().to_string();
-    let keys = keyring.keys(&LockName::new(&format!("tenure-doctor-{id}"))?);
-    let channel = keyring.inbox(keys.slot, &id);
+    let name = LockName::new(&format!("tenure-doctor-{id}"))?;
+    let keyring = Keyring::new(&config.prefix, cluster);
+    let keys = keyring.keys(&name);
+    let pattern = format!("{}*", config.prefix);
+    let usual = Scope {
+        keys: vec![keys.holder().to_owned()],
+        channels: vec![keyring.inbox(keys.slot, &id)],
+        patterns: [pattern.clone(), pattern],
+        more: |_| Vec::new(),
+    };
+    let redisson = redisson.map(|prefix| {
+        let (keys, channels) = keys_and_channels(prefix, &name);
+        let patterns = ["*", "redisson_*"].map(str::to_owned);
+        Scope { keys, channels, patterns, more: commands_for_redisson }
+    });
+    let scopes: Vec<Scope> = [usual].into_iter().chain(redisson).collect();
     let mut lacks = Vec::new();
-    // A waiter needs the right to subscribe. This connection is used for nothing else.
-    let subscribe = if cluster { "ssubscribe" } else { "subscribe" };
-    match link.subscribe(&subscribe.to_uppercase(), &channel).await {
-        Err(SubscribeError::Refused(refusal)) if refusal.code == "NOPERM" => {
-            lacks.push((subscribe, lack(&refusal.words)));
-        }
-        Err(SubscribeError::Fault(error)) => return Err(error),
-        _ => {}
-    }
     let mut without_key = Vec::new();
     if config.replicas > 0 {
         without_key.push(("wait", cmd("WAIT").arg("0").arg("1")));
@@ -47,23 +72,67 @@ pub(super) async fn missing(
     if cluster {
         without_key.push(("asking", cmd("ASKING")));
     }
-    for (name, command) in without_key {
-        if let Some(lack) = probe(link, command).await? {
-            lacks.push((name, lack));
-        }
+    for (command, line) in without_key {
+        let lack = probe(link, line).await?;
+        lacks.extend(lack.map(|lack| Lacking { command, lack, scope: &scopes[0] }));
     }
-    // This key must be a string before the other commands are sent, or they would leave something behind.
-    let set = cmd("SET").arg(keys.holder()).arg("probe").arg("PX").arg("60000");
-    if let Some(lack) = probe(link, set).await? {
-        lacks.push(("set", lack));
-    } else {
-        for (name, command) in commands(keys.holder(), &channel, cluster) {
-            if let Some(lack) = probe(link, command).await? {
-                lacks.push((name, lack));
-            }
-        }
+    for scope in &scopes {
+        look(link, cluster, scope, &mut lacks).await?;
     }
     Ok(findings(&lacks, config))
+}
+
+async fn look<'a>(
+    link: &Link,
+    cluster: bool,
+    scope: &'a Scope,
+    lacks: &mut Vec<Lacking<'a>>,
+) -> Result<()> {
+    // A waiter needs the right to subscribe. This connection is used for nothing else.
+    let subscribe = if cluster { "ssubscribe" } else { "subscribe" };
+    for channel in &scope.channels {
+        match link.subscribe(&subscribe.to_uppercase(), channel).await {
+            Err(SubscribeError::Refused(refusal)) if refusal.code == "NOPERM" => {
+                lacks.push(Lacking { command: subscribe, lack: lack(&refusal.words), scope });
+            }
+            Err(SubscribeError::Fault(error)) => return Err(error),
+            _ => {}
+        }
+    }
+    let [key, others @ ..] = &scope.keys[..] else { return Ok(()) };
+    // This key must be a string before the other commands are sent, or they would leave something behind.
+    let set = cmd("SET").arg(key).arg("probe").arg("PX").arg("60000");
+    if let Some(lack) = probe(link, set).await? {
+        lacks.push(Lacking { command: "set", lack, scope });
+        return Ok(());
+    }
+    let more = (scope.more)(key);
+    let others = others.iter().map(|other| ("exists", cmd("EXISTS").arg(other)));
+    // DEL is the last one.
+    let usual = commands(key, &scope.channels[0], cluster);
+    for (command, line) in more.into_iter().chain(others).chain(usual) {
+        let lack = probe(link, line).await?;
+        lacks.extend(lack.map(|lack| Lacking { command, lack, scope }));
+    }
+    Ok(())
+}
+
+/// What the layout of Redisson needs besides.
+fn commands_for_redisson(key: &str) -> Vec<(&'static str, Command)> {
+    let on_key =
+        |name: &'static str, arguments: &[&str]| (name, cmd(name).arg(key).args(arguments));
+    vec![
+        on_key("type", &[]),
+        on_key("hkeys", &[]),
+        on_key("hgetall", &[]),
+        on_key("hrandfield", &["1"]),
+        on_key("getrange", &["0", "0"]),
+        on_key("lindex", &["0"]),
+        on_key("lpop", &[]),
+        on_key("incrby", &["1"]),
+        on_key("decrby", &["1"]),
+        on_key("zscan", &["0"]),
+    ]
 }
 
 /// All commands but `SET`, `DEL` last.
@@ -132,21 +201,23 @@ fn lack(said: &str) -> Lack {
     }
 }
 
-fn findings(lacks: &[(&str, Lack)], config: &RedisConfig) -> Vec<Finding> {
+fn findings(lacks: &[Lacking<'_>], config: &RedisConfig) -> Vec<Finding> {
     let user = config.username.as_deref().unwrap_or("default");
-    let prefix = &config.prefix;
     let mut findings: Vec<Finding> = Vec::new();
-    for (name, lack) in lacks {
+    for Lacking { command, lack, scope } in lacks {
+        let [keys, channels] = &scope.patterns;
         let (what, right) = match lack {
-            Lack::Command => (format!("run {}", name.to_uppercase()), format!("+{name}")),
-            Lack::Keys => (format!("use the keys {prefix}*"), format!("~{prefix}*")),
-            Lack::Channels => (format!("use the channels {prefix}*"), format!("&{prefix}*")),
+            Lack::Command => (format!("run {}", command.to_uppercase()), format!("+{command}")),
+            Lack::Keys => (format!("use the keys {keys}"), format!("~{keys}")),
+            Lack::Channels => (format!("use the channels {channels}"), format!("&{channels}")),
         };
         let what = format!("the user {user} may not {what}");
         let remedy = format!("ACL SETUSER {user} {right}");
-        // Without these, `list` and `evict` fail, but locks are safe.
-        let finding = match *name {
-            "scan" | "ltrim" | "lpush" | "lrange" => Finding::advice(what, remedy),
+        // Without these, `list` and `evict` fail, or an error says less, but locks are safe.
+        let finding = match *command {
+            "scan" | "ltrim" | "lpush" | "lrange" | "hrandfield" | "getrange" => {
+                Finding::advice(what, remedy)
+            }
             _ => Finding::danger(what, remedy),
         };
         if !findings.contains(&finding) {
@@ -174,6 +245,10 @@ mod tests {
             assert!(tried.contains(&right) || elsewhere.contains(&right), "{right} is not tried");
         }
         assert_eq!(tried.last(), Some(&"del"), "the probe key is removed last");
+        let besides: Vec<_> = commands_for_redisson("k").into_iter().map(|it| it.0).collect();
+        for right in crate::acl::ACL_REDISSON.split_whitespace() {
+            assert!(besides.contains(&&right[1..]), "{right} is not tried");
+        }
     }
 
     #[test]
@@ -200,8 +275,20 @@ mod tests {
         let mut config = RedisConfig::new(Topology::Single { server: ("a".into(), 1) });
         assert_eq!(findings(&[], &config)[0].severity, Fine);
         config.username = Some("joe".into());
-        let lacks = [("zadd", Lack::Command), ("scan", Lack::Command), ("get", Lack::Keys)];
-        let found = findings(&[&lacks[..], &[("del", Lack::Keys)]].concat(), &config);
+        let scope = &Scope {
+            keys: Vec::new(),
+            channels: Vec::new(),
+            patterns: ["tenure:*", "tenure:*"].map(str::to_owned),
+            more: |_| Vec::new(),
+        };
+        let lacks = [
+            ("zadd", Lack::Command),
+            ("scan", Lack::Command),
+            ("get", Lack::Keys),
+            ("del", Lack::Keys),
+        ];
+        let lacks = lacks.map(|(command, lack)| Lacking { command, lack, scope });
+        let found = findings(&lacks, &config);
         let severities: Vec<_> = found.iter().map(|finding| finding.severity).collect();
         assert_eq!(severities, [Unsafe, Advice, Unsafe]);
         assert_eq!(found[0].remedy, "ACL SETUSER joe +zadd");

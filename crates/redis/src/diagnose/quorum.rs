@@ -40,7 +40,7 @@ pub(crate) async fn diagnose(
     findings.extend(versions(&servers));
     let mut able = true;
     for (name, link, config) in reachable {
-        let mut missing = match probes::missing(config, link, false).await {
+        let mut missing = match probes::missing(config, link, false, None).await {
             Ok(missing) => missing,
             Err(error) => vec![unreachable(name, &error)],
         };

@@ -104,6 +104,7 @@ impl Lock {
         let mut holder = Holder::new(owner, mode);
         holder.expires_in = u64::try_from(left).ok().map(Duration::from_millis);
         if ours.is_none() {
+            holder.entered = count.parse().ok();
             holder.label = match count {
                 "1" => "Redisson".into(),
                 count => format!("Redisson, entered {count} times"),

@@ -95,6 +95,15 @@ const ASKS: usize = 3;
 /// How often channels are looked for on which no claim waits.
 const SWEEP: Duration = Duration::from_secs(5);
 
+/// The keys of a lock, its own first, and its channels: what a user needs rights for.
+pub(crate) fn keys_and_channels(prefix: &str, name: &LockName) -> (Vec<String>, Vec<String>) {
+    let names = Names::new(prefix, name, false);
+    let channels = Channel::ALL.map(|channel| names.channel(channel)).to_vec();
+    let (timer, terms, [queue, timeouts]) = (names.timer("x"), names.terms(), names.fair);
+    let Names { lock, token, note, audit, .. } = names;
+    (vec![lock, token, note, audit, timer, terms, queue, timeouts], channels)
+}
+
 /// Locks on Redis in the layout of Redisson.
 pub struct RedissonStore {
     /// Connections, the leases of parties, and what is kept beside locks.
@@ -525,7 +534,7 @@ impl Store for RedissonStore {
 
     async fn diagnose(&self) -> Result<Vec<Finding>> {
         let servers = self.base.servers.all().await?;
-        diagnose::diagnose(self, &self.base.config, &servers).await
+        diagnose::diagnose(self, &self.base.config, &servers, Some(&self.prefix)).await
     }
 }
 
