@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use tenure_testkit::Proxy;
+
 use super::{Hazard, SETUP, needs_news, play};
 use crate::algorithms::{Family, Info, Waiting};
 use crate::history::Wakeups;
@@ -70,8 +72,26 @@ async fn wait_for(stage: &mut Stage, ttl: Duration) -> io::Result<()> {
     stage.hold("A", LONG).await?;
     stage.read("A").await?;
     stage.start_acquire("B", ttl, LONG)?;
-    stage.wait(Duration::from_millis(500)).await?;
+    until_queued(stage, "B").await?;
     stage.write("A").await
+}
+
+/// Waits until a client that acquires has been answered, and then nothing more for half a second: on a busy machine
+/// its attempt and the beginning of its watch take longer than that. A client that asks again and again is never
+/// left alone, and gets half a second.
+async fn until_queued(stage: &mut Stage, name: &'static str) -> io::Result<()> {
+    let polls = matches!(stage.info.waiting, Waiting::Line | Waiting::Hints | Waiting::Polls);
+    let has_ways = !stage.client(name)?.ways.is_empty();
+    let mut before = None;
+    for _ in 0..20 {
+        stage.wait(Duration::from_millis(500)).await?;
+        let replied: usize = stage.client(name)?.ways.iter().map(Proxy::replied).sum();
+        if polls || !has_ways || replied > 0 && before == Some(replied) {
+            break;
+        }
+        before = Some(replied);
+    }
+    Ok(())
 }
 
 async fn lost_wakeup(stage: &mut Stage) -> io::Result<()> {
@@ -101,7 +121,7 @@ async fn dead_waiter(stage: &mut Stage) -> io::Result<()> {
     wait_for(stage, stage.ttl).await?;
     stage.enter("C").await?;
     stage.start_acquire("C", stage.ttl, LONG)?;
-    stage.wait(Duration::from_millis(500)).await?;
+    until_queued(stage, "C").await?;
     stage.kill("B")?;
     stage.release("A").await?;
     // A dead waiter may be granted the lock, and keeps it for a TTL at most.
