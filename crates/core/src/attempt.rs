@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tenure_proto::{Watchdog, deadline};
 use tracing::Instrument;
 
-use crate::client::{Inner, unanswered};
+use crate::client::{Inner, unanswered, within};
 use crate::fault_budget::FaultBudget;
 use crate::guard::Guard;
 use crate::lease::Lease;
@@ -46,32 +46,56 @@ pub(crate) async fn acquire(
 ) -> Result<Guard> {
     let attempt = Attempt::begin(inner, name, mode, options, wait, site)?;
     if wait != Wait::NoWait
-        && let Some(order) = &inner.order
+        && let Some(order) = inner.order
     {
-        order.waits(name, site);
+        order.waits(&inner.identity, name, site);
     }
     let span = tracing::debug_span!("acquire", lock = %name, ?mode);
     attempt.finish().instrument(span).await
 }
 
 /// Takes several free locks in one call to the store. `None`: nothing was taken, and each is to be acquired by
-/// itself.
+/// itself. The call may take no longer than `limit`.
 pub(crate) async fn acquire_together(
     inner: &Arc<Inner>,
     locks: &[(&LockName, &Options)],
+    limit: Option<Duration>,
     site: CallSite,
 ) -> Option<Result<Vec<Guard>>> {
+    let names: Vec<&str> = locks.iter().map(|(name, _)| name.as_str()).collect();
+    let span = tracing::debug_span!("acquire", locks = ?names);
+    let failed = match claim_together(inner, locks, limit, site).instrument(span).await? {
+        Ok(guards) => return Some(Ok(guards)),
+        Err(failed) => failed,
+    };
+    for (name, _) in locks {
+        metric::not_acquired(&inner.labels.of(name), failed.kind());
+    }
+    tracing::debug!(locks = ?names, error = %failed, "could not acquire several locks in one call");
+    Some(Err(match failed.lock() {
+        Some(_) => failed,
+        None => failed.about(locks[0].0),
+    }))
+}
+
+async fn claim_together(
+    inner: &Arc<Inner>,
+    locks: &[(&LockName, &Options)],
+    limit: Option<Duration>,
+    site: CallSite,
+) -> Option<Result<Vec<Guard>>> {
+    let limit = limit.map_or(inner.call_timeout, |limit| limit.min(inner.call_timeout));
     let mut attempts = Vec::new();
     for (name, options) in locks {
         match Attempt::begin(inner, name, Mode::Exclusive, options, Wait::NoWait, site) {
             Ok(attempt) => attempts.push(attempt),
-            Err(error) => return Some(Err(error)),
+            Err(error) => return Some(Err(error.about(name))),
         }
     }
     let claims: Vec<Claim> = attempts.iter().map(|attempt| attempt.undo.claim.clone()).collect();
     attempts.iter_mut().for_each(|attempt| attempt.undo.armed = true);
     let sent = inner.clock.now();
-    let error = match inner.call("acquire", inner.store.claim_together(&claims)).await {
+    let error = match within(limit, "acquire", inner.store.claim_together(&claims)).await {
         Ok(Some(grants)) if grants.len() == attempts.len() => {
             inner.answered();
             let since = |grant: &Grant| grant.since.unwrap_or(sent);
@@ -101,7 +125,7 @@ pub(crate) async fn acquire_together(
         attempts.iter_mut().for_each(|attempt| attempt.undo.armed = false);
     }
     join_all(attempts.iter_mut().map(Attempt::give_back)).await;
-    Some(Err(error.about(locks[0].0)))
+    Some(Err(error))
 }
 
 /// The wait that is recorded, if one is, ends with the lock.
@@ -319,9 +343,16 @@ impl<'a> Attempt<'a> {
     /// Waits until the store wakes the claim. `None`: the time for the next poll has come.
     async fn wait(&mut self, ticket: &QueueTicket) -> Option<Result<ClaimOutcome>> {
         let claim = &self.undo.claim;
-        let self_wait = self.self_wait.get_or_insert_with(|| {
-            SelfWait::look(&self.inner.keeper.in_the_way_of(claim), self.site)
-        });
+        let self_wait = match &mut self.self_wait {
+            Some(found) => found,
+            none => {
+                let in_the_way = self.inner.keeper.in_the_way_of(claim);
+                match SelfWait::look(&in_the_way, self.site) {
+                    Ok(found) => none.insert(found),
+                    Err(certain) => return Some(Err(certain)),
+                }
+            }
+        };
         // Spread over a quarter of the interval: claims that were queued together do not poll together.
         let spread = f64::from(claim.owner.as_bytes()[0]) / 1024.0;
         let poll = self.poll.mul_f64(1.0 - spread);
@@ -372,8 +403,8 @@ impl<'a> Attempt<'a> {
         let keep_until = self.options.at_least.map(|time| clock.now() + time);
         let lease = lease.acquired_at(self.site).kept_until(keep_until);
         let lease = Arc::new(lease.counted(metric::Held::start(label)));
-        if let Some(order) = &self.inner.order {
-            order.holds(&lease);
+        if let Some(order) = self.inner.order {
+            order.holds(&self.inner.identity, &lease);
         }
         Guard::new(Arc::clone(self.inner), lease, watchdog)
     }

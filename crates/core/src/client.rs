@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::identity::StoreIdentity;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::order_check::OrderCheck;
@@ -15,13 +16,15 @@ use crate::waits::Recorder;
 use crate::{
     Background, Claim, Clock, Error, ErrorKind, Eviction, Finding, LockName, LockState, Mode,
     Moment, MultiLock, Mutex, Options, Origin, OwnerId, ReentrantMutex, Released, Result, RwLock,
-    Semaphore, Store, Watch, metric, require_runtime,
+    Semaphore, Store, StoreUrl, Watch, metric, require_runtime,
 };
 
 /// The name of a client's thread.
 pub(crate) const THREAD: &str = "tenure-keeper";
 /// How many call timeouts a list of all locks may take: stores read it page by page.
 const LIST_CALLS: u32 = 30;
+/// The longest call timeout that can be set.
+const LONGEST_CALL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many call timeouts a diagnosis may take.
 const DIAGNOSE_CALLS: u32 = 10;
 
@@ -57,8 +60,10 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     /// When the store answered a claim last, in nanoseconds of `clock`.
     pub(crate) last_answer: AtomicU64,
+    /// Which store it is, to compare it with those of other clients.
+    pub(crate) identity: StoreIdentity,
     /// Which locks are taken while others are held, if that is checked.
-    pub(crate) order: Option<OrderCheck>,
+    pub(crate) order: Option<&'static OrderCheck>,
     /// Which locks have a label of their own in the metrics.
     pub(crate) labels: metric::Labels,
     /// The long waits of its claims, if they are recorded.
@@ -75,6 +80,8 @@ pub(crate) struct Settings {
     /// How long a wait is that is recorded.
     pub(crate) long_wait: Option<Duration>,
     labels: metric::Labels,
+    /// Which store it is, if a URL says so.
+    identity: Option<StoreIdentity>,
 }
 
 impl Client {
@@ -92,6 +99,15 @@ impl Client {
         Self::on(Background::start(THREAD)?, store, Settings::new())
     }
 
+    /// A client of the store behind this URL, with its `timeout=`. Clients of one URL know that their locks are
+    /// the same ones, also if each has a connection of its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn at(url: &StoreUrl, store: Arc<dyn Store>) -> Result<Self> {
+        Self::on(Background::start(THREAD)?, store, Settings::at(url))
+    }
+
     /// A client of the same store that gives up on a single call to it after `limit`, instead of
     /// two seconds. More than a day counts as a day.
     ///
@@ -102,24 +118,25 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a limit of zero; otherwise as [`new`](Self::new).
     pub fn with_call_timeout(self, limit: Duration) -> Result<Self> {
-        const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
         if limit.is_zero() {
             let why = "a call needs some time: choose a limit above zero";
             return Err(Error::new(ErrorKind::Invalid, "make a client", why));
         }
         let mut settings = self.inner.settings();
-        settings.call_timeout = limit.min(LONGEST);
+        settings.call_timeout = limit.min(LONGEST_CALL);
         self.with(settings)
     }
 
     /// A client of the same store that warns of locks which are taken in conflicting orders: `a` and then
     /// `b` by one task, `b` and then `a` by another. Two such tasks can wait for each other until a lease
-    /// is lost. Use it while you develop and test.
+    /// is lost. Use it while you develop and test. All clients of the process that check are compared with each
+    /// other, also those of different stores.
     ///
     /// Each pair is reported once, as a warning of the `tracing` crate that names both orders and the
     /// places in the program. It is a hint: the two tasks may never run at the same time, and futures that
     /// are joined in one task count as one. A [`try_acquire`](Mutex::try_acquire) waits for nothing, so it
-    /// counts only as held. Cycles of three and more locks are not found. The memory that it takes is
+    /// counts only as held. The locks of one [`MultiLock`] have no order among
+    /// themselves. Cycles of three and more locks are not found. The memory that it takes is
     /// bounded: of more than 4,096 pairs the oldest are forgotten.
     ///
     /// ```
@@ -370,7 +387,7 @@ impl Client {
         store: Arc<dyn Store>,
         settings: Settings,
     ) -> Result<Self> {
-        let Settings { call_timeout, checks_order, long_wait, labels } = settings;
+        let Settings { call_timeout, checks_order, long_wait, labels, identity } = settings;
         crate::owner::settle_in();
         labels.begin();
         let keeper = Keeper::start(Arc::clone(&store), call_timeout, &background)?;
@@ -378,7 +395,8 @@ impl Client {
         let origin = Origin::here();
         let clock = store.capabilities().clock;
         let last_answer = AtomicU64::default();
-        let order = checks_order.then(OrderCheck::default);
+        let order = checks_order.then(OrderCheck::of_process);
+        let identity = identity.unwrap_or_else(|| StoreIdentity::of(&store));
         let inner = Inner {
             store,
             call_timeout,
@@ -386,6 +404,7 @@ impl Client {
             janitor,
             clock,
             last_answer,
+            identity,
             order,
             labels,
             long_waits: long_wait.map(Recorder::new),
@@ -410,6 +429,12 @@ impl Settings {
     pub(crate) fn new() -> Self {
         Self { call_timeout: CALL_TIMEOUT, ..Self::default() }
     }
+
+    /// What a store's URL says.
+    pub(crate) fn at(url: &StoreUrl) -> Self {
+        let call_timeout = url.timeout().map_or(CALL_TIMEOUT, |limit| limit.min(LONGEST_CALL));
+        Self { call_timeout, identity: StoreIdentity::of_url(url), ..Self::default() }
+    }
 }
 
 impl Drop for Inner {
@@ -424,7 +449,8 @@ impl Inner {
     pub(crate) fn settings(&self) -> Settings {
         let (call_timeout, checks_order) = (self.call_timeout, self.order.is_some());
         let long_wait = self.long_waits.as_ref().map(Recorder::threshold);
-        Settings { call_timeout, checks_order, long_wait, labels: self.labels.clone() }
+        let (labels, identity) = (self.labels.clone(), Some(self.identity.clone()));
+        Settings { call_timeout, checks_order, long_wait, labels, identity }
     }
 
     /// A fresh claim: its owner exists before the first byte leaves.

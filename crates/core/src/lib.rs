@@ -27,6 +27,7 @@ mod fault_budget;
 mod fence;
 mod finding;
 mod guard;
+mod identity;
 mod janitor;
 mod keeper;
 mod lease;

@@ -10,16 +10,20 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
+use crate::client::unanswered;
 use crate::task::CallSite;
 use crate::{
     Error, ErrorKind, Guard, LockName, LossReason, Mutex, Options, Result, Revocation, Wait,
 };
 
+/// What options are refused for that keep a lock taken.
+const KEPT: &str = "several locks at once";
+
 /// Several locks that are held together or not at all. Use it for work that touches several things, such
 /// as a transfer between two accounts.
 ///
 /// A wait cannot deadlock: all `MultiLock`s wait for their locks one after the other in the order of their
-/// names, and hold no later one meanwhile. Locks that are all free are taken at once: in one call where the
+/// names, and of the URLs of their stores, and hold no later one meanwhile. Locks that are all free are taken at once: in one call where the
 /// store has one for it (Redis, but not a Cluster), otherwise by calls side by side. The locks may be on
 /// different stores ([`MultiLock::of`]).
 ///
@@ -55,22 +59,34 @@ pub struct MultiGuard {
 impl MultiLock {
     /// Joins locks that may be on different stores, each with its own options.
     ///
-    /// Locks of one name on different stores are waited for in the order in which they are given: give
-    /// them in the same order everywhere.
+    /// Two clients that were [connected by a URL](crate::Client::at) are known to have one store if their URLs name
+    /// the same servers, in the same words: `localhost` and `127.0.0.1` are two. Of clients made in another way,
+    /// only those of one store object are. Locks of one name on stores without a URL are waited for in the
+    /// order in which they are given: give them in the same order everywhere.
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) if there is no lock, or one is named twice on one client.
+    /// [`Invalid`](ErrorKind::Invalid) if there is no lock, or one is named twice on one store.
     pub fn of(locks: impl IntoIterator<Item = Mutex>) -> Result<Self> {
         let invalid = |why| Error::new(ErrorKind::Invalid, "join locks", why);
-        let mut locks: Vec<Mutex> = locks.into_iter().collect();
+        let locks = locks.into_iter().map(|lock| lock.without_keeping(KEPT));
+        let mut locks: Vec<Mutex> = locks.collect();
         if locks.is_empty() {
             return Err(Self::no_lock());
         }
-        locks.sort_by(|one, other| one.name().cmp(other.name()));
+        // Stable: locks without a place in the order stay as they were given.
+        locks.sort_by(|one, other| {
+            let key = |lock: &Mutex| {
+                (lock.name().clone(), lock.store_identity().order().map(str::to_owned))
+            };
+            key(one).cmp(&key(other))
+        });
         let same_name = |one: &Mutex, other: &Mutex| one.name() == other.name();
         for group in locks.chunk_by(same_name) {
             for (index, lock) in group.iter().enumerate() {
-                if group[..index].iter().any(|earlier| earlier.shares_store_with(lock)) {
+                if group[..index]
+                    .iter()
+                    .any(|earlier| earlier.store_identity() == lock.store_identity())
+                {
                     let why = "a lock that is named twice would wait for itself: name it once";
                     return Err(invalid(why).about(lock.name()));
                 }
@@ -91,7 +107,7 @@ impl MultiLock {
     /// The same locks, all held with these options.
     #[must_use]
     pub fn with(self, options: Options) -> Self {
-        let options = options.without_keeping("several locks at once");
+        let options = options.without_keeping(KEPT);
         let with = |lock: Mutex| lock.with(options.clone());
         Self { locks: self.locks.into_iter().map(with).collect() }
     }
@@ -149,10 +165,17 @@ impl MultiLock {
 
     async fn acquire_at(&self, site: CallSite, wait: Wait) -> Result<MultiGuard> {
         let started = Instant::now();
-        let mut taken = match Mutex::acquire_together(&self.locks, site).await {
+        let left = || match wait {
+            Wait::AtMost(limit) => Some(limit.saturating_sub(started.elapsed())),
+            _ => None,
+        };
+        if wait != Wait::NoWait {
+            self.locks.iter().for_each(|lock| lock.note_order(site));
+        }
+        let mut taken = match Mutex::acquire_together(&self.locks, left(), site).await {
             Some(Ok(guards)) => return Self::held(guards).await,
             Some(Err(error)) => vec![Err(error)],
-            None => self.take_free(site).await,
+            None => self.take_free(left(), site).await,
         };
         let first_missing = taken.iter().position(Result::is_err);
         let Some(first_missing) = first_missing else {
@@ -163,17 +186,18 @@ impl MultiLock {
         give_back(later.into_iter().flatten().collect()).await;
         let missed = taken.pop().and_then(Result::err);
         let mut guards: Vec<Guard> = taken.into_iter().flatten().collect();
+        let ends = |error: &Error| {
+            let may_wait = error.is_transient() && left() != Some(Duration::ZERO);
+            wait == Wait::NoWait || error.kind() != ErrorKind::Busy && !may_wait
+        };
         if let Some(error) = missed
-            && (wait == Wait::NoWait || error.kind() != ErrorKind::Busy && !error.is_transient())
+            && ends(&error)
         {
             give_back(guards).await;
             return Err(error);
         }
         for lock in &self.locks[first_missing..] {
-            let wait = match wait {
-                Wait::AtMost(limit) => Wait::AtMost(limit.saturating_sub(started.elapsed())),
-                other => other,
-            };
+            let wait = left().map_or(wait, Wait::AtMost);
             match lock.acquire_at(site, wait).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
@@ -185,9 +209,14 @@ impl MultiLock {
         Self::held(guards).await
     }
 
-    /// Tries all locks at once.
-    async fn take_free(&self, site: CallSite) -> Vec<Result<Guard>> {
-        join_all(self.locks.iter().map(|lock| lock.acquire_at(site, Wait::NoWait))).await
+    /// Tries all locks at once, for no longer than `limit`.
+    async fn take_free(&self, limit: Option<Duration>, site: CallSite) -> Vec<Result<Guard>> {
+        let tries = join_all(self.locks.iter().map(|lock| lock.acquire_at(site, Wait::NoWait)));
+        let Some(limit) = limit else { return tries.await };
+        // What was taken by then is released in the background.
+        tokio::time::timeout(limit, tries)
+            .await
+            .unwrap_or_else(|_| vec![Err(unanswered(limit, "acquire").about(self.locks[0].name()))])
     }
 
     /// Checks that none of them was lost while the others were waited for.

@@ -2,15 +2,16 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 
 use crate::LockName;
+use crate::identity::StoreIdentity;
 use crate::lease::Lease;
 use crate::task::{CallSite, TaskKey};
 
-/// Remembers in which orders the tasks of a client wait for locks while they hold others.
+/// Remembers in which orders the tasks of a process wait for locks while they hold others.
 ///
 /// Bounded: of more than [`PAIRS`](Self::PAIRS) pairs of names the oldest are forgotten, and of the holds of
 /// one task the first [`HOLDS`](Self::HOLDS) count.
@@ -19,10 +20,13 @@ pub(crate) struct OrderCheck(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    held: HashMap<TaskKey, Vec<Arc<Lease>>>,
-    orders: HashMap<(LockName, LockName), Taken>,
-    oldest: VecDeque<(LockName, LockName)>,
+    held: HashMap<TaskKey, Vec<(StoreIdentity, Arc<Lease>)>>,
+    orders: HashMap<(Key, Key), Taken>,
+    oldest: VecDeque<(Key, Key)>,
 }
+
+/// A lock of any store.
+type Key = (StoreIdentity, LockName);
 
 /// Where a task took one lock, and then another one.
 #[derive(Clone, Copy, Debug)]
@@ -37,32 +41,40 @@ impl OrderCheck {
     const PAIRS: usize = 4_096;
     const HOLDS: usize = 16;
 
+    /// The one of this process, which all clients that check share.
+    pub(crate) fn of_process() -> &'static Self {
+        static CHECK: LazyLock<OrderCheck> = LazyLock::new(OrderCheck::default);
+        &CHECK
+    }
+
     /// The task that runs now begins to wait for a lock.
-    pub(crate) fn waits(&self, name: &LockName, at: CallSite) {
+    pub(crate) fn waits(&self, store: &StoreIdentity, name: &LockName, at: CallSite) {
         let seen = &mut *self.0.lock();
         let Some(held) = seen.held.get(&TaskKey::current()) else { return };
-        let before: Vec<(LockName, CallSite)> = held
+        let then = (store.clone(), name.clone());
+        let before: Vec<(Key, CallSite)> = held
             .iter()
-            .filter(|lease| lease.acquired_by.home().is_some() && lease.claim.name != *name)
+            .filter(|(_, lease)| lease.acquired_by.home().is_some())
+            .map(|(store, lease)| ((store.clone(), lease.claim.name.clone()), lease.acquired_by.at))
+            .filter(|(first, _)| *first != then)
             .take(Self::HOLDS)
-            .map(|lease| (lease.claim.name.clone(), lease.acquired_by.at))
             .collect();
         for (first, first_at) in before {
-            seen.note(first, first_at, name, at);
+            seen.note(first, first_at, &then, at);
         }
     }
 
     /// The task that runs now holds a lock from now on.
-    pub(crate) fn holds(&self, lease: &Arc<Lease>) {
+    pub(crate) fn holds(&self, store: &StoreIdentity, lease: &Arc<Lease>) {
         if let Some(task) = lease.acquired_by.home() {
-            self.0.lock().held.entry(task).or_default().push(Arc::clone(lease));
+            self.0.lock().held.entry(task).or_default().push((store.clone(), Arc::clone(lease)));
         }
     }
 
     /// A hold has ended.
     pub(crate) fn gave_up(&self, ended: &Lease) {
         if let Entry::Occupied(mut held) = self.0.lock().held.entry(ended.acquired_by.by) {
-            held.get_mut().retain(|lease| lease.claim.owner != ended.claim.owner);
+            held.get_mut().retain(|(_, lease)| lease.claim.owner != ended.claim.owner);
             if held.get().is_empty() {
                 held.remove();
             }
@@ -77,14 +89,14 @@ impl OrderCheck {
 }
 
 impl Seen {
-    fn note(&mut self, first: LockName, first_at: CallSite, then: &LockName, then_at: CallSite) {
+    fn note(&mut self, first: Key, first_at: CallSite, then: &Key, then_at: CallSite) {
         let opposite = (then.clone(), first);
         let other = self.orders.get_mut(&opposite);
         let warned = other.is_some();
         if let Some(other) = other
             && !std::mem::replace(&mut other.warned, true)
         {
-            let (then, first) = &opposite;
+            let ((_, then), (_, first)) = &opposite;
             tracing::warn!(
                 %first, %then, %first_at, %then_at,
                 opposite_first_at = %other.first, opposite_then_at = %other.then,
@@ -112,7 +124,7 @@ impl Seen {
 mod tests {
     use super::*;
     use crate::background::WeakBackground;
-    use crate::{Claim, Clock, Moment};
+    use crate::{Claim, Clock, MemoryStore, Moment, Store};
 
     fn lease(name: &LockName) -> Arc<Lease> {
         let claim = Claim { name: name.clone(), ..Claim::sample() };
@@ -125,18 +137,19 @@ mod tests {
         let check = OrderCheck::default();
         let name = |number: usize| LockName::new(&format!("orders/{number}")).unwrap();
         let site = std::panic::Location::caller();
+        let store = StoreIdentity::of(&(Arc::new(MemoryStore::new()) as Arc<dyn Store>));
         for number in 0..3 * OrderCheck::PAIRS {
             let held = lease(&name(number));
-            check.holds(&held);
-            check.waits(&name(number + 1), site);
+            check.holds(&store, &held);
+            check.waits(&store, &name(number + 1), site);
             check.gave_up(&held);
         }
         assert_eq!(check.sizes(), (0, OrderCheck::PAIRS, OrderCheck::PAIRS));
         let many: Vec<_> = (0..100).map(|number| lease(&name(number))).collect();
-        many.iter().for_each(|lease| check.holds(lease));
-        check.waits(&name(1_000_000), site);
-        let noted =
-            check.0.lock().oldest.iter().filter(|(_, then)| *then == name(1_000_000)).count();
+        many.iter().for_each(|lease| check.holds(&store, lease));
+        check.waits(&store, &name(1_000_000), site);
+        let last = |then: &Key| then.1 == name(1_000_000);
+        let noted = check.0.lock().oldest.iter().filter(|(_, then)| last(then)).count();
         assert_eq!(noted, OrderCheck::HOLDS);
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::lease::Lease;
 use crate::task::{CallSite, TaskKey, runs_under};
+use crate::{Error, ErrorKind, Result};
 
 /// How long a task waits for a lock that it acquired itself before it is warned.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
@@ -25,23 +26,29 @@ pub(crate) struct SelfWait {
 }
 
 impl SelfWait {
-    /// Looks for a hold of this task among the holds of the client that are in the attempt's way. Warns at
-    /// once of one that the attempt certainly waits for.
-    pub(crate) fn look(in_the_way: &[Arc<Lease>], waits_at: CallSite) -> Option<Self> {
+    /// Looks for a hold of this task among the holds of the client that are in the attempt's way.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`], and a warning, if the attempt certainly waits for one of them.
+    pub(crate) fn look(in_the_way: &[Arc<Lease>], waits_at: CallSite) -> Result<Option<Self>> {
         if let Some(lease) = in_the_way.iter().find(|lease| runs_under(lease.claim.owner)) {
             let (lock, held_at) = (&lease.claim.name, lease.acquired_by.at);
             tracing::warn!(
                 %lock, %held_at, %waits_at,
-                "waits for itself: the work that acquires this lock runs under it. Acquire it once, \
+                "would wait for itself: the work that acquires this lock runs under it. Acquire it once, \
                  or use a `ReentrantMutex`"
             );
-            return None;
+            let why = format!(
+                "the work that acquires it at {waits_at} runs under it, acquired at {held_at}, so it would wait \
+                 for itself: acquire it once, or use a `ReentrantMutex`"
+            );
+            return Err(Error::new(ErrorKind::Invalid, "acquire", why));
         }
         let task = Some(TaskKey::current());
         let is_own = |lease: &&Arc<Lease>| !lease.is_kept && lease.acquired_by.home() == task;
-        let own = in_the_way.iter().find(is_own)?;
+        let Some(own) = in_the_way.iter().find(is_own) else { return Ok(None) };
         let due = Instant::now() + SUSPICIOUS;
-        Some(Self { holds: Arc::clone(own), waits_at, due, warned: false })
+        Ok(Some(Self { holds: Arc::clone(own), waits_at, due, warned: false }))
     }
 
     /// Warns when the attempt has waited for long, unless the hold has ended or its guard was moved. Never

@@ -1,5 +1,6 @@
 //! Store URLs: one grammar for all engines, parsed here alone.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -206,6 +207,33 @@ impl StoreUrl {
             }
         }
         urls[0] == urls[1]
+    }
+
+    /// Text that is equal for URLs which name the same locks: without the user, the password, options that are
+    /// [cosmetic](UrlOption::cosmetic) or say what counts by default, and with the servers and options in order.
+    /// `None` where the URL alone names no store.
+    pub(crate) fn identity(&self) -> Option<String> {
+        let mut url = self.clone().resolved().ok()?;
+        match &mut url.location {
+            Location::Nothing => return None,
+            Location::Path(_) => {}
+            Location::Servers(servers) => {
+                let mut hosts: Vec<String> =
+                    self.servers().iter().map(|(host, port)| format!("{host}:{port}")).collect();
+                hosts.sort();
+                (servers.user, servers.password, servers.hosts) = (None, None, hosts.join(","));
+            }
+        }
+        url.timeout = None;
+        let mut last = BTreeMap::new();
+        for (option, value) in url.options {
+            last.insert(option.name, (option, value));
+        }
+        let counts = |(option, value): &(&UrlOption, String)| {
+            !option.is_cosmetic && !option.is_file && option.default != Some(value)
+        };
+        url.options = last.into_values().filter(counts).collect();
+        Some(url.to_string())
     }
 
     /// The error of a URL that makes no sense. `why` must not repeat a password.

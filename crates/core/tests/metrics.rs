@@ -14,8 +14,8 @@ use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
-use tenure_core::store::{Claim, Eviction, Renewal, Store};
-use tenure_core::{Chaos, Client, Faults, Guard, MemoryStore, Options, Result};
+use tenure_core::store::{Claim, Eviction, Grant, Renewal, Store};
+use tenure_core::{Chaos, Client, Error, ErrorKind, Faults, Guard, MemoryStore, Options, Result};
 
 /// Adds everything up by name; a gauge also remembers its peak.
 #[derive(Clone, Default)]
@@ -100,6 +100,12 @@ fn waits_holds_missed_renewals_waiters_and_each_loss_once_are_counted() {
     assert_eq!(sums.get("tenure_waiters"), 0.0);
     assert_eq!(sums.get("tenure_waiters peak"), 1.0);
 
+    // A joint claim that fails is counted once for each lock.
+    let client = Client::new(Layered::new(&MemoryStore::new(), Refuses)).unwrap();
+    let locks = client.multi_lock(["a", "b", "c"]).unwrap();
+    block_on(locks.try_acquire()).unwrap_err();
+    assert_eq!(sums.get("tenure_acquire_failures_total"), 4.0);
+
     // However a loss is found, it is counted once: by the clock alone, as after a freeze; by the
     // keeper and the clock; or by the release.
     type Way = (&'static str, fn(Guard, &Client));
@@ -156,6 +162,17 @@ impl Layer for Frozen {
     async fn renew(&self, memory: &MemoryStore, claim: &Claim) -> Result<Renewal> {
         std::thread::sleep(TTL * 2);
         memory.renew(claim).await
+    }
+}
+
+/// A store whose call for several locks is not allowed.
+#[derive(Debug)]
+struct Refuses;
+
+#[async_trait::async_trait]
+impl Layer for Refuses {
+    async fn claim_together(&self, _: &MemoryStore, _: &[Claim]) -> Result<Option<Vec<Grant>>> {
+        Err(Error::new(ErrorKind::Denied, "acquire", "not allowed"))
     }
 }
 

@@ -102,11 +102,7 @@ impl Registry {
     /// # Errors
     /// Those of [`open`](Self::open).
     pub async fn connect_to(&self, url: &StoreUrl) -> Result<Client> {
-        let client = Client::new(self.open(url).await?)?;
-        match url.timeout() {
-            Some(timeout) => client.with_call_timeout(timeout),
-            None => Ok(client),
-        }
+        Client::at(url, self.open(url).await?)
     }
 
     /// [`connect`](Self::connect) for threads: see [`blocking`](crate::blocking).
@@ -115,11 +111,7 @@ impl Registry {
     /// As [`connect`](Self::connect).
     pub fn connect_blocking(&self, url: &str) -> Result<crate::blocking::Client> {
         let url = self.parse(url)?;
-        let client = crate::blocking::Client::open(self.open(&url))?;
-        match url.timeout() {
-            Some(timeout) => client.with_call_timeout(timeout),
-            None => Ok(client),
-        }
+        crate::blocking::Client::open_at(&url, self.open(&url))
     }
 
     /// Connects to the store behind a URL, for programs that talk to the store itself. Call it inside a

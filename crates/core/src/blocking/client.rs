@@ -13,7 +13,7 @@ use crate::client::Settings;
 use crate::store::Store;
 use crate::{
     AuditRecord, Background, CellValue, Finding, LockName, LockState, LongWaits, OwnerId, Rate,
-    Result,
+    Result, StoreUrl,
 };
 
 /// A [`Client`](crate::Client) whose calls block. Cheap to clone; clones share everything.
@@ -39,9 +39,27 @@ impl Client {
     /// # Errors
     /// Those of `opening`; otherwise as [`new`](Self::new).
     pub fn open(opening: impl Future<Output = Result<Arc<dyn Store>>>) -> Result<Self> {
+        Self::open_with(Settings::new(), opening)
+    }
+
+    /// As [`open`](Self::open), for the store behind a URL: see [`crate::Client::at`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_at(
+        url: &StoreUrl,
+        opening: impl Future<Output = Result<Arc<dyn Store>>>,
+    ) -> Result<Self> {
+        Self::open_with(Settings::at(url), opening)
+    }
+
+    fn open_with(
+        settings: Settings,
+        opening: impl Future<Output = Result<Arc<dyn Store>>>,
+    ) -> Result<Self> {
         let background = Background::start(crate::client::THREAD)?;
         let store = block_on(&background, opening)?;
-        crate::Client::on(background, store, Settings::new()).map(Self::from)
+        crate::Client::on(background, store, settings).map(Self::from)
     }
 
     /// As [`crate::Client::with_call_timeout`].

@@ -30,6 +30,11 @@ impl Lock {
         Self { options, ..self }
     }
 
+    pub(super) fn without_keeping(self, what: &'static str) -> Self {
+        let options = self.options.clone().without_keeping(what);
+        self.with(options)
+    }
+
     pub(super) async fn acquire(&self, mode: Mode, wait: Wait, site: CallSite) -> Result<Guard> {
         acquire(&self.client.inner, &self.name, mode, &self.options, wait, site).await
     }

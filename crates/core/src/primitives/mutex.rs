@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::guard::FencedGuard;
+use crate::identity::StoreIdentity;
 use crate::task::CallSite;
 use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result, Wait};
 
@@ -15,8 +16,10 @@ use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result
 /// The same name can be locked with a `Mutex`, a [`RwLock`](crate::RwLock) or a [`Semaphore`](crate::Semaphore): all of them wait in the
 /// same queue. Cloning is cheap.
 ///
-/// A task that holds the lock and acquires it again waits for itself until the lease is lost, and the log
-/// warns of it. Use a [`ReentrantMutex`](crate::ReentrantMutex) for that.
+/// A task that holds the lock and acquires it again waits for itself. Where this is certain, because the work
+/// that acquires the lock runs under it ([`run`](Self::run), [`Guard::run`]), the second call fails as
+/// [`Invalid`](ErrorKind::Invalid) and names both places. Otherwise the guard may be in another task that
+/// releases it: the log warns after a second, and the call waits on. Use a [`ReentrantMutex`](crate::ReentrantMutex) for that.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -47,15 +50,29 @@ impl Mutex {
         &self.0.name
     }
 
-    /// Whether both locks are on one store, as far as this process can tell.
-    pub(crate) fn shares_store_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(self.0.client.store(), other.0.client.store())
+    /// Which store the lock is on.
+    pub(crate) fn store_identity(&self) -> &StoreIdentity {
+        &self.0.client.inner.identity
+    }
+
+    /// The same lock, with options that may not keep it taken after a release.
+    pub(crate) fn without_keeping(self, what: &'static str) -> Self {
+        Self(self.0.without_keeping(what))
+    }
+
+    /// Notes that the task begins to wait for the lock, if orders are checked.
+    pub(crate) fn note_order(&self, site: CallSite) {
+        let inner = &self.0.client.inner;
+        if let Some(order) = inner.order {
+            order.waits(&inner.identity, &self.0.name, site);
+        }
     }
 
     /// Takes all of these locks in one call, if they are of one client and its store can do that. `None`: nothing
-    /// was taken, and each is to be acquired by itself.
+    /// was taken, and each is to be acquired by itself. The call may take no longer than `limit`.
     pub(crate) async fn acquire_together(
         locks: &[Self],
+        limit: Option<Duration>,
         site: CallSite,
     ) -> Option<Result<Vec<Guard>>> {
         let [first, _, ..] = locks else { return None };
@@ -64,7 +81,7 @@ impl Mutex {
             return None;
         }
         let locks: Vec<_> = locks.iter().map(|lock| (&lock.0.name, &lock.0.options)).collect();
-        crate::attempt::acquire_together(inner, &locks, site).await
+        crate::attempt::acquire_together(inner, &locks, limit, site).await
     }
 
     /// The same lock, held with these options.

@@ -113,15 +113,17 @@ async fn a_hold_of_this_client_that_does_not_block_the_attempt_is_not_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_acquires_the_lock_it_runs_under_is_warned_at_once_with_both_places() {
+async fn work_that_acquires_the_lock_it_runs_under_fails_at_once_with_both_places() {
     let (warnings, _listens) = Warnings::listen();
-    let (client, limit) = (client(), Duration::from_millis(10));
+    let client = client();
     let mutex = client.mutex("a").unwrap();
     let first = line!() + 1;
-    let nested = mutex.run(async |_| mutex.acquire_within(limit).await.map(drop)).await.unwrap();
-    assert_eq!(nested.unwrap_err().kind(), ErrorKind::TimedOut);
+    let nested = mutex.run(async |_| mutex.acquire().await.map(drop)).await.unwrap();
+    let error = nested.unwrap_err();
+    assert_eq!((error.kind(), error.lock().unwrap().as_str()), (ErrorKind::Invalid, "a"));
+    assert_eq!(error.to_string().matches(&at(first)).count(), 2, "{error}");
     let [warning] = &warnings.take()[..] else { panic!("one warning") };
-    assert!(warning.contains("waits for itself") && warning.contains("lock=a"), "{warning}");
+    assert!(warning.contains("wait for itself") && warning.contains("lock=a"), "{warning}");
     assert!(warning.contains(&format!("held_at={}", at(first))), "{warning}");
     assert!(warning.contains(&format!("waits_at={}", at(first))), "{warning}");
     // Another lock, and a task of its own, are no fault.
@@ -232,6 +234,46 @@ async fn locks_that_are_taken_in_both_orders_are_reported_once_with_all_places()
     assert_eq!(warnings.take(), Vec::<String>::new(), "once per pair");
     take_both(&client, "c", "b").await;
     assert_eq!(warnings.take().len(), 1, "another pair");
+}
+
+/// Waits for the second lock while it holds the first one.
+async fn take_across(first: (&Client, &str), then: (&Client, &str)) {
+    let held = first.0.mutex(first.1).unwrap().acquire().await.unwrap();
+    then.0.mutex(then.1).unwrap().acquire().await.unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn orders_of_locks_are_compared_across_clients_and_stores() {
+    let (warnings, _listens) = Warnings::listen();
+    let checked = |store: &Arc<MemoryStore>| {
+        Client::new(Arc::clone(store) as _).unwrap().with_order_check().unwrap()
+    };
+    let stores = [(); 2].map(|()| Arc::new(MemoryStore::new()));
+    let [one, again, other] = [&stores[0], &stores[0], &stores[1]].map(checked);
+    take_across((&one, "a"), (&other, "b")).await;
+    take_across((&other, "a"), (&one, "b")).await;
+    assert_eq!(warnings.take(), Vec::<String>::new(), "these are four locks");
+    take_across((&other, "b"), (&again, "a")).await;
+    assert_eq!(warnings.take().len(), 1);
+    // One name on two stores.
+    take_across((&one, "c"), (&other, "c")).await;
+    take_across((&other, "c"), (&one, "c")).await;
+    assert_eq!(warnings.take().len(), 1);
+}
+
+#[tokio::test]
+async fn a_multi_lock_that_is_waited_for_under_a_lock_counts_in_the_order() {
+    let (warnings, _listens) = Warnings::listen();
+    let client = client().with_order_check().unwrap();
+    take_both(&client, "b", "z").await;
+    let held = client.mutex("z").unwrap().acquire().await.unwrap();
+    let both = client.multi_lock(["a", "b"]).unwrap();
+    both.try_acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(warnings.take(), Vec::<String>::new(), "it did not wait");
+    both.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(warnings.take().len(), 1);
+    held.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -9,8 +9,13 @@ use crate::layer::{Layer, Layered};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::task::{Context, Waker};
-use tenure_core::store::{Claim, ClaimOutcome, Grant, Released, Store, WaitPolicy};
-use tenure_core::{Chaos, Client, Error, ErrorKind, Faults, MemoryStore, MultiLock, Result};
+use tenure_core::store::{
+    Claim, ClaimOutcome, Connecting, Grant, Released, Scheme, Store, StoreFactory, StoreUrl,
+    UrlOption, WaitPolicy,
+};
+use tenure_core::{
+    Chaos, Client, Error, ErrorKind, Faults, MemoryStore, MultiLock, Options, Result,
+};
 
 const SOON: Duration = Duration::from_millis(50);
 
@@ -134,6 +139,105 @@ async fn a_lock_named_twice_or_no_lock_is_refused() {
 }
 
 #[tokio::test]
+async fn options_that_keep_a_lock_taken_are_refused_of_each_lock() {
+    let client = client();
+    let kept = client.mutex("b").unwrap().with(Options::new().at_least(Duration::from_secs(3600)));
+    let locks = MultiLock::of([client.mutex("a").unwrap(), kept]).unwrap();
+    for attempt in [locks.try_acquire().await, locks.acquire().await] {
+        let error = attempt.unwrap_err();
+        assert_eq!((error.kind(), error.lock().unwrap().as_str()), (ErrorKind::Invalid, "b"));
+    }
+    client.close().await;
+    assert!(in_use(&client).await.is_empty(), "nothing stays taken");
+}
+
+/// The URL of a server that some tests name in several ways.
+fn at(url: &str) -> Client {
+    let url = StoreUrl::parse(url, &[Arc::new(Somewhere)]).unwrap();
+    Client::at(&url, Arc::new(MemoryStore::new())).unwrap()
+}
+
+#[derive(Debug)]
+struct Somewhere;
+
+#[async_trait]
+impl StoreFactory for Somewhere {
+    fn name(&self) -> &'static str {
+        "Somewhere"
+    }
+    fn schemes(&self) -> &'static [Scheme] {
+        const { &[Scheme::servers("some", "HOST[:PORT],…", "a server", 7)] }
+    }
+    fn options(&self) -> &'static [UrlOption] {
+        const { &[UrlOption::PREFIX.defaults_to("tenure"), UrlOption::PASSWORD_FILE] }
+    }
+    async fn connect(&self, _: &StoreUrl, _: &Connecting) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(MemoryStore::new()))
+    }
+}
+
+#[tokio::test]
+async fn a_lock_named_twice_through_two_clients_of_one_server_is_refused() {
+    let one = at("some://a,b");
+    let same = [
+        "some://b:7,a",
+        "some://me:secret@a,b?timeout=9s",
+        "some://a,b?prefix=tenure&password-file=/x",
+    ];
+    for url in same {
+        let locks = [one.mutex("x").unwrap(), at(url).mutex("x").unwrap()];
+        let error = MultiLock::of(locks).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.lock().unwrap().as_str()),
+            (ErrorKind::Invalid, "x"),
+            "{url}"
+        );
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    for url in ["some://a", "some://a,b?prefix=other", "some://a,b/1"] {
+        assert!(
+            MultiLock::of([one.mutex("x").unwrap(), at(url).mutex("x").unwrap()]).is_ok(),
+            "{url}"
+        );
+    }
+    let longer = one.clone().with_call_timeout(SOON).unwrap().mutex("x").unwrap();
+    assert!(MultiLock::of([one.mutex("x").unwrap(), longer]).is_err(), "it is the same store");
+}
+
+/// Two claims of the same two locks, of one name on two stores, given in opposite orders.
+#[tokio::test]
+async fn locks_of_one_name_on_two_stores_have_one_order() {
+    let (one, other) = (at("some://a"), at("some://b"));
+    let lock = |client: &Client| client.mutex("x").unwrap();
+    let (held, waits) =
+        (lock(&one).acquire().await.unwrap(), lock(&other).acquire().await.unwrap());
+    for locks in [[lock(&one), lock(&other)], [lock(&other), lock(&one)]] {
+        let attempt = tokio::spawn(async move { MultiLock::of(locks).unwrap().acquire().await });
+        while one.inspect("x").await.unwrap().waiters.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert!(other.inspect("x").await.unwrap().waiters.is_empty(), "the first one comes first");
+        attempt.abort();
+        let _ = attempt.await;
+        one.close().await;
+    }
+    drop((held, waits));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_silent_does_not_prolong_a_bounded_wait() {
+    for answer in [Answer::Late, Answer::SilentOneByOne] {
+        let (_memory, client, _calls) = Together::client(answer);
+        let locks = client.multi_lock(["a", "b"]).unwrap();
+        let begun = tokio::time::Instant::now();
+        let error = locks.acquire_within(SOON).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut), "{error}");
+        // Claims are given back for a tenth of a second, and then in the background.
+        assert!(begun.elapsed() < Duration::from_millis(500), "{answer:?}: {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
 async fn locks_of_two_stores_are_held_together() {
     let (one, other) = (client(), client());
     let locks = MultiLock::of([one.mutex("a").unwrap(), other.mutex("a").unwrap()]).unwrap();
@@ -166,6 +270,8 @@ enum Answer {
     Lost,
     /// Carries nothing out.
     Refused,
+    /// Has no call for several locks, and does not answer the others.
+    SilentOneByOne,
 }
 
 /// Takes and releases several locks in one call, and records all calls.
@@ -187,7 +293,7 @@ impl Together {
         let fault = || Error::new(ErrorKind::Unreachable, "call", "the reply is lost");
         match self.answer {
             Answer::AtOnce => Ok(()),
-            Answer::Late => std::future::pending().await,
+            Answer::Late | Answer::SilentOneByOne => std::future::pending().await,
             Answer::Lost => Err(fault().with_unknown_effect()),
             Answer::Refused => Err(fault()),
         }
@@ -203,6 +309,9 @@ impl Layer for Together {
         policy: WaitPolicy,
     ) -> Result<ClaimOutcome> {
         self.calls.lock().push("claim");
+        if self.answer == Answer::SilentOneByOne {
+            return std::future::pending().await;
+        }
         memory.claim(claim, policy).await
     }
 
@@ -217,6 +326,9 @@ impl Layer for Together {
         claims: &[Claim],
     ) -> Result<Option<Vec<Grant>>> {
         self.calls.lock().push("claim together");
+        if self.answer == Answer::SilentOneByOne {
+            return Ok(None);
+        }
         let mut grants = Vec::new();
         for claim in claims.iter().filter(|_| self.answer != Answer::Refused) {
             match memory.claim(claim, WaitPolicy::NoWait).await? {
