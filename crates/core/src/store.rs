@@ -51,6 +51,10 @@ pub fn step_limit(call_timeout: Duration) -> Duration {
     call_timeout - call_timeout / 10
 }
 
+/// How long a store keeps a lock's audit records after the newest of them: records of names that are used
+/// once must not pile up.
+pub const AUDIT_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// Keeps locks: on a server, a quorum of servers, in a directory.
 ///
 /// Implementers promise:

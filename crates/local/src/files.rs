@@ -41,7 +41,7 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
     let wake = dir.join("wake");
     make_shared_dir(dir, "wake", access)?;
     // The other files are checked when they are opened.
-    for path in [wake, dir.join("audit.log")] {
+    for path in [wake, dir.join("audit.log"), dir.join("audit.log.1")] {
         match std::fs::symlink_metadata(&path) {
             Ok(metadata) => access.check_owner(&metadata, &path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -17,7 +17,7 @@
 //! | `tokens` | the durable ceiling of the fencing tokens: two checksummed records, written alternately |
 //! | `members` | byte *i* is locked by the process in slot *i* while it lives; the same in all versions |
 //! | `wake/`*i* | the FIFO through which the process in slot *i* receives wake-ups for its waiters |
-//! | `audit.log` | one line per eviction or revocation |
+//! | `audit.log`, `audit.log.1` | one line per eviction or revocation; the second has the 4 MiB before the first |
 //! | `cells/` | values: one file each, and the locks of their swaps (module `cells`) |
 //! | `init` | locked while the table is created or replaced |
 //!

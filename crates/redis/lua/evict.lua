@@ -9,6 +9,7 @@ local owner = ARGV[1]
 local value = redis.call('GET', K)
 
 --@mint
+--@audit
 --@engine
 
 local mine = value and (value == owner or value == ARGV[3] or (#owner == 32 and string.sub(value, 1, 32) == owner))
@@ -23,8 +24,7 @@ elseif held(owner) then
 end
 if released == 1 then
   mint(now)
-  call('LPUSH', KEYS[7], ARGV[2])
-  call('LTRIM', KEYS[7], '0', '999')
+  add_audit_record(KEYS[7], ARGV[2])
 end
 -- The owner may claim again, at the end of the queue: nothing of its old place may be left.
 drop({owner})

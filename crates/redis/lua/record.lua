@@ -2,7 +2,7 @@
 -- KEYS  A (list: audit records)
 -- ARGV  1 audit record
 -- Returns 1.
--- Invariant: the newest comes first; no more are kept than evictions keep.
-redis.call('LPUSH', KEYS[1], ARGV[1])
-redis.call('LTRIM', KEYS[1], '0', '999')
+--@audit
+
+add_audit_record(KEYS[1], ARGV[1])
 return 1

@@ -47,6 +47,7 @@ pub(crate) fn of_scripts() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scripts::tests::SOURCES;
     use std::collections::BTreeSet;
 
     #[test]
@@ -66,29 +67,8 @@ mod tests {
 
     #[test]
     fn the_rights_are_the_commands_of_the_scripts_and_no_others() {
-        let scripts = concat!(
-            include_str!("../lua/single_key.lua"),
-            include_str!("../lua/cells/add.lua"),
-            include_str!("../lua/cells/take.lua"),
-            include_str!("../lua/cells/swap.lua"),
-            include_str!("../lua/claim.lua"),
-            include_str!("../lua/downgrade.lua"),
-            include_str!("../lua/engine.lua"),
-            include_str!("../lua/evict.lua"),
-            include_str!("../lua/free.lua"),
-            include_str!("../lua/inspect.lua"),
-            include_str!("../lua/line.lua"),
-            include_str!("../lua/mint.lua"),
-            include_str!("../lua/record.lua"),
-            include_str!("../lua/quorum/claim.lua"),
-            include_str!("../lua/quorum/line.lua"),
-            include_str!("../lua/quorum/renew.lua"),
-            include_str!("../lua/refresh.lua"),
-            include_str!("../lua/release.lua"),
-            include_str!("../lua/renew.lua"),
-            include_str!("../lua/take.lua"),
-        );
-        let mut called = called_by(scripts);
+        let scripts: String = SOURCES.iter().map(|(_, source)| *source).collect();
+        let mut called = called_by(&scripts);
         called.insert("+publish".into());
         // On a Cluster it is another of its subcommands.
         assert!(called.remove("+pubsub"));

@@ -3,8 +3,8 @@
 mod slots;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -27,6 +27,8 @@ pub(crate) struct Cluster {
     seeds: Vec<Address>,
     map: RwLock<SlotMap>,
     links: Mutex<HashMap<Address, Link>>,
+    /// Of each node: the connections for commands and for renewals are dialled at one pace.
+    pacers: Pacers,
     /// The topology look-up that is running, if any.
     refreshing: Mutex<Option<SingleFlight<()>>>,
     pacer: RetryPacer,
@@ -36,6 +38,8 @@ pub(crate) struct Cluster {
     /// How often a node did not answer, or knew a part of the slots: each time another is asked first.
     turn: AtomicUsize,
 }
+
+type Pacers = Arc<Mutex<HashMap<Address, Weak<RetryPacer>>>>;
 
 /// How many redirections a command follows: a slot that moves needs two.
 const REDIRECTIONS: usize = 5;
@@ -60,6 +64,7 @@ impl Cluster {
             seeds: seeds.to_vec(),
             map: RwLock::default(),
             links: Mutex::default(),
+            pacers: Arc::default(),
             refreshing: Mutex::default(),
             pacer: RetryPacer::for_lookups(),
             before_7: AtomicBool::new(false),
@@ -180,6 +185,7 @@ impl Cluster {
             seeds: self.seeds.clone(),
             map: RwLock::new(self.map.read().clone()),
             links: Mutex::default(),
+            pacers: Arc::clone(&self.pacers),
             refreshing: Mutex::default(),
             pacer: RetryPacer::for_lookups(),
             before_7: AtomicBool::new(self.is_before_7()),
@@ -208,9 +214,22 @@ impl Cluster {
         if let Some(link) = links.get(address) {
             return Ok(link.clone());
         }
-        let link = Link::new(&single_node(&self.config, address), self.listener.clone())?;
+        let (config, listener) = (single_node(&self.config, address), self.listener.clone());
+        let link = Link::with_pacer(&config, listener, self.pacer_of(address))?;
         links.insert(address.clone(), link.clone());
         Ok(link)
+    }
+
+    /// The pacer for dials to this node, which lives as long as a link to it.
+    fn pacer_of(&self, address: &Address) -> Arc<RetryPacer> {
+        let mut pacers = self.pacers.lock();
+        if let Some(pacer) = pacers.get(address).and_then(Weak::upgrade) {
+            return pacer;
+        }
+        pacers.retain(|_, pacer| pacer.strong_count() > 0);
+        let pacer = Arc::new(RetryPacer::for_dials());
+        pacers.insert(address.clone(), Arc::downgrade(&pacer));
+        pacer
     }
 
     /// A link to every master. Fails if a slot has no master: locks must not be left out silently.

@@ -18,12 +18,11 @@
 //! | `tenure:{tenure:orders}:line` | zset | the queue: owner ids of waiters, each with its ticket |
 //! | `tenure:{tenure:orders}:w` | hash | a record for each waiter, with the end of its place |
 //! | `tenure:{tenure:orders}:p`, `:e` | hash, zset | shared and permit holders, and the end of each |
-//! | `tenure:{tenure:orders}:audit` | list | evictions and revocations, newest first, at most 1,000 |
-//! | `tenure:{tenure:orders}:cell`, `:counter` and so on | string | values beside locks (module `cells`)
-//! |
+//! | `tenure:{tenure:orders}:audit` | list | evictions and revocations, newest first, at most 1,000, for 30 days after the newest |
+//! | `tenure:{tenure:orders}:cell`, `:counter` and so on | string | values beside locks (module `cells`) |
 //! | `tenure:{token}` | string | the last token; on a Cluster one for each slot in use, never one for each lock |
 //!
-//! All keys but the token and the audit expire. `lua/engine.lua` describes the values and the rules.
+//! All keys but the token, and values that are kept for good, expire. `lua/engine.lua` describes the values and the rules.
 //! The secondary keys have the whole first key as their hash tag, and therefore its slot.
 //!
 //! # Scripts
@@ -91,7 +90,8 @@
 //!   Cluster's topology, greetings of a quorum's servers. The first attempt after a quiet period is
 //!   immediate; those that follow closely are spaced out, whether they succeed or not: a server that
 //!   accepts and drops connections is not dialled at the rate of the calls. Calls share the attempt that
-//!   is due. A server is dialled at most about four times a second.
+//!   is due. All connections to one server share the pace: while it is down, it is dialled
+//!   four to eight times a second.
 //! - A refusal of a login is reported in words of our own (`login.rs`), because servers repeat arguments
 //!   in their errors.
 //! - The reader of replies (`wire/value.rs`) remembers how far it came, so each byte is looked at once.

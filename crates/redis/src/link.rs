@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::Tls;
 use tokio::time::Instant;
@@ -92,9 +92,18 @@ impl Link {
         config: &RedisConfig,
         listener: Option<Arc<dyn MessageListener>>,
     ) -> Result<Self> {
+        Self::with_pacer(config, listener, Arc::new(RetryPacer::for_dials()))
+    }
+
+    /// As [`new`](Self::new), for a server that other links dial at the same pace.
+    pub(crate) fn with_pacer(
+        config: &RedisConfig,
+        listener: Option<Arc<dyn MessageListener>>,
+        pacer: Arc<RetryPacer>,
+    ) -> Result<Self> {
         // A file that cannot be used is reported at once.
         config.tls.as_ref().map(Tls::connector).transpose()?;
-        Self::paced(config, listener, Kind::All, Arc::new(RetryPacer::for_dials()))
+        Self::paced(config, listener, Kind::All, pacer)
     }
 
     /// A link to one Sentinel.
@@ -291,11 +300,7 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
     // Commands that are still on their way over the old connection have arrived by now, or never will:
     // the server has answered on the new one, and unacknowledged data is dropped when the old one is
     // closed. A proxy that keeps bytes for longer is not covered: then the TTL ends what arrives late.
-    if let Some(stuck) = state.made.replace(made.clone()) {
-        stuck.connection.close();
-    }
-    drop(state);
-    link.native.reset();
+    link.adopt(state, made.clone());
     if link.sentinels.is_some() {
         tokio::spawn(follow(Arc::downgrade(&link), made.connection.clone()));
     }
@@ -303,6 +308,14 @@ async fn dial(link: Arc<Inner>) -> Result<Connection> {
 }
 
 impl Inner {
+    /// Replaces the connection and closes the former one. The new server may have other commands.
+    fn adopt(&self, mut state: MutexGuard<'_, State>, made: Established) {
+        self.native.reset();
+        if let Some(former) = state.made.replace(made) {
+            former.connection.close();
+        }
+    }
+
     async fn dial(&self) -> Result<Established> {
         match (&self.config.topology, &self.sentinels) {
             (Topology::Single { server }, _) => {
@@ -439,7 +452,7 @@ async fn follow(link: Weak<Inner>, mut connection: Connection) {
             && connection.is_open()
         {
             tracing::info!(server = ?newer.server, "the master has moved");
-            link.state.lock().made = Some(newer.clone());
+            link.adopt(link.state.lock(), newer.clone());
             connection.close();
             connection = newer.connection;
         }

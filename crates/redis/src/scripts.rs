@@ -7,29 +7,55 @@ use crate::link::Link;
 use crate::servers::Servers;
 use crate::wire::{Arg, Command, Value, cmd};
 
-/// All scripts of a store.
-#[derive(Debug)]
-pub(crate) struct Scripts {
-    pub(crate) take: Script,
+/// Declares [`Scripts`], with the file of each script in `lua/`.
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident: $file:literal,)*) => {
+        /// All scripts of a store.
+        #[derive(Debug)]
+        pub(crate) struct Scripts {
+            $($(#[$doc])* pub(crate) $name: Script,)*
+        }
+
+        impl Scripts {
+            /// Loads the scripts on one server, which returns their digests. With `sharded`, they publish
+            /// through sharded channels.
+            pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
+                let server = &servers.any().await?;
+                let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
+                let load = |script: &str| {
+                    Script::load(server, compose(script, publish, include_str!("../lua/line.lua")))
+                };
+                // All are sent before the first is answered.
+                let ($($name,)*) = tokio::try_join!(
+                    $(load(include_str!(concat!("../lua/", $file, ".lua")))),*
+                )?;
+                Ok(Self { $($name),* })
+            }
+        }
+    };
+}
+
+scripts! {
+    take: "take",
     /// Releases several locks that no claim waits for.
-    pub(crate) free: Script,
-    pub(crate) claim: Script,
-    pub(crate) refresh: Script,
-    pub(crate) release: Script,
-    pub(crate) renew: Script,
-    pub(crate) downgrade: Script,
+    free: "free",
+    claim: "claim",
+    refresh: "refresh",
+    release: "release",
+    renew: "renew",
+    downgrade: "downgrade",
     /// Renews or releases with one key only.
-    pub(crate) single_key: Script,
-    pub(crate) evict: Script,
-    pub(crate) inspect: Script,
+    single_key: "single_key",
+    evict: "evict",
+    inspect: "inspect",
     /// Adds a record to those of a lock.
-    pub(crate) record: Script,
+    record: "record",
     /// Replaces the value of a cell.
-    pub(crate) swap: Script,
+    swap: "cells/swap",
     /// Adds to a counter.
-    pub(crate) add: Script,
+    add: "cells/add",
     /// Asks a rate limit.
-    pub(crate) limit: Script,
+    limit: "cells/take",
 }
 
 #[derive(Debug)]
@@ -49,93 +75,19 @@ pub(crate) struct Call<'a> {
     pub(crate) wait: Option<&'a Command>,
 }
 
-impl Scripts {
-    /// Loads the scripts on one server, which returns their digests. With `sharded`, they publish through
-    /// sharded channels.
-    pub(crate) async fn load(servers: &Servers, sharded: bool) -> Result<Self> {
-        let server = &servers.any().await?;
-        let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
-        let compose = |script: &str| compose(script, publish, include_str!("../lua/line.lua"));
-        let [
-            take,
-            free,
-            claim,
-            refresh,
-            release,
-            renew,
-            downgrade,
-            single_key,
-            evict,
-            inspect,
-            record,
-            swap,
-            add,
-            limit,
-        ] = [
-            compose(include_str!("../lua/take.lua")),
-            include_str!("../lua/free.lua").to_owned(),
-            compose(include_str!("../lua/claim.lua")),
-            compose(include_str!("../lua/refresh.lua")),
-            compose(include_str!("../lua/release.lua")),
-            compose(include_str!("../lua/renew.lua")),
-            compose(include_str!("../lua/downgrade.lua")),
-            include_str!("../lua/single_key.lua").to_owned(),
-            compose(include_str!("../lua/evict.lua")),
-            compose(include_str!("../lua/inspect.lua")),
-            include_str!("../lua/record.lua").to_owned(),
-            include_str!("../lua/cells/swap.lua").to_owned(),
-            include_str!("../lua/cells/add.lua").to_owned(),
-            include_str!("../lua/cells/take.lua").to_owned(),
-        ]
-        .map(|source| Script::load(server, source));
-        // All are sent before the first is answered.
-        let (
-            take,
-            free,
-            claim,
-            refresh,
-            release,
-            renew,
-            downgrade,
-            single_key,
-            evict,
-            inspect,
-            record,
-            swap,
-            add,
-            limit,
-        ) = tokio::try_join!(
-            take, free, claim, refresh, release, renew, downgrade, single_key, evict, inspect,
-            record, swap, add, limit
-        )?;
-        Ok(Self {
-            take,
-            free,
-            claim,
-            refresh,
-            release,
-            renew,
-            downgrade,
-            single_key,
-            evict,
-            inspect,
-            record,
-            swap,
-            add,
-            limit,
-        })
-    }
-}
-
-/// A script with the shared parts that it names (`--@mint`, `--@engine`, `--@line`).
+/// A script with the shared parts that it names (`--@mint`, `--@engine`, `--@line`, `--@audit`).
 pub(crate) fn compose(script: &str, publish: &str, line: &str) -> String {
     let (mint, engine) = (include_str!("../lua/mint.lua"), include_str!("../lua/engine.lua"));
-    assemble(script, publish, [mint, engine, line])
+    assemble(script, publish, [mint, engine, line, AUDIT])
 }
 
-fn assemble(script: &str, publish: &str, [mint, engine, line]: [&str; 3]) -> String {
+/// The part of every script that writes an audit record.
+pub(crate) const AUDIT: &str = include_str!("../lua/audit.lua");
+
+fn assemble(script: &str, publish: &str, [mint, engine, line, audit]: [&str; 4]) -> String {
     let script = script.replace("--@mint", mint).replace("--@engine", engine);
-    format!("local PUBLISH = '{publish}'\n{}", script.replace("--@line", line))
+    let script = script.replace("--@line", line).replace("--@audit", audit);
+    format!("local PUBLISH = '{publish}'\n{script}")
 }
 
 impl Script {
@@ -222,4 +174,4 @@ fn is_no_script(value: &Value) -> bool {
 
 #[cfg(test)]
 #[path = "scripts_tests/mod.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::select_ok;
 use tenure_core::store::{
     Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, QueueTicket,
-    Released, Renewal, Store, WaitPolicy,
+    Released, Renewal, Store, WaitPolicy, require_runtime,
 };
 use tenure_core::{
     AuditRecord, Effect, Error, ErrorKind, Finding, Holder, LockName, LockState, Mode, Result,
@@ -19,7 +19,7 @@ use tenure_core::{
 
 use crate::config::{CellUpdates, RedisConfig, Topology};
 use crate::diagnose;
-use crate::fault::{fault, no_answer};
+use crate::fault::{CONNECT, fault, no_answer};
 use crate::held::HeldClaims;
 use crate::inbox::{Inbox, Sent, WaiterRegistry};
 use crate::inspect::{self, Pages};
@@ -60,6 +60,7 @@ impl RedisStore {
     /// [`Invalid`](ErrorKind::Invalid) for a configuration that cannot work.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
+        require_runtime(CONNECT)?;
         // Every step has a timeout of its own; this one is for all steps together.
         let (late, timeout) = (no_answer(&config), config.timeout);
         let waiters = Arc::new(WaiterRegistry::default());

@@ -7,6 +7,7 @@
 local K, call, STEM = KEYS[1], redis.call, ARGV[2]
 
 --@free
+--@audit
 
 local found = redis.pcall('HEXISTS', K, ARGV[1])
 if ARGV[1] == 'mode' or found ~= 1 then return type(found) == 'table' and -1 or 0 end
@@ -27,6 +28,5 @@ else
   free('1')
 end
 if ARGV[4] ~= '' then call('INCR', KEYS[6]) end
-call('LPUSH', KEYS[7], ARGV[3])
-call('LTRIM', KEYS[7], '0', '999')
+add_audit_record(KEYS[7], ARGV[3])
 return 1

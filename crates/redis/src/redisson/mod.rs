@@ -68,7 +68,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tenure_core::store::{
     Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, QueueTicket,
-    Released, Renewal, Store, WaitPolicy, is_for_parties,
+    Released, Renewal, Store, WaitPolicy, is_for_parties, require_runtime,
 };
 use tenure_core::{
     AuditRecord, Error, ErrorKind, Finding, Holder, LockName, LockState, Mode, OwnerId, Result,
@@ -78,7 +78,7 @@ use tokio::task::AbortHandle;
 
 use crate::config::{RedisConfig, Topology};
 use crate::diagnose;
-use crate::fault::no_answer;
+use crate::fault::{CONNECT, no_answer};
 use crate::inbox::WaiterRegistry;
 use crate::inspect as redis_inspect;
 use crate::scripts::Call;
@@ -129,6 +129,7 @@ impl RedissonStore {
     /// As [`RedisStore::connect`].
     pub async fn connect(mut config: RedisConfig) -> Result<Self> {
         config.check()?;
+        require_runtime(CONNECT)?;
         let prefix = std::mem::take(&mut config.prefix);
         config.prefix = format!("tenure:{prefix}");
         let (late, timeout) = (no_answer(&config), config.timeout);

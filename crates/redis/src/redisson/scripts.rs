@@ -3,7 +3,7 @@
 use tenure_core::Result;
 
 use crate::link::Link;
-use crate::scripts::Script;
+use crate::scripts::{AUDIT, Script};
 use crate::servers::Servers;
 
 pub(super) struct Scripts {
@@ -57,13 +57,14 @@ impl PermitScripts {
     }
 }
 
-/// A script with the shared parts that it names (`--@layout`, `--@fair`, `--@free`, `--@pool`).
+/// A script with the shared parts that it names (`--@layout`, `--@fair`, `--@free`, `--@pool`, `--@audit`).
 pub(super) fn compose(script: &str, sharded: bool) -> String {
     let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
     let script = script
         .replace("--@layout", include_str!("../../lua/redisson/layout.lua"))
         .replace("--@fair", include_str!("../../lua/redisson/fair.lua"))
         .replace("--@free", include_str!("../../lua/redisson/free.lua"))
-        .replace("--@pool", include_str!("../../lua/redisson/permits/pool.lua"));
+        .replace("--@pool", include_str!("../../lua/redisson/permits/pool.lua"))
+        .replace("--@audit", AUDIT);
     format!("local PUBLISH = '{publish}'\n{script}")
 }

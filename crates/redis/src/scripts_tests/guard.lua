@@ -9,6 +9,9 @@ local function guarded(how)
     end
     real.call('SADD', 'sites', site)
     local reply = real[how](...)
+    -- A test may choose the time.
+    local chosen = words[1] == 'TIME' and real.call('LRANGE', 'clock', '0', '-1')
+    if chosen and #chosen == 2 then reply = chosen end
     local size = type(reply) == 'table' and #reply or 0
     real.call('INCRBY', 'work', tostring(#words + size))
     return reply

@@ -26,9 +26,10 @@ macro_rules! sources {
     };
 }
 
-const SOURCES: &[(&str, &str)] = sources!(
-    "take" "free" "claim" "refresh" "release" "renew" "downgrade" "single_key" "evict" "inspect" "mint" "engine" "line"
-    "quorum/claim" "quorum/renew" "quorum/line"
+/// All but those of the dialect of Redisson.
+pub(crate) const SOURCES: &[(&str, &str)] = sources!(
+    "take" "free" "claim" "refresh" "release" "renew" "downgrade" "single_key" "evict" "inspect" "record"
+    "audit" "mint" "engine" "line" "quorum/claim" "quorum/renew" "quorum/line" "cells/add" "cells/swap" "cells/take"
 );
 
 /// A server, and the scripts as they run on it. Claims and holders are numbers.
@@ -73,8 +74,8 @@ impl Bench {
     }
 
     fn try_eval(&self, script: &str, keys: &[&str], arguments: &[&str]) -> String {
-        let parts = ["mint", "engine", self.line].map(|part| self.marked(part));
-        let parts = [&*parts[0], &*parts[1], &*parts[2]];
+        let parts = ["mint", "engine", self.line, "audit"].map(|part| self.marked(part));
+        let parts = parts.each_ref().map(String::as_str);
         let source = format!("{GUARD}{}", assemble(&self.marked(script), "PUBLISH", parts));
         let count = keys.len().to_string();
         self.command(&["DEL", "work"]);
@@ -134,6 +135,10 @@ impl Bench {
 
     fn evict(&self, owner: &str) -> String {
         self.eval("evict", &KEYS, &[owner, "a record", owner])
+    }
+
+    fn record(&self) {
+        assert_eq!(self.eval("record", &["audit"], &["a record"]), "1");
     }
 
     fn inspect(&self, from: [&str; 2]) -> String {

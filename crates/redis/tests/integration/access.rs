@@ -1,11 +1,14 @@
 //! Which clients the servers accept: TLS, passwords and rights.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
 use crate::servers::{addresses, client, hand_over_by_push, refusal, said, single};
-use tenure_core::{Client, ErrorKind};
+use tenure_core::{Client, ErrorKind, Options};
 use tenure_redis::{ACL, ACL_CLUSTER, ACL_SENTINEL, RedisConfig, Tls, Topology};
-use tenure_testkit::{Certificates, GENEROUS, RedisCluster, RedisSentinel, RedisServer};
+use tenure_testkit::{
+    Certificates, GENEROUS, RedisCluster, RedisSentinel, RedisServer, eventually,
+};
 
 async fn works(client: &Client) {
     let guard = client.mutex("a").unwrap().try_acquire().await.unwrap();
@@ -102,6 +105,42 @@ on_servers! {
 }
 
 on_servers! {
+    async fn replaced_certificates_are_used_without_a_restart_of_the_client() {
+        let (files, renewed) = (Certificates::make().unwrap(), Certificates::make().unwrap());
+        let port = free_port();
+        let mut arguments = encryption(&files, port, "yes");
+        // A restart must not lose the held lock.
+        let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+        arguments.extend(durable.map(str::to_owned));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut server = RedisServer::start(&arguments).unwrap();
+        let mut config = single(port);
+        let identity = Some(files.of("client"));
+        config.tls = Some(Tls { ca: Some(files.ca()), identity, ..Tls::default() });
+        let client = client(&config).await;
+        let options = Options::new().ttl(Duration::from_secs(30));
+        let guard = client.mutex("held").unwrap().with(options).acquire().await.unwrap();
+        std::fs::copy(renewed.ca(), files.ca()).unwrap();
+        for role in ["server", "client"] {
+            let ((certificate, key), (new, new_key)) = (files.of(role), renewed.of(role));
+            std::fs::copy(new, certificate).unwrap();
+            std::fs::copy(new_key, key).unwrap();
+        }
+        server.kill9().unwrap();
+        server.restart().unwrap();
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
+        // A renewal, which has a connection of its own, succeeds too.
+        said(&server, &["PEXPIRE", "tenure:held", "15000"]);
+        let renewed = || async {
+            said(&server, &["PTTL", "tenure:held"]).parse::<u64>().unwrap() > 15_000
+        };
+        assert!(eventually(GENEROUS, renewed).await, "the lock is not renewed");
+        guard.release().await.unwrap();
+    }
+}
+
+on_servers! {
     async fn a_password_is_needed_and_must_be_right() {
         let server = RedisServer::start(&[]).unwrap();
         said(&server, &["ACL", "SETUSER", "app", "on", ">apart", "~*", "&*", "+@all"]);
@@ -144,7 +183,7 @@ fn as_locker(mut config: RedisConfig) -> RedisConfig {
 
 on_servers! {
     async fn the_least_rights_suffice_behind_sentinels_and_on_a_cluster() {
-        let group = RedisSentinel::start(std::time::Duration::from_secs(10)).unwrap();
+        let group = RedisSentinel::start(Duration::from_secs(10)).unwrap();
         for server in group.servers() {
             limit(server, &format!("{ACL} {ACL_SENTINEL}"));
         }
@@ -206,7 +245,7 @@ on_servers! {
                 }
                 let mutex = client.mutex(&command.replace('|', "-")).unwrap();
                 let _held = mutex.try_acquire().await?;
-                let wait = std::time::Duration::from_millis(50);
+                let wait = Duration::from_millis(50);
                 let waited = mutex.acquire_within(wait).await;
                 match waited {
                     Err(error) if error.kind() != ErrorKind::TimedOut => return Err(error),

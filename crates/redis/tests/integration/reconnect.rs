@@ -1,12 +1,14 @@
 //! How often servers are dialled and asked while something is wrong, counted at the server.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::servers::{FAILOVER, client, said, single};
 use crate::stubs::{bulk, shards, stub};
-use tenure_core::store::{Store, WaitPolicy};
+use parking_lot::Mutex;
+use tenure_core::store::{ClaimOutcome, Renewal, Store, WaitPolicy};
 use tenure_core::{Client, ErrorKind, Options};
 use tenure_redis::{RedisConfig, RedisStore, RedlockConfig, RedlockStore, Topology};
 use tenure_testkit::{GENEROUS, RedisServer, RedisStub, eventually};
@@ -128,17 +130,96 @@ async fn a_cluster_is_not_looked_up_as_fast_as_errors_come() {
     }
 }
 
+/// A node that grants and renews whatever it is asked for, and from some time on drops every connection that
+/// asks for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_and_renewals_share_the_dials_of_a_node() {
+    let (port, down) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
+    let (own, drops) = (Arc::clone(&port), Arc::clone(&down));
+    let node = stub(move |words| match words {
+        ["CLUSTER", "SHARDS"] => Some(shards(&[(0, 16_383, *own.wait())])),
+        _ if drops.load(Ordering::SeqCst) => None,
+        ["EVALSHA", _, "3", arguments @ ..] if arguments.len() == 6 => Some(bulk("granted 5")),
+        _ => Some(":1\r\n".into()),
+    });
+    port.set(node.port()).unwrap();
+    let store = Arc::new(RedisStore::connect(cluster(node.port())).await.unwrap());
+    let client = Client::new(Arc::clone(&store) as Arc<dyn Store>).unwrap();
+    let held = claim("held", Duration::from_secs(60));
+    let granted = store.claim(&held, WaitPolicy::NoWait).await.unwrap();
+    assert!(matches!(granted, ClaimOutcome::Granted(_)), "{granted:?}");
+    assert_eq!(store.renew(&held).await.unwrap(), Renewal::Renewed);
+    let over_its_own = || async { node.connections() == 2 };
+    assert!(eventually(GENEROUS, over_its_own).await, "renewals have no connection of their own");
+    down.store(true, Ordering::SeqCst);
+    let renewing = tokio::spawn(async move {
+        loop {
+            let _refused = store.renew(&held).await;
+        }
+    });
+    let took = hammer(&client, 2000).await;
+    renewing.abort();
+    // A few quick ones, then at least an eighth of a second between two.
+    let (dials, most) = (node.connections() - 2, 8 + took.as_millis() as usize / 125);
+    assert!(dials > 0 && dials <= most, "{dials} connections in {took:?}");
+}
+
+/// Which server a Sentinel names as the master, and in which epoch.
+type Named = Arc<Mutex<(u16, u64)>>;
+
 /// A Sentinel that names this master in this epoch.
 fn sentinel(master: u16, epoch: u64) -> RedisStub {
-    stub(move |words| match words[..] {
-        ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"] => {
-            Some(format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&master.to_string())))
+    sentinel_of(&Named::new(Mutex::new((master, epoch))))
+}
+
+fn sentinel_of(named: &Named) -> RedisStub {
+    let named = Arc::clone(named);
+    stub(move |words| {
+        let (master, epoch) = *named.lock();
+        match words[..] {
+            ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"] => {
+                Some(format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&master.to_string())))
+            }
+            ["SENTINEL", "MASTER", "main"] => {
+                Some(format!("%1\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string())))
+            }
+            _ => Some("-ERR no\r\n".into()),
         }
-        ["SENTINEL", "MASTER", "main"] => {
-            Some(format!("%1\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string())))
-        }
-        _ => Some("-ERR no\r\n".into()),
     })
+}
+
+/// A master that grants every claim, and may have the command `DELIFEQ`.
+fn master(compares: bool) -> RedisStub {
+    stub(move |words| match words {
+        ["EVALSHA", _, "3", ..] => Some(bulk("granted 5")),
+        ["DELIFEQ" | "DELEX", ..] if !compares => Some("-ERR unknown command\r\n".into()),
+        _ => Some(":1\r\n".into()),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_a_new_master_are_learnt_anew() {
+    let (old, new) = (master(false), master(true));
+    let named = Named::new(Mutex::new((old.port(), 1)));
+    let sentinel = sentinel_of(&named);
+    let store = RedisStore::connect(behind(&[&sentinel])).await.unwrap();
+    let taken_and_released = async || {
+        let held = claim("a", Duration::from_secs(60));
+        store.claim(&held, WaitPolicy::NoWait).await.unwrap();
+        store.release(&held).await.unwrap();
+    };
+    for _ in 0..4 {
+        taken_and_released().await;
+    }
+    assert_eq!((old.received(&["DELIFEQ"]), old.received(&["DELEX"])), (1, 1));
+    *named.lock() = (new.port(), 2);
+    let arrived = || async { new.connections() > 0 };
+    assert!(eventually(FAILOVER, arrived).await, "the new master is not found");
+    let learnt = || async {
+        taken_and_released().await;
+        new.received(&["DELIFEQ"]) > 0
+    };
+    assert!(eventually(GENEROUS, learnt).await, "the new master is not asked for DELIFEQ");
 }
 
 fn behind(sentinels: &[&RedisStub]) -> RedisConfig {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::servers::single;
 use tenure_core::store::{Claim, ClaimOutcome, QueueTicket, Store, WaitPolicy};
 use tenure_core::{ErrorKind, Options, blocking};
-use tenure_redis::RedisStore;
+use tenure_redis::{RedisStore, RedissonStore};
 use tenure_testkit::{GENEROUS, RedisServer};
 use tenure_trials::claim;
 use tokio::runtime::{Builder, Runtime};
@@ -24,6 +24,18 @@ async fn queued(store: &RedisStore, claim: &Claim) -> QueueTicket {
         ClaimOutcome::Queued(place) => place,
         answer => panic!("the claim should wait: {answer:?}"),
     }
+}
+
+/// A program may build its client before it starts a runtime.
+#[test]
+fn to_connect_outside_a_runtime_is_an_error() {
+    use futures_util::FutureExt;
+    let config = single(1);
+    let refused = RedisStore::connect(config.clone()).now_or_never().unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    assert!(refused.to_string().contains("Tokio runtime"), "{refused}");
+    let refused = RedissonStore::connect(config).now_or_never().unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
 }
 
 /// The first waiter starts the refresh task, on its own runtime.

@@ -4,6 +4,7 @@
 -- Returns 1 if the holder was there, 0 if not.
 -- Invariant: the next token is above every earlier one.
 --@pool
+--@audit
 
 if not pool() then return 0 end
 local count = take_out(ARGV[1]) + call('ZREM', TERMS, ARGV[2])
@@ -11,6 +12,5 @@ if count == 0 then return 0 end
 give_back(count)
 call('DEL', KEYS[5])
 if ARGV[4] ~= '' then call('INCR', KEYS[4]) end
-call('LPUSH', KEYS[6], ARGV[3])
-call('LTRIM', KEYS[6], '0', '999')
+add_audit_record(KEYS[6], ARGV[3])
 return 1
