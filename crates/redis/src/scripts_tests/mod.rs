@@ -14,8 +14,10 @@ use tenure_testkit::{GENEROUS, RedisServer};
 
 use super::assemble;
 
+mod beside;
 mod bounds;
 mod numbers;
+mod tokens;
 
 const KEYS: [&str; 7] = ["k", "q", "w", "p", "e", "t", "audit"];
 const GUARD: &str = include_str!("guard.lua");

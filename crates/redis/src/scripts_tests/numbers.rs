@@ -1,11 +1,11 @@
-//! No Lua number reaches a command, and tokens rise whatever stands in the counter.
+//! No Lua number reaches a command.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use tenure_core::store::AUDIT_KEPT;
 use tenure_testkit::lacks;
 
+use super::beside::{audit_records, cells, counters, rate_limits};
 use super::{Bench, LATER, LEASE, SOURCES, TTL, id, is_error, token};
 
 /// Drives every script over every branch that sends a command.
@@ -367,67 +367,6 @@ fn by_force(bench: &Bench) {
     assert!(bench.inspect(["-", &line]).contains(&id(528)));
 }
 
-fn audit_records(bench: &Bench) {
-    let kept = AUDIT_KEPT.as_millis() as usize;
-    let expires = |scene: &str| {
-        let left = bench.count("PTTL", "audit");
-        assert!((kept - 600_000..=kept).contains(&left), "{scene}: {left} of {kept} ms");
-    };
-    token(&bench.take(1));
-    assert_eq!(bench.evict(&id(1)), "1");
-    expires("an eviction");
-    let many = ["older"; 1_000];
-    bench.command(&[&["RPUSH", "audit"], &many[..]].concat());
-    bench.command(&["PEXPIRE", "audit", "60000"]);
-    bench.record();
-    expires("a record");
-    assert_eq!(bench.count("LLEN", "audit"), 1_000);
-    assert_eq!(bench.command(&["LINDEX", "audit", "0"]), "a record");
-}
-
-fn cells(bench: &Bench) {
-    let swap = |words: [&str; 4]| bench.eval("cells/swap", &["k"], &words);
-    let [first, second] = [16, 17].map(|number| format!("{number:016x}"));
-    assert_eq!(swap(["", &first, "a value", "never"]), "1");
-    assert_eq!(swap([&first, &second, "a value", TTL]), "1");
-    assert_eq!(swap([&second, &first, "another", "keep"]), "1");
-    assert!(bench.count("PTTL", "k") > 0);
-    assert_eq!(swap(["", &second, "a third", "never"]), format!("{first}another"));
-}
-
-fn counters(bench: &Bench) {
-    // A sum that a Lua number shows as 9.0071992547409e+15, and one with zeros at its end.
-    let sums = ["9007199254740991", "1837918400000000"];
-    for (at, sum) in (1..).zip(sums) {
-        for (expiry, id) in [(TTL, "request1"), ("", "request2")] {
-            bench.clear();
-            let version = format!("{at:016x}");
-            let add = |id: &str, by: &str| {
-                let range = ["-9007199254740991", "9007199254740991"];
-                let words = [&[&*version, id, by], &range[..], &[expiry, "", ""]].concat();
-                bench.eval("cells/add", &["k"], &words)
-            };
-            assert_eq!(add(id, sum), format!("done {sum}"));
-            assert_eq!(add(id, sum), format!("done {sum}"), "it is a repetition");
-            assert!(add("request3", "0").ends_with(sum));
-            assert!(bench.command(&["GET", "k"]).ends_with(sum));
-        }
-    }
-}
-
-fn rate_limits(bench: &Bench) {
-    for (rule, period, limit) in [("window", "60000000", "1"), ("gcra", "60000000", "60000000")] {
-        bench.clear();
-        let take = |peek: &str| bench.eval("cells/take", &["k"], &[rule, period, limit, "1", peek]);
-        assert!(take("peek").starts_with("1 "), "{rule}");
-        assert_eq!(bench.count("EXISTS", "k"), 0);
-        assert!(take("").starts_with("1 "), "{rule}");
-        assert!(take("").starts_with("0 "), "{rule}");
-        let kept = bench.command(&["GET", "k"]);
-        assert!(kept.bytes().all(|byte| byte.is_ascii_digit() || byte == b' '), "{kept}");
-    }
-}
-
 /// The dialect of Redisson has tests of its own.
 #[test]
 fn every_script_in_the_folder_is_driven() {
@@ -510,114 +449,4 @@ fn queues_of_dead_waiters(node: &Bench) {
     node.queue(1..2, "1", "x 0 0", "inbox");
     node.queue(2..3, LATER, "x 0 0", "inbox");
     assert!(node.vote(3, "s 1 0", &[]).starts_with("held "));
-}
-
-type Take<'a> = Box<dyn Fn(usize) -> String + 'a>;
-
-/// Every way to a token.
-fn grants<'a>(bench: &'a Bench, node: &'a Bench) -> [(&'a Bench, Take<'a>); 5] {
-    let handed_over = |owner| {
-        bench.claim(100, "x 0 0", "-");
-        bench.claim(owner, "x 0 0", "-");
-        bench.release(100);
-        bench.claim(owner, "x 0 0", "-")
-    };
-    [
-        (bench, Box::new(|owner| bench.take(owner))),
-        (bench, Box::new(|owner| bench.attempt(owner, "s 1 0"))),
-        (bench, Box::new(handed_over)),
-        (node, Box::new(|owner| node.vote(owner, "x 0 0", &[]))),
-        (node, Box::new(|owner| node.vote(owner, "s 1 0", &[]))),
-    ]
-}
-
-/// In this millisecond, Redis 7.2.4 would write a Lua number as 1.8379184e+15.
-#[test]
-fn a_token_that_ends_in_zeros_is_written_in_digits() {
-    if lacks("redis-server", "tokens that end in zeros") {
-        return;
-    }
-    let (bench, node) = (Bench::single(), Bench::node());
-    for server in [&bench, &node] {
-        server.command(&["RPUSH", "clock", "1794842187", "500000"]);
-    }
-    for (bench, take) in grants(&bench, &node) {
-        for (stored, least) in
-            [("0", 1_837_918_400_000_000), ("1837918499999999", 1_837_918_500_000_000_u64)]
-        {
-            bench.clear();
-            bench.command(&["SET", "t", stored]);
-            let own = token(&take(1));
-            assert!((least..least + 2).contains(&own), "{own}");
-            assert_eq!(bench.command(&["GET", "t"]), own.to_string());
-            // It is still a counter.
-            assert_eq!(bench.command(&["INCR", "t"]), (own + 1).to_string());
-        }
-    }
-}
-
-/// A counter as a server of those versions left it, with eight zeros at its end.
-#[test]
-fn a_damaged_counter_is_healed_and_tokens_rise_across_it() {
-    if lacks("redis-server", "damaged counters") {
-        return;
-    }
-    let (bench, node) = (Bench::single(), Bench::node());
-    for (bench, take) in grants(&bench, &node) {
-        for (stored, above) in [
-            ("1.8379184e+15", 1_837_918_400_000_000),
-            ("9e+15", 9_000_000_000_000_000),
-            ("9007199254740992.0", 9_007_199_254_740_992),
-            ("1e+18", 1_000_000_000_000_000_000),
-            // No number can be read: the server's time is above what the counter may have been.
-            ("nonsense", 1_700_000_000_000 * 1024),
-            ("", 1_700_000_000_000 * 1024),
-        ] {
-            bench.clear();
-            bench.command(&["SET", "t", stored]);
-            let first = token(&take(1));
-            assert!(first > above, "{first} after {stored}");
-            bench.command(&["DEL", "k", "p", "e"]);
-            let second = token(&take(2));
-            assert!(second > first, "{second} after {first}, after {stored}");
-        }
-    }
-}
-
-/// A Lua number is exact up to 2^53 only; the counter goes on to 2^63.
-#[test]
-fn tokens_rise_strictly_above_what_a_lua_number_holds() {
-    if lacks("redis-server", "tokens above 2^53") {
-        return;
-    }
-    let bench = Bench::single();
-    for start in [9_007_199_254_740_990_u64, 9_007_199_254_740_992, 1 << 62] {
-        bench.clear();
-        bench.command(&["SET", "t", &start.to_string()]);
-        for number in 1..5 {
-            assert_eq!(token(&bench.take(number)), start + number as u64);
-            bench.command(&["DEL", "k"]);
-        }
-    }
-}
-
-/// A quorum's renewal raises the node's counter to the holder's token, and never lowers it.
-#[test]
-fn a_quorum_renewal_raises_exactly_and_passes_a_damaged_counter() {
-    if lacks("redis-server", "renewals on damaged counters") {
-        return;
-    }
-    let node = Bench::node();
-    for (stored, raised) in [
-        ("9007199254740992", "9007199254740993"),
-        ("9007199254740994", "9007199254740994"),
-        ("1.8379184e+15", "9007199254740993"),
-        ("nonsense", "9007199254740993"),
-        ("1e+18", "1e+18"),
-    ] {
-        node.command(&["SET", "t", stored]);
-        node.command(&["SET", "k", &format!("{} 1 1 1 host label", id(1))]);
-        assert_eq!(node.raise(1, "9007199254740993"), "1");
-        assert_eq!(node.command(&["GET", "t"]), raised);
-    }
 }
