@@ -20,6 +20,10 @@ pub(crate) async fn execute(store: &str, arguments: &args::Blame, output: &Outpu
         if !found.has_history {
             note("this store remembers no waits: only those that are not over are shown");
         }
+        if found.unread > 0 {
+            let unread = found.unread;
+            note(&format!("present waits for {unread} more locks are not shown: name a prefix"));
+        }
         if found.waits.is_empty() {
             let since = show::duration(*since);
             note(&format!("no wait of more than a second in the last {since}"));

@@ -8,11 +8,12 @@
 mod record;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -34,8 +35,12 @@ const WRITE_EVERY: Duration = Duration::from_secs(5);
 const WRITES: usize = 5;
 /// The longest time between two looks at the holders of a lock.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How many waits are looked at in one go.
+const LOOKS: usize = 1_024;
 /// How many locks are looked at in one go.
 const LOCKS: usize = 64;
+/// How many locks a call of [`Client::long_waits`] reads at the most.
+const READ: usize = 10_000;
 
 /// The waits of a store that were long, from [`Client::long_waits`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub struct LongWaits {
     pub deadlocks: Vec<Vec<LongWait>>,
     /// Whether the store remembers waits that are over. If not, only present ones are shown.
     pub has_history: bool,
+    /// How many locks were not looked at, because there are too many: their present waits are missing.
+    pub unread: usize,
 }
 
 impl Client {
@@ -78,7 +85,7 @@ impl Client {
     /// `prefix`, of any client.
     ///
     /// A present wait is put down to the process that holds the lock now, for as long as it has held it. The
-    /// call reads every lock, as [`inspect_all`](Self::inspect_all) does.
+    /// call reads at most 10,000 locks, those with remembered waits first.
     ///
     /// # Errors
     /// Faults of the store.
@@ -100,12 +107,17 @@ impl Client {
         LongWait::forget(&mut waits, now.checked_sub(since).unwrap_or(SystemTime::UNIX_EPOCH));
         waits.retain(|wait| wait.lock.as_str().starts_with(prefix));
         let threshold = self.inner.settings().long_wait.unwrap_or(Duration::from_secs(1));
-        for state in self.inspect_all(prefix).await? {
+        let mut names = self.list(prefix).await?;
+        let waited_for: BTreeSet<_> = waits.iter().map(|wait| wait.lock.clone()).collect();
+        names.sort_by_key(|name| !waited_for.contains(name));
+        let unread = names.len().saturating_sub(READ);
+        names.truncate(READ);
+        for state in self.inspect_each(names, &mut BTreeSet::new()).await? {
             waits.extend(present_waits(&state, threshold, now));
         }
         let deadlocks = cycles(&waits);
         waits.sort_by_key(|wait| Reverse(wait.total));
-        Ok(LongWaits { waits, deadlocks, has_history })
+        Ok(LongWaits { waits, deadlocks, has_history, unread })
     }
 
     fn cell_of_waits(&self, number: usize) -> Result<Slot> {
@@ -168,6 +180,8 @@ struct Shared {
 #[derive(Default)]
 struct Waits {
     open: HashMap<u64, OpenWait>,
+    /// When each open wait is to be looked at, the first one first: so that many waits cost no scan.
+    due: BTreeSet<(Moment, u64)>,
     next: u64,
     /// Waits that are over and not written yet.
     over: Vec<LongWait>,
@@ -253,6 +267,7 @@ impl Recorder {
             look_again: began + self.0.threshold,
         };
         let wakes_too_late = waits.wakes_at > wait.look_again;
+        waits.due.insert((wait.look_again, id));
         waits.open.insert(id, wait);
         drop(waits);
         if wakes_too_late {
@@ -263,65 +278,74 @@ impl Recorder {
 
     /// Looks at the holders of the locks for which claims have waited long.
     async fn look(&self, client: &Inner) {
-        let mut due: BTreeMap<LockName, Vec<u64>> = BTreeMap::new();
-        {
-            let (waits, now) = (self.0.waits.lock(), now());
-            for (id, wait) in waits.open.iter().filter(|(_, wait)| wait.look_again <= now) {
-                if due.len() < LOCKS || due.contains_key(&wait.lock) {
-                    due.entry(wait.lock.clone()).or_default().push(*id);
-                }
-            }
-        }
+        let due = self.0.waits.lock().take_due(now());
+        let mut does_answer = true;
         for (lock, ids) in due {
-            let seen = client.call("look at the holders of", client.store.holders(&lock)).await;
-            if let Err(error) = &seen {
-                tracing::debug!(%lock, %error, "the holder is not known");
-            }
-            let now = now();
-            let mut waits = self.0.waits.lock();
-            for id in ids {
-                let Some(wait) = waits.open.get_mut(&id) else { continue };
-                wait.look_again = now + now.since(wait.began).min(LONGEST_PAUSE);
-                if let Ok(holders) = &seen {
-                    wait.blame(blocker(holders), now);
+            let mut seen = None;
+            // An outage costs one call timeout, not one for each lock.
+            if does_answer {
+                let looking = client.store.holders(&lock);
+                match client.call("look at the holders of", looking).await {
+                    Ok(holders) => seen = Some(holders),
+                    Err(error) => {
+                        tracing::debug!(%lock, %error, "the holder is not known");
+                        does_answer = !error.is_transient();
+                    }
                 }
+            }
+            let (mut waits, now) = (self.0.waits.lock(), now());
+            for id in ids {
+                waits.looked(id, seen.as_deref(), now);
             }
         }
     }
 
-    /// Writes what is over, as soon as a write is done that is under way.
+    /// Writes what is over, as soon as a write is done that is under way. Takes as long as a few calls at the
+    /// most. Waits that are not written are kept for the next time, also if this is dropped.
     pub(crate) async fn write(&self, client: &Arc<Inner>) {
         let _turn = self.0.writing.lock().await;
         let over = std::mem::take(&mut self.0.waits.lock().over);
-        let mut by_cell: BTreeMap<usize, Vec<LongWait>> = BTreeMap::new();
+        let mut by_cell: BTreeMap<usize, Unwritten> = BTreeMap::new();
         for wait in over {
-            by_cell.entry(cell_of(&wait.lock)).or_default().push(wait);
+            let unwritten = || Unwritten { recorder: self.clone(), waits: Vec::new() };
+            by_cell.entry(cell_of(&wait.lock)).or_insert_with(unwritten).waits.push(wait);
         }
-        for (number, waits) in by_cell {
-            let written =
-                tokio::time::timeout(client.call_timeout * 2, add(client, number, waits.clone()));
-            match written.await {
-                Ok(Ok(())) => {}
+        let limit = client.call_timeout * 2;
+        join_all(by_cell.into_iter().map(|(number, mut unwritten)| async move {
+            let adding = add(client, number, unwritten.waits.clone());
+            match tokio::time::timeout(limit, adding).await {
+                Ok(Ok(())) => unwritten.waits.clear(),
                 Ok(Err(error))
                     if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied) =>
                 {
                     tracing::debug!(%error, "long waits are not remembered");
+                    unwritten.waits.clear();
                     self.0.waits.lock().is_refused = true;
-                    return;
                 }
-                // Tried again with the next ones.
-                failed => {
-                    tracing::debug!(?failed, "long waits are not written yet");
-                    let over = &mut self.0.waits.lock().over;
-                    waits.into_iter().for_each(|wait| wait.remember(over));
-                }
+                failed => tracing::debug!(?failed, "long waits are not written yet"),
             }
-        }
+        }))
+        .await;
     }
 
     /// The client is gone.
     pub(crate) fn end(&self) {
         self.0.changed.notify_one();
+    }
+}
+
+/// Waits that are over, on their way to the store. Those that are left in it when it is dropped are written later.
+struct Unwritten {
+    recorder: Recorder,
+    waits: Vec<LongWait>,
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        let over = &mut self.recorder.0.waits.lock().over;
+        for wait in self.waits.drain(..) {
+            wait.remember(over);
+        }
     }
 }
 
@@ -332,7 +356,13 @@ async fn add(client: &Arc<Inner>, number: usize, waits: Vec<LongWait>) -> Result
     for _ in 0..WRITES {
         let mut all = seen.value().map(LongWait::read).unwrap_or_default();
         LongWait::forget_old_and_future(&mut all, SystemTime::now());
-        waits.iter().cloned().for_each(|wait| wait.remember(&mut all));
+        let mut is_new = false;
+        for wait in &waits {
+            is_new |= wait.clone().remember(&mut all);
+        }
+        if !is_new {
+            return Ok(());
+        }
         let bytes = LongWait::write(&all);
         match slot.swap(&seen, Some(bytes), Expiry::After(REMEMBERED_FOR)).await? {
             Outcome::Done(_) => return Ok(()),
@@ -347,8 +377,42 @@ impl Waits {
     /// When there is something to do, if waits that are over are written at `write_at`.
     fn next_due(&self, write_at: Moment) -> Moment {
         let never = Moment::from_nanos(u64::MAX);
-        let look = self.open.values().map(|wait| wait.look_again).min().unwrap_or(never);
+        let look = self.due.first().map_or(never, |(due, _)| *due);
         if self.over.is_empty() { look } else { look.min(write_at) }
+    }
+
+    /// The waits to look at now, by lock: at most [`LOOKS`] for [`LOCKS`] locks. They are due again when they were
+    /// [`looked`](Self::looked) at.
+    fn take_due(&mut self, now: Moment) -> BTreeMap<LockName, Vec<u64>> {
+        let mut by_lock: BTreeMap<LockName, Vec<u64>> = BTreeMap::new();
+        for _ in 0..LOOKS {
+            let Some(&first) = self.due.first().filter(|(due, _)| *due <= now) else { break };
+            if let Some(wait) = self.open.get(&first.1) {
+                if by_lock.len() >= LOCKS && !by_lock.contains_key(&wait.lock) {
+                    break;
+                }
+                by_lock.entry(wait.lock.clone()).or_default().push(first.1);
+            }
+            self.due.remove(&first);
+        }
+        by_lock
+    }
+
+    /// Takes in what a look found; `None`: nothing.
+    fn looked(&mut self, id: u64, holders: Option<&[Holder]>, now: Moment) {
+        let Some(wait) = self.open.get_mut(&id) else { return };
+        wait.look_again = now + now.since(wait.began).min(LONGEST_PAUSE);
+        if let Some(holders) = holders {
+            wait.blame(blocker(holders), now);
+        }
+        self.due.insert((wait.look_again, id));
+    }
+
+    /// Takes out a wait that is over.
+    fn close(&mut self, id: u64) -> Option<OpenWait> {
+        let wait = self.open.remove(&id)?;
+        self.due.remove(&(wait.look_again, id));
+        Some(wait)
     }
 }
 
@@ -415,7 +479,7 @@ impl Drop for Recorded {
     fn drop(&mut self) {
         let shared = &self.recorder.0;
         let now = now();
-        let open = shared.waits.lock().open.remove(&self.id);
+        let open = shared.waits.lock().close(self.id);
         let Some(open) = open else { return };
         let waited = now.since(open.began);
         if waited < shared.threshold {
@@ -425,7 +489,9 @@ impl Drop for Recorded {
         let worst = ended.iter().max_by_key(|wait| wait.total).cloned();
         let mut waits = shared.waits.lock();
         if !waits.is_refused {
-            ended.into_iter().for_each(|wait| wait.remember(&mut waits.over));
+            for wait in ended {
+                wait.remember(&mut waits.over);
+            }
             shared.changed.notify_one();
         }
         drop(waits);
@@ -463,7 +529,7 @@ mod tests {
     use tracing::{Event, Level, Metadata, Subscriber};
 
     use super::*;
-    use crate::{MemoryStore, Mutex as Lock};
+    use crate::{Chaos, Faults, MemoryStore, Mutex as Lock};
 
     const LONG: Duration = Duration::from_millis(10);
 
@@ -479,9 +545,14 @@ mod tests {
     async fn until_blamed(client: &Client) {
         let recorder = client.inner.long_waits.as_ref().unwrap();
         let blamed = || recorder.0.waits.lock().open.values().any(|wait| !wait.blamed.is_empty());
-        while !blamed() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let blaming = async {
+            while !blamed() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), blaming)
+            .await
+            .expect("the wait is looked at");
     }
 
     #[tokio::test]
@@ -538,6 +609,90 @@ mod tests {
         for guard in [guard, other] {
             guard.release().await.unwrap();
         }
+    }
+
+    /// A client that records, and this many waits for locks of all cells that are over and not written.
+    fn client_with_waits(chaos: &Arc<Chaos>, count: usize) -> Client {
+        let store: Arc<dyn crate::Store> = chaos.clone();
+        let client = Client::new(store).unwrap().with_call_timeout(Duration::from_millis(100));
+        // Its task has nothing to do before the test is over.
+        let client = client.unwrap().with_long_waits(Duration::from_secs(3600)).unwrap();
+        let mut waits = client.inner.long_waits.as_ref().unwrap().0.waits.lock();
+        for number in 0..count {
+            let wait = open(&format!("{number}"), "w", 0, SystemTime::now());
+            for ended in wait.end(second(1)) {
+                ended.remember(&mut waits.over);
+            }
+        }
+        drop(waits);
+        client
+    }
+
+    #[tokio::test]
+    async fn waits_whose_writing_was_given_up_are_written_with_the_next_ones() {
+        let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
+        let client = client_with_waits(&chaos, 20);
+        chaos.pause();
+        assert!(client.close().now_or_never().is_none());
+        chaos.resume();
+        client.close().await;
+        assert_eq!(waits(&client).await.len(), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writing_waits_takes_a_few_call_timeouts_in_an_outage() {
+        let chaos = Arc::new(Chaos::new(Arc::new(MemoryStore::new()), Faults::new(1)));
+        let client = client_with_waits(&chaos, 20);
+        let recorder = client.inner.long_waits.as_ref().unwrap();
+        let cells: BTreeSet<_> =
+            recorder.0.waits.lock().over.iter().map(|wait| cell_of(&wait.lock)).collect();
+        assert_eq!(cells.len(), CELLS);
+        chaos.pause();
+        let begun = tokio::time::Instant::now();
+        client.close().await;
+        let limit = client.call_timeout() * 4;
+        assert!(begun.elapsed() <= limit, "{:?}", begun.elapsed());
+        assert_eq!(recorder.0.waits.lock().over.len(), 20, "kept for the next time");
+    }
+
+    #[tokio::test]
+    async fn present_waits_are_looked_for_among_a_bounded_number_of_locks() {
+        let client = Client::new(Arc::new(MemoryStore::new())).unwrap();
+        let mut guards = Vec::new();
+        for number in 0..READ + 3 {
+            guards.push(client.mutex(&format!("{number:06}")).unwrap().acquire().await.unwrap());
+        }
+        let found = client.long_waits("", Duration::from_secs(60)).await.unwrap();
+        assert_eq!(found.unread, 3);
+        let found = client.long_waits("0001", Duration::from_secs(60)).await.unwrap();
+        assert_eq!(found.unread, 0);
+    }
+
+    #[test]
+    fn a_look_takes_a_bounded_number_of_waits_and_each_in_its_turn() {
+        let mut waits = Waits::default();
+        let count = 3 * LOOKS as u64;
+        for id in 0..count {
+            let wait = open("a", "w", 0, SystemTime::now());
+            waits.due.insert((wait.look_again, id));
+            waits.open.insert(id, wait);
+        }
+        assert!(waits.take_due(second(0)).is_empty(), "none is due yet");
+        waits.close(0).unwrap();
+        let mut seen = BTreeSet::new();
+        for _ in 0..3 {
+            let due = waits.take_due(second(2));
+            let ids = &due.values().next().unwrap();
+            assert!(ids.len() <= LOOKS);
+            for id in *ids {
+                assert!(seen.insert(*id), "{id} was looked at before the others");
+                waits.looked(*id, Some(&[holder("x", 2)]), second(2));
+            }
+        }
+        assert_eq!(seen.len() as u64, count - 1);
+        assert_eq!(waits.next_due(second(0)), second(4), "after as long as it has waited");
+        (1..count).for_each(|id| drop(waits.close(id).unwrap()));
+        assert!(waits.due.is_empty());
     }
 
     /// A log that waits for a lock when it is told of a long wait.

@@ -82,6 +82,9 @@ impl Party {
 /// How many waits are remembered, in one cell or by one client. Those that ended first are forgotten first.
 pub(super) const REMEMBERED: usize = 64;
 
+/// How many waits for one lock are remembered of one stall: the longest.
+pub(super) const OF_ONE_STALL: usize = 32;
+
 /// How long after its end a wait is remembered.
 pub(super) const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -95,8 +98,9 @@ const ONE_STALL: Duration = Duration::from_secs(60);
 const TEXT: usize = 200;
 
 impl LongWait {
-    /// Adds a wait to those that are remembered.
-    pub(super) fn remember(self, waits: &mut Vec<Self>) {
+    /// Adds a wait to those that are remembered, and returns whether they have changed: of one stall only the
+    /// longest waits are kept, so that thousands of claims which end their waits together need not all write.
+    pub(super) fn remember(self, waits: &mut Vec<Self>) -> bool {
         let same = |known: &&mut Self| {
             (&known.lock, &known.waiter, &known.blocker)
                 == (&self.lock, &self.waiter, &self.blocker)
@@ -115,12 +119,29 @@ impl LongWait {
                 known.longest = known.longest.max(self.longest);
                 known.is_waiting |= self.is_waiting;
             }
-            None => waits.push(self),
+            None => {
+                let of_this_stall = |known: &&mut Self| {
+                    known.lock == self.lock
+                        && self.since <= known.until + ONE_STALL
+                        && known.since <= self.until + ONE_STALL
+                };
+                let mut others: Vec<_> = waits.iter_mut().filter(of_this_stall).collect();
+                if others.len() < OF_ONE_STALL {
+                    waits.push(self);
+                } else if let Some(shortest) = others.iter_mut().min_by_key(|known| known.total)
+                    && shortest.total < self.total
+                {
+                    **shortest = self;
+                } else {
+                    return false;
+                }
+            }
         }
         if waits.len() > REMEMBERED {
             waits.sort_by_key(|wait| Reverse(wait.until));
             waits.truncate(REMEMBERED);
         }
+        true
     }
 
     /// Forgets the waits that ended before this time.
@@ -323,7 +344,8 @@ pub(super) mod tests {
         assert_eq!((first.waits, seconds(first.total), seconds(first.longest)), (3, 20, 8));
         assert_eq!((first.since, first.until), (at(0), at(27)));
         for pid in 0..1_000 {
-            wait("a", 10 + pid, 2, u64::from(pid), u64::from(pid) + 1).remember(&mut waits);
+            let lock = format!("{}", pid / 8);
+            wait(&lock, 10 + pid, 2, u64::from(pid), u64::from(pid) + 1).remember(&mut waits);
         }
         assert_eq!(waits.len(), REMEMBERED);
         assert!(waits.iter().all(|wait| wait.until >= at(900)), "the oldest were forgotten");
@@ -338,6 +360,18 @@ pub(super) mod tests {
         LongWait::forget_old_and_future(&mut waits, at(100_000));
         let left: Vec<_> = waits.iter().map(|wait| wait.lock.as_str()).collect();
         assert_eq!(left, ["b"]);
+    }
+
+    #[test]
+    fn of_a_stall_with_thousands_of_waits_the_longest_are_kept_and_few_change_anything() {
+        let mut waits = Vec::new();
+        let all = (0..10_000).map(|pid| wait("a", 10 + pid, 2, 0, 30));
+        let changes = all.filter(|wait| wait.clone().remember(&mut waits)).count();
+        assert_eq!((changes, waits.len()), (OF_ONE_STALL, OF_ONE_STALL));
+        assert!(wait("a", 3, 2, 0, 40).remember(&mut waits), "a longer one takes the place of one");
+        assert!(waits.iter().any(|wait| wait.waiter == party(3)));
+        assert!(wait("b", 3, 2, 0, 1).remember(&mut waits), "other locks have places of their own");
+        assert!(wait("a", 4, 2, 900, 901).remember(&mut waits), "and so have other stalls");
     }
 
     #[test]
