@@ -393,8 +393,8 @@ pub(crate) struct Watch {
     /// Only locks whose name begins with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Polling interval
-    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_duration)]
+    /// Sampling interval; a store that pushes changes shows them at once
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) every: Duration,
 }
 

@@ -42,6 +42,9 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
         let changes = match event {
             Ok(WatchEvent::Snapshot(locks)) => {
                 begun = true;
+                if std::mem::take(&mut failing) {
+                    report("the store answers again");
+                }
                 if let Some(none) = show::no_locks(&arguments.prefix).filter(|_| locks.is_empty()) {
                     note(&format!("{none}; waiting for changes"));
                 }
@@ -55,7 +58,7 @@ async fn watch(connection: &Connection, arguments: &args::Watch, output: &Output
             }
             Ok(_) => continue,
             // An outage after the start does not end the watch.
-            Err(error) if error.is_transient() && begun => {
+            Err(error) if error.is_transient() && (begun || watch.locks().next().is_some()) => {
                 if !failing {
                     report(&format!("{}; still watching", line(&error)));
                 }

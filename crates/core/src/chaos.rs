@@ -13,9 +13,9 @@ use crate::cells::contract::{
 };
 use crate::listener::HandleLoss;
 use crate::{
-    AuditRecord, Capabilities, Claim, ClaimOutcome, Downgraded, Error, ErrorKind, Eviction, Fence,
-    Finding, Hold, Holder, LockName, LockState, LossListener, LossListeners, QueueTicket, Released,
-    Renewal, Result, Store, WaitPolicy,
+    AuditRecord, Capabilities, ChangeHints, Claim, ClaimOutcome, Downgraded, Error, ErrorKind,
+    Eviction, Fence, Finding, Hold, Holder, LockName, LockState, LossListener, LossListeners,
+    QueueTicket, Released, Renewal, Result, Store, WaitPolicy,
 };
 
 /// A store around a store that delays, loses and repeats calls, stops answering, or loses a lock.
@@ -293,6 +293,32 @@ impl Store for Chaos {
                 }
             }
         });
+    }
+
+    fn changes(&self, prefix: &str) -> Option<ChangeHints> {
+        let mut hints = self.store.changes(prefix)?;
+        let (sender, forwarded) = ChangeHints::new();
+        let network = Arc::clone(&self.network);
+        tokio::spawn(async move {
+            let forwarding = async {
+                while let Some(hint) = hints.next().await {
+                    network.open().await;
+                    network.travel().await;
+                    if network.loses_a_reply() {
+                        continue;
+                    }
+                    if hint.others {
+                        sender.any_changed();
+                    }
+                    hint.names.iter().for_each(|name| sender.changed(name));
+                }
+            };
+            tokio::select! {
+                () = forwarding => {}
+                () = sender.closed() => {}
+            }
+        });
+        Some(forwarded)
     }
 
     fn cells(&self) -> Result<&dyn Cells> {

@@ -27,6 +27,7 @@ mod fault_budget;
 mod fence;
 mod finding;
 mod guard;
+mod hints;
 mod identity;
 mod janitor;
 mod keeper;
@@ -81,6 +82,6 @@ pub use state::{Holder, LockState, Waiter};
 pub use tenure_proto::{LossReason, Mode, Token};
 pub use validity::Validity;
 pub use waits::{LongWait, LongWaits, Party};
-pub use watch::{Change, ChangeKind, ChangedClaim, Intervention, Watch, WatchEvent};
+pub use watch::{Change, ChangeKind, ChangedClaim, Intervention, Watch, WatchEvent, WatchSource};
 
 pub(crate) use store::*;

@@ -9,11 +9,12 @@ use tenure_proto::{ClaimState, Entry, LockQueue};
 use tokio::sync::Notify;
 
 use crate::cells::memory::MemoryCells;
+use crate::hints::HintSenders;
 use crate::store::{Connecting, Scheme, StoreFactory, StoreUrl, UrlOption};
 use crate::{
-    AuditRecord, Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Finding,
-    Grant, Hold, Holder, LockName, LockState, LossListener, LossListeners, Mode, Moment, OwnerId,
-    QueueTicket, Released, Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
+    AuditRecord, Capabilities, Cells, ChangeHints, Claim, ClaimOutcome, Downgraded, Eviction,
+    Fencing, Finding, Grant, Hold, Holder, LockName, LockState, LossListener, LossListeners, Mode,
+    Moment, OwnerId, QueueTicket, Released, Renewal, Result, Store, Token, WaitPolicy, Waiter, now,
 };
 
 /// A store inside one process, which ends with it. Use it in tests of code that takes locks, with
@@ -25,6 +26,7 @@ use crate::{
 pub struct MemoryStore {
     locks: Arc<Mutex<Locks>>,
     listeners: Arc<LossListeners>,
+    hints: Arc<HintSenders>,
     cells: Arc<MemoryCells>,
 }
 
@@ -263,7 +265,9 @@ impl Store for MemoryStore {
     }
 
     async fn claim(&self, claim: &Claim, policy: WaitPolicy) -> Result<ClaimOutcome> {
-        Ok(self.locks.lock().claim(claim, policy, now()))
+        let outcome = self.locks.lock().claim(claim, policy, now());
+        self.hints.changed(&claim.name);
+        Ok(outcome)
     }
 
     async fn wait(&self, claim: &Claim, _: &QueueTicket) -> Result<ClaimOutcome> {
@@ -297,11 +301,19 @@ impl Store for MemoryStore {
     }
 
     async fn downgrade(&self, claim: &Claim) -> Result<Downgraded> {
-        Ok(self.locks.lock().downgrade(claim, now()))
+        let downgraded = self.locks.lock().downgrade(claim, now());
+        self.hints.changed(&claim.name);
+        Ok(downgraded)
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released> {
-        Ok(self.locks.lock().remove(&claim.name, &claim.owner, now()))
+        let released = self.locks.lock().remove(&claim.name, &claim.owner, now());
+        self.hints.changed(&claim.name);
+        Ok(released)
+    }
+
+    fn changes(&self, prefix: &str) -> Option<ChangeHints> {
+        Some(self.hints.add(prefix))
     }
 
     fn subscribe_losses(&self, listener: LossListener) {
@@ -336,6 +348,10 @@ impl Store for MemoryStore {
             locks.evictions.push(eviction.clone());
             locks.add_record(&eviction.name, &eviction.clone().with_token(token).record());
             self.listeners.lost(Hold { owner, token });
+        }
+        drop(locks);
+        if released == Released::Released {
+            self.hints.changed(&eviction.name);
         }
         Ok(released)
     }

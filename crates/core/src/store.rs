@@ -24,6 +24,7 @@ pub use crate::claim::{Claim, Origin};
 pub use crate::clock::{Clock, now};
 pub use crate::connecting::Connecting;
 pub use crate::factory::{Scheme, StoreFactory, UrlOption};
+pub use crate::hints::{ChangeHints, Hint, HintSender};
 pub use crate::listener::{Hold, LossListener, LossListeners};
 pub use crate::memory::MemoryFactory;
 pub use crate::password::Password;
@@ -199,6 +200,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Faults of the store.
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>>;
+
+    /// Hints, from now on, at locks that begin with `prefix` and may have changed, for
+    /// [`Watch`](crate::Watch). `None`: the store can only be asked. It is called on a tokio runtime.
+    ///
+    /// The first hint, that [any lock](HintSender::any_changed) may have changed, says that the store listens. A
+    /// hint may be missing or needless: watches also ask for all locks now and then. The store keeps the sender
+    /// until nobody [receives](HintSender::closed) the hints, and drops it when it can no longer listen: then it is
+    /// called again, at most once in each interval of the watch.
+    fn changes(&self, prefix: &str) -> Option<ChangeHints> {
+        let _ = prefix;
+        None
+    }
 
     /// Takes a lock from its holder, or a waiter out of the queue, by force: only if the claim of `owner` is
     /// still there. Advances the fencing token past that of the evicted claim, and leaves an audit record in

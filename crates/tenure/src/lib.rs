@@ -72,7 +72,7 @@ pub use tenure_core::{
     LockName, LockState, LongWait, LongWaits, LossReason, MemoryStore, Mode, MultiGuard, MultiLock,
     Mutex, Options, OwnerId, Party, ReadGuard, ReentrantGuard, ReentrantMutex, Result, Revocation,
     Revoke, RevokedHolder, RwLock, Semaphore, Severity, Token, Validity, Wait, Waiter, Watch,
-    WatchEvent, WriteGuard, parse_duration, store,
+    WatchEvent, WatchSource, WriteGuard, parse_duration, store,
 };
 pub use tenure_core::{
     Barrier, BarrierWaitResult, Cell, CellValue, Counter, Decision, Election, Latch, LatchParty,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use tenure::{
-    Change, ChangeKind, ChangedClaim, Finding, Holder, LockName, LockState, Mode, Token, WatchEvent,
+    Change, ChangeKind, ChangedClaim, Finding, Holder, LockName, LockState, Mode, Token,
+    WatchEvent, WatchSource,
 };
 
 use crate::show;
@@ -28,14 +29,19 @@ pub(crate) struct Board {
     pub(crate) outage: Option<Outage>,
     /// What the doctor found last. Empty until it has answered.
     pub(crate) findings: Vec<Finding>,
+    /// When the doctor answered last.
+    pub(crate) diagnosed: Option<Instant>,
+    pub(crate) source: Option<WatchSource>,
     /// Whether the store has been read.
     pub(crate) is_ready: bool,
 }
 
-/// The store does not answer.
+/// The store cannot be read.
 pub(crate) struct Outage {
     pub(crate) since: Instant,
     pub(crate) error: String,
+    /// It answers, and refuses: it lacks a right, for example.
+    pub(crate) is_refusal: bool,
 }
 
 /// A lock as it was seen at some moment.
@@ -125,7 +131,8 @@ pub(crate) struct Row {
     pub(crate) p99_wait: Option<Duration>,
 }
 
-/// How much of its lease a holder has left.
+/// How much of its lease a holder had left when it was looked at. Not brought up to the present: where there are
+/// too many locks to read each in every sample, a holder may have renewed since.
 #[derive(Clone, Copy)]
 pub(crate) struct Term {
     pub(crate) left: Duration,
@@ -183,10 +190,10 @@ impl Board {
         self.forget();
     }
 
-    /// The store did not answer.
-    pub(crate) fn fail(&mut self, error: String) {
+    /// The store could not be read.
+    pub(crate) fn fail(&mut self, error: String, is_refusal: bool) {
         let since = self.outage.as_ref().map_or_else(Instant::now, |outage| outage.since);
-        self.outage = Some(Outage { since, error });
+        self.outage = Some(Outage { since, error, is_refusal });
     }
 
     fn begin(&mut self, state: &LockState, now: Instant) {
@@ -255,7 +262,7 @@ impl Board {
         match query.sort {
             Sort::Name => {}
             Sort::Worst => chosen.sort_by_cached_key(|shown| {
-                let danger = shown.term(now).is_some_and(Term::is_in_danger);
+                let danger = shown.term().is_some_and(Term::is_in_danger);
                 Reverse((oldest(shown), waiters(shown), danger))
             }),
             Sort::Age => chosen.sort_by_cached_key(|shown| Reverse(shown.age(now))),
@@ -288,7 +295,7 @@ impl Board {
             holder,
             token: first.and_then(|holder| holder.token),
             age: shown.age(now),
-            term: shown.term(now),
+            term: shown.term(),
             waiters: shown.state.waiters.len(),
             oldest_wait: shown.oldest_wait(now),
             hand_offs: hand_offs as f64 / over,
@@ -362,12 +369,11 @@ impl Shown {
     }
 
     /// Of the holder with the smallest share of its term left.
-    fn term(&self, now: Instant) -> Option<Term> {
-        let passed = now.saturating_duration_since(self.seen);
+    fn term(&self) -> Option<Term> {
         let term = |holder: &Holder| {
             let left = holder.expires_in?;
             let known = self.terms.iter().find(|(owner, _)| *owner == holder.owner);
-            Some(Term { left: left.saturating_sub(passed), of: known.map_or(left, |(_, of)| *of) })
+            Some(Term { left, of: known.map_or(left, |(_, of)| *of) })
         };
         let terms = self.state.holders.iter().filter_map(term);
         terms.min_by(|a, b| a.share().total_cmp(&b.share()))

@@ -3,8 +3,9 @@
 
 pub(crate) mod board;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{Client, LockName};
 use tokio::sync::watch;
@@ -16,8 +17,8 @@ use crate::connection::Connection;
 use crate::exit::{self, Failure, line};
 use crate::release;
 
-/// How long after a failure the doctor is asked again.
-const DIAGNOSE_AFTER: Duration = Duration::from_secs(60);
+/// How often the doctor is asked.
+const DIAGNOSE_EVERY: Duration = Duration::from_secs(60);
 /// How long after a failure a connection is tried again.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
@@ -30,8 +31,8 @@ pub(crate) struct Live {
 
 struct Shared {
     board: Mutex<Board>,
-    /// The locks that a screen or page shows.
-    focus: Mutex<Vec<LockName>>,
+    /// The locks that each screen or page shows.
+    focus: Mutex<Focus>,
     client: Mutex<Option<Client>>,
 }
 
@@ -72,9 +73,14 @@ impl Live {
         Changes(self.changed.clone())
     }
 
-    /// Keeps these locks up to date before others.
-    pub(crate) fn focus(&self, locks: Vec<LockName>) {
-        *lock(&self.shared.focus) = locks;
+    /// The number of a new screen or page.
+    pub(crate) fn viewer(&self) -> u64 {
+        lock(&self.shared.focus).viewer()
+    }
+
+    /// Keeps these locks up to date before others, for as long as this screen or page is drawn anew.
+    pub(crate) fn focus(&self, viewer: u64, locks: Vec<LockName>) {
+        lock(&self.shared.focus).set(viewer, locks, Instant::now());
     }
 
     /// Takes a lock by force from those of these owners that hold it: they were shown to the operator.
@@ -120,6 +126,41 @@ impl Forced {
     }
 }
 
+/// The locks that are looked at, by screen or page.
+#[derive(Default)]
+struct Focus {
+    last: u64,
+    shown: BTreeMap<u64, (Instant, Vec<LockName>)>,
+}
+
+impl Focus {
+    /// A page that is not drawn for so long has been closed.
+    const FRESH: Duration = Duration::from_secs(5);
+    const VIEWERS: usize = 128;
+
+    fn viewer(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn set(&mut self, viewer: u64, locks: Vec<LockName>, now: Instant) {
+        self.shown.retain(|_, (at, _)| now.saturating_duration_since(*at) < Self::FRESH);
+        if self.shown.len() >= Self::VIEWERS && !self.shown.contains_key(&viewer) {
+            self.shown.pop_first();
+        }
+        self.shown.insert(viewer, (now, locks));
+    }
+
+    /// What is shown: the first line of each page, then the second, and so on, because a watch follows a bounded
+    /// number of locks.
+    fn locks(&self) -> Vec<LockName> {
+        let longest = self.shown.values().map(|(_, locks)| locks.len()).max().unwrap_or_default();
+        let line =
+            |place: usize| self.shown.values().filter_map(move |(_, locks)| locks.get(place));
+        (0..longest).flat_map(line).cloned().collect()
+    }
+}
+
 /// Tells of changes of a board.
 pub(crate) struct Changes(watch::Receiver<()>);
 
@@ -155,7 +196,10 @@ impl Source {
         let client = loop {
             match connection {
                 Ok(connection) => break connection.client,
-                Err(failure) => lock(&shared.board).fail(failure.message),
+                Err(failure) => {
+                    let is_refusal = failure.code != exit::UNAVAILABLE;
+                    lock(&shared.board).fail(failure.message, is_refusal);
+                }
             }
             changed.send_replace(());
             sleep(RECONNECT_AFTER).await;
@@ -166,11 +210,15 @@ impl Source {
         let watching = async {
             let mut watch = client.watch(&self.prefix).every(self.every);
             loop {
-                watch.focus(lock(&shared.focus).clone());
-                match watch.next_batch().await {
-                    Ok(events) => lock(&shared.board).update(events, watch.locks()),
-                    Err(error) => lock(&shared.board).fail(line(&error)),
+                watch.focus(lock(&shared.focus).locks());
+                let seen = watch.next_batch().await;
+                let mut board = lock(&shared.board);
+                match seen {
+                    Ok(events) => board.update(events, watch.locks()),
+                    Err(error) => board.fail(line(&error), !error.is_transient()),
                 }
+                board.source = Some(watch.source());
+                drop(board);
                 changed.send_replace(());
             }
         };
@@ -178,15 +226,42 @@ impl Source {
     }
 }
 
-/// Asks the doctor until it has answered once: it takes and releases a lock of its own.
+/// Asks the doctor now and then: it takes and releases a lock of its own.
 async fn diagnose(client: &Client, shared: &Shared, changed: &watch::Sender<()>) {
     loop {
+        let found = client.diagnose().await;
         // A fault of the store is shown by the watch.
-        if let Ok(findings) = client.diagnose().await {
-            lock(&shared.board).findings = findings;
+        if let Ok(findings) = found {
+            let mut board = lock(&shared.board);
+            (board.findings, board.diagnosed) = (findings, Some(Instant::now()));
+            drop(board);
             changed.send_replace(());
-            return;
         }
-        sleep(DIAGNOSE_AFTER).await;
+        sleep(DIAGNOSE_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<LockName> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn each_page_has_its_locks_followed_until_it_is_closed() {
+        let (mut focus, now) = (Focus::default(), Instant::now());
+        let (first, second) = (focus.viewer(), focus.viewer());
+        focus.set(first, names(&["a", "b", "c"]), now);
+        focus.set(second, names(&["x", "y"]), now);
+        assert_eq!(focus.locks(), names(&["a", "x", "b", "y", "c"]));
+        focus.set(first, names(&["d"]), now + Focus::FRESH);
+        assert_eq!(focus.locks(), names(&["d"]), "the second is drawn no more");
+        for _ in 0..2 * Focus::VIEWERS {
+            let viewer = focus.viewer();
+            focus.set(viewer, names(&["e"]), now + Focus::FRESH);
+        }
+        assert_eq!(focus.shown.len(), Focus::VIEWERS);
     }
 }

@@ -78,7 +78,8 @@ const HELP: &str = "\
   OLDEST  how long the first waiter has waited
   H/S     hand-offs a second, of the last ten seconds, as far as they were seen
   P99     99 % of the waits that were seen were shorter than this
-  The store is sampled: what comes and goes between two samples is not seen.
+  sampled: the store is asked at each interval, and what comes and goes in between is not seen;
+  pushed: the store also says at once which locks have changed
 
   Any key goes back.";
 
@@ -88,10 +89,14 @@ fn heading(screen: &Screen, board: &Board, width: u16) -> Line<'static> {
     let state = match &board.outage {
         Some(outage) => {
             let since = show::duration(outage.since.elapsed());
-            Span::styled(format!("NO ANSWER for {since}"), colours.of(Color::Red).patch(REVERSED))
+            let what = if outage.is_refusal { "REFUSED" } else { "NO ANSWER" };
+            Span::styled(format!("{what} for {since}"), colours.of(Color::Red).patch(REVERSED))
         }
         None if !board.is_ready => Span::raw("connecting"),
-        None => Span::raw(format!("{locks} locks, {contended} contended, sampled")),
+        None => {
+            let source = board.source.map_or("", |source| source.as_str());
+            Span::raw(format!("{locks} locks, {contended} contended, {source}"))
+        }
     };
     let sort = format!("  by {}", screen.query.sort.as_str());
     let only = if screen.query.contended { "  contended only" } else { "" };
@@ -219,11 +224,13 @@ fn health(board: &Board, width: u16, colours: Colours) -> Line<'static> {
     let dangers = count(Severity::Unsafe);
     let advice = count(Severity::Advice);
     let worst = board.findings.iter().max_by_key(|finding| finding.severity);
+    let ago = board.diagnosed.map_or(Duration::ZERO, |at| at.elapsed());
+    let ago = show::duration(Duration::from_secs(ago.as_secs()));
     let text = match worst {
         None => "doctor: not answered yet".into(),
-        Some(_) if dangers + advice == 0 => "doctor: fine".into(),
+        Some(_) if dangers + advice == 0 => format!("doctor, {ago} ago: fine"),
         Some(worst) => {
-            format!("doctor: {dangers} unsafe, {advice} advice: {}", worst.what)
+            format!("doctor, {ago} ago: {dangers} unsafe, {advice} advice: {}", worst.what)
         }
     };
     let style = if dangers > 0 { colours.of(Color::Red) } else { Style::new() };

@@ -44,13 +44,14 @@ pub(crate) async fn execute(store: &str, arguments: &args::Top) -> Outcome {
 
 async fn show(mut terminal: DefaultTerminal, live: Live, store: &str) -> Outcome {
     let mut keys = keys();
-    let mut changes = live.changes();
+    let (mut changes, viewer) = (live.changes(), live.viewer());
     let url = crate::stores::registry().parse(store).map(|url| url.to_string());
     let mut screen = Screen::new(url.unwrap_or_default(), colour_is_allowed());
     let mut ticks = interval(REDRAW_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        live.focus(screen.refresh(&live.board()));
+        let shown = screen.refresh(&live.board());
+        live.focus(viewer, shown);
         let drawn = terminal.draw(|frame| draw::screen(frame, &mut screen, &live.board()));
         drawn.map_err(|error| Failure::system("write to the terminal", &error))?;
         tokio::select! {

@@ -100,6 +100,19 @@ fn a_term_of_which_less_than_half_is_left_is_marked_also_without_colour() {
 }
 
 #[test]
+fn a_lock_that_was_not_read_for_long_is_not_in_danger() {
+    let healthy = lock("a", "", &[]);
+    let mut board = Board::default();
+    // Of ten thousand locks, each is read once in many samples.
+    for ago in [20, 25] {
+        let seen = [(&healthy, seconds(ago))];
+        board.update(vec![WatchEvent::Snapshot(vec![healthy.clone()])], seen.into_iter());
+    }
+    let line = &drawn(&mut screen(), &board)[2];
+    assert!(line.contains("[======]"), "{line}");
+}
+
+#[test]
 fn without_colour_no_cell_has_one() {
     let mut board = board(&[lock("a", "", &[3])]);
     board.findings = vec![Finding::danger("it forgets", "keep it")];
@@ -132,15 +145,17 @@ fn a_filter_that_matches_nothing_says_so_and_escape_shows_all_again() {
 fn a_store_that_does_not_answer_is_shown_as_such_until_it_does() {
     let states = [lock("a", "", &[])];
     let mut board = board(&states);
-    board.fail("could not list locks: connection refused".into());
+    board.fail("could not list locks: connection refused".into(), false);
     let lines = drawn(&mut screen(), &board);
     assert!(lines[0].contains("NO ANSWER for"), "{}", lines[0]);
     assert_eq!(names(&lines), ["a"], "as it was seen last");
     assert!(lines[22].contains("connection refused"));
     board.update(vec![WatchEvent::Recovered], states.iter().map(|s| (s, Duration::ZERO)));
     assert!(!drawn(&mut screen(), &board)[0].contains("NO ANSWER"));
+    board.fail("could not list locks: NOPERM".into(), true);
+    assert!(drawn(&mut screen(), &board)[0].contains("REFUSED for"), "it does answer");
     let mut never = Board::default();
-    never.fail("could not connect".into());
+    never.fail("could not connect".into(), false);
     assert!(drawn(&mut screen(), &never)[2].contains("could not connect"));
 }
 

@@ -278,12 +278,12 @@ fn drawings(
     view: View,
     permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
-    let changes = site.live.changes();
+    let (changes, viewer) = (site.live.changes(), site.live.viewer());
     let state = (site, view, changes, permit);
-    stream::unfold(state, |(site, view, mut changes, permit)| async move {
+    stream::unfold(state, move |(site, view, mut changes, permit)| async move {
         tokio::time::sleep(REDRAW_AFTER).await;
         let _ = tokio::time::timeout(REDRAW_EVERY - REDRAW_AFTER, changes.next()).await;
-        let drawn = page::changing(&site, &view).into_string();
+        let drawn = page::changing(&site, &view, viewer).into_string();
         Some((Ok(Event::default().data(drawn)), (site, view, changes, permit)))
     })
 }
@@ -298,6 +298,8 @@ struct Release {
     reason: String,
     /// The lock's name, typed again.
     name: String,
+    /// The list that the page came from.
+    list: View,
 }
 
 impl From<Vec<(String, String)>> for Release {
@@ -310,6 +312,10 @@ impl From<Vec<(String, String)>> for Release {
                 "owner" => form.owners.push(value),
                 "reason" => form.reason = value,
                 "name" => form.name = value,
+                "filter" => form.list.filter = value,
+                "sort" => form.list.sort = value,
+                "contended" => form.list.contended = Some(value),
+                "page" => form.list.page = value.parse().unwrap_or_default(),
                 _ => {}
             }
         }
@@ -335,7 +341,7 @@ async fn release(
         token: site.token.clone(),
         lock: Some(form.lock),
         said: Some(said.word().into()),
-        ..View::default()
+        ..form.list
     };
     Redirect::to(&page::address("/", &shown)).into_response()
 }

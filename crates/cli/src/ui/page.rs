@@ -40,10 +40,10 @@ pub(super) fn whole(site: &Site, view: &View) -> Markup {
                 }
                 @if view.lock.is_none() { (choice(view)) }
                 @if let Some(said) = view.said() { p.said role="status" { (said.as_str()) } }
-                main id="changing" data-live=(live_address(view)) { (changing(site, view)) }
+                main id="changing" data-live=(live_address(view)) { (changing(site, view, site.live.viewer())) }
                 @if let (true, Some(lock)) = (site.may_release, view.lock()) { (release(site, view, &lock)) }
                 footer {
-                    p { "Sampled: what comes and goes between two looks is not seen. "
+                    p { "Where the store is sampled, what comes and goes between two looks is not seen. "
                         kbd { "/" } " goes to the filter." }
                 }
             }
@@ -52,17 +52,17 @@ pub(super) fn whole(site: &Site, view: &View) -> Markup {
 }
 
 /// What is replaced whenever the store has changed.
-pub(super) fn changing(site: &Site, view: &View) -> Markup {
+pub(super) fn changing(site: &Site, view: &View, viewer: u64) -> Markup {
     let lock = view.lock();
     if let Some(lock) = &lock {
-        site.live.focus(vec![lock.clone()]);
+        site.live.focus(viewer, vec![lock.clone()]);
     }
     let board = site.live.board();
     html! {
         (state(&board))
         @match lock {
             Some(lock) => (details(&lock, view, &board)),
-            None => (list(site, view, &board)),
+            None => (list(site, view, viewer, &board)),
         }
     }
 }
@@ -75,18 +75,24 @@ fn state(board: &Board) -> Markup {
         @match &board.outage {
             Some(outage) => {
                 p.outage role="alert" {
-                    "The store has not answered for " (show::duration(outage.since.elapsed())) ": "
+                    @if outage.is_refusal { "The store has refused for " } @else { "The store has not answered for " }
+                    (show::duration(outage.since.elapsed())) ": "
                     (printable(&outage.error))
                 }
             }
             None if !board.is_ready => p { "connecting" },
-            None => p.counts { b { (locks) } " locks, " b { (contended) } " contended" },
+            None => p.counts {
+                b { (locks) } " locks, " b { (contended) } " contended"
+                @if let Some(source) = board.source { ", " span id="source" { (source.as_str()) } }
+            },
         }
         @if let Some(worst) = worst {
             @let dangers = count(Severity::Unsafe);
             details.health.bad[dangers > 0] id="health" {
                 summary {
-                    "doctor: " (dangers) " unsafe, " (count(Severity::Advice)) " advice"
+                    "doctor"
+                    @if let Some(at) = board.diagnosed { ", " (show::duration(at.elapsed())) " ago" }
+                    ": " (dangers) " unsafe, " (count(Severity::Advice)) " advice"
                     @if worst.severity != Severity::Fine { ": " (printable(&worst.what)) }
                 }
                 ul {
@@ -122,13 +128,13 @@ fn choice(view: &View) -> Markup {
     }
 }
 
-fn list(site: &Site, view: &View, board: &Board) -> Markup {
+fn list(site: &Site, view: &View, viewer: u64, board: &Board) -> Markup {
     let locks = board.select(&view.query());
     let pages = locks.len().div_ceil(PER_PAGE).max(1);
     let page = view.page.min(pages - 1);
     let visible: Vec<LockName> =
         locks.iter().skip(page * PER_PAGE).take(PER_PAGE).cloned().collect();
-    site.live.focus(visible.clone());
+    site.live.focus(viewer, visible.clone());
     let to_page = |page| link(view, &View { page, ..view.clone() });
     html! {
         @if locks.is_empty() && board.is_ready { p.none { (nothing(view)) } }
@@ -140,8 +146,8 @@ fn list(site: &Site, view: &View, board: &Board) -> Markup {
                     th.number { "Hand-offs/s" } th.number { "p99 wait" }
                 } }
                 tbody {
-                    @for (place, row) in visible.iter().enumerate() {
-                        @if let Some(row) = board.row(row) { (line(place, &row, view)) }
+                    @for name in &visible {
+                        @if let Some(row) = board.row(name) { (line(&row, view)) }
                     }
                 }
             }
@@ -164,12 +170,14 @@ fn nothing(view: &View) -> String {
     }
 }
 
-fn line(place: usize, row: &Row, view: &View) -> Markup {
+fn line(row: &Row, view: &View) -> Markup {
     let time = |time: Option<Duration>| time.map_or_else(|| "-".into(), show::duration);
-    let lock = View { lock: Some(row.name.clone()), ..View::default() };
+    let lock = View { lock: Some(row.name.clone()), ..view.clone() };
+    // The focus stays on the lock when the lines change places.
+    let id = format!("lock-{}", utf8_percent_encode(&row.name, NON_ALPHANUMERIC));
     html! {
         tr.contended[row.waiters > 0] {
-            th scope="row" { a id={ "lock-" (place) } href=(link(view, &lock)) { bdi { (printable(&row.name)) } } }
+            th scope="row" { a id=(id) href=(link(view, &lock)) { bdi { (printable(&row.name)) } } }
             td data-label="Mode" { (row.mode) }
             td data-label="Holder" { bdi { (row.holder) } }
             td.number data-label="Token" { (row.token.map_or_else(|| "-".into(), |token| token.to_string())) }
@@ -200,7 +208,7 @@ fn details(lock: &LockName, view: &View, board: &Board) -> Markup {
         |host: &Option<String>, pid, label: &str| show::process(host.as_deref(), pid, label);
     let time = |time: Option<Duration>| time.map_or_else(|| "-".into(), show::duration);
     html! {
-        p { a id="back" href=(link(view, &View::default())) { "All locks" } }
+        p { a id="back" href=(link(view, &View { lock: None, ..view.clone() })) { "All locks" } }
         h2 { bdi { (printable(lock.as_str())) } }
         @match &state {
             None => p.none { "The lock is free." },
@@ -301,6 +309,10 @@ fn release(site: &Site, view: &View, lock: &LockName) -> Markup {
                  still write to." }
             input type="hidden" name="token" value=(view.token.as_deref().unwrap_or_default());
             input type="hidden" name="lock" value=(lock);
+            input type="hidden" name="filter" value=(view.filter);
+            input type="hidden" name="sort" value=(view.sort);
+            input type="hidden" name="page" value=(view.page);
+            @if let Some(contended) = &view.contended { input type="hidden" name="contended" value=(contended); }
             // Only these are evicted, whatever holds the lock by then.
             @for owner in &owners { input type="hidden" name="owner" value=(owner); }
             label { "Reason " input name="reason" required autocomplete="off"; }
