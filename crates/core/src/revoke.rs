@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use request::Request;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 
 use crate::cells::contract::{CellClock, CellSpace, Expiry};
 use crate::cells::slot::{Outage, Outcome, REMOVED_FOR, Seen, Slot};
@@ -440,10 +440,14 @@ async fn hear(slot: &Slot, mut seen: Seen, request: Request, hold: Hold) -> Revo
     // Where asker and holder read different clocks, the time counts from now.
     let shared = slot.cells().is_ok_and(|cells| cells.clock() == CellClock::Shared);
     let ago = match (request.grace, shared) {
-        (Some(_), true) => slot.time().await.map(|time| time.saturating_sub(request.asked)),
-        _ => Ok(Duration::ZERO),
+        (Some(_), true) => {
+            // The holder is told in any case, after no more than one call.
+            let time =
+                timeout(slot.inner.call_timeout, slot.time()).await.ok().and_then(Result::ok);
+            time.map_or(Duration::ZERO, |time| time.saturating_sub(request.asked))
+        }
+        _ => Duration::ZERO,
     };
-    let ago = ago.unwrap_or_default();
     let deadline = request.grace.map(|grace| found + grace.saturating_sub(ago));
     let (reason, by) = (request.reason.clone(), Arc::new(request.by.clone()));
     // A hint for the asker: whatever goes wrong, the holder is told of the request.
@@ -463,8 +467,8 @@ async fn hear(slot: &Slot, mut seen: Seen, request: Request, hold: Hold) -> Revo
         }
         Ok::<_, Error>(())
     };
-    let limit = tokio::time::Instant::now() + slot.inner.call_timeout;
-    if !matches!(timeout_at(limit, confirm).await, Ok(Ok(()))) {
+    let left = (slot.inner.call_timeout).saturating_sub(now().since(found));
+    if !matches!(timeout(left, confirm).await, Ok(Ok(()))) {
         tracing::debug!(lock = %slot.key.name, "could not confirm that a revocation was heard");
     }
     tracing::info!(lock = %slot.key.name, %reason, "asked to let go");

@@ -94,7 +94,7 @@ static OPTIONS: [UrlOption; 15] = [
     UrlOption::new(
         "cells",
         "script|watch",
-        "how cells are swapped: by a script, or by `WATCH`, `MULTI` and `EXEC`",
+        "how cells are swapped: by a script, or by `WATCH`, `MULTI` and `EXEC` (not on a Cluster)",
     )
     .defaults_to("script")
     .cosmetic(),

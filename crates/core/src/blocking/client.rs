@@ -324,6 +324,24 @@ impl Watch {
     pub fn every(self, interval: Duration) -> Self {
         Self { watch: self.watch.every(interval), ..self }
     }
+
+    /// As [`crate::Watch::focus`].
+    pub fn focus(&mut self, locks: impl IntoIterator<Item = LockName>) {
+        self.watch.focus(locks);
+    }
+
+    /// As [`crate::Watch::locks`].
+    pub fn locks(&self) -> impl Iterator<Item = (&LockState, Duration)> {
+        self.watch.locks()
+    }
+
+    /// As [`crate::Watch::next_batch`].
+    ///
+    /// # Errors
+    /// As [`crate::Watch::next_batch`].
+    pub fn next_batch(&mut self) -> Result<Vec<crate::WatchEvent>> {
+        block_on(&self.background, self.watch.next_batch())
+    }
 }
 
 impl Iterator for Watch {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Validity, block_on};
 use crate::{
-    Background, BarrierWaitResult, CellValue, Leader, LockName, LossReason, Options, OwnerId,
-    Result, Revocation, RevokedHolder, Token, Wait,
+    Background, BarrierWaitResult, CellValue, Fence, Leader, LockName, LossReason, Mode, Options,
+    OwnerId, Result, Revocation, RevokedHolder, Token, Wait,
 };
 
 /// One leader among many candidates, as [`crate::Election`].
@@ -102,6 +102,31 @@ impl<T: CellValue> Leadership<T> {
     /// of logs.
     pub fn owner(&self) -> OwnerId {
         self.leadership.owner()
+    }
+
+    /// The election's name.
+    pub fn name(&self) -> &LockName {
+        self.leadership.name()
+    }
+
+    /// How the lock is held: exclusively.
+    pub fn mode(&self) -> Mode {
+        self.leadership.mode()
+    }
+
+    /// The term of a renewal, as [`crate::Guard::ttl`].
+    pub fn ttl(&self) -> Duration {
+        self.leadership.ttl()
+    }
+
+    /// A comparison for transactions of the same store, as [`crate::Guard::fence`].
+    pub fn fence(&self) -> Option<Fence> {
+        self.leadership.fence()
+    }
+
+    /// Waits until half of the term has passed without a renewal, as [`crate::Guard::danger`].
+    pub fn danger(&self) {
+        block_on(&self.background, self.leadership.danger());
     }
 
     /// Whether this is still the leader, by the clock.

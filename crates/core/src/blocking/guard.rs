@@ -321,6 +321,12 @@ impl MultiGuard {
         self.guards.guards().iter().map(|guard| (guard.name(), guard.token()))
     }
 
+    /// The guards of the locks, in the order of their names: for their owners and fences. What they await needs
+    /// a Tokio runtime; the methods of this guard do not.
+    pub fn guards(&self) -> &[crate::Guard] {
+        self.guards.guards()
+    }
+
     /// Whether all locks are still held, by the clock.
     pub fn is_valid(&self) -> bool {
         self.guards.is_valid()

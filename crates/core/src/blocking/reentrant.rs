@@ -8,7 +8,10 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use super::{Validity, block_on};
-use crate::{Background, Fence, LockName, LossReason, Options, OwnerId, Result, Token, Wait};
+use crate::{
+    Background, Fence, LockName, LossReason, Mode, Options, OwnerId, Result, Revocation, Token,
+    Wait,
+};
 
 /// A mutex that can be acquired again by its holder, which is the handle and its clones, as
 /// [`crate::ReentrantMutex`]. [`by_thread`](Self::by_thread) makes the thread the holder.
@@ -129,6 +132,29 @@ macro_rules! reads_the_hold {
         /// How long the lock is still good if no renewal comes. Zero when it is lost.
         pub fn remaining(&self) -> Duration {
             self.$($inner)*.remaining()
+        }
+
+        /// How the lock is held: exclusively.
+        pub fn mode(&self) -> Mode {
+            self.$($inner)*.mode()
+        }
+
+        /// The term of a renewal, as [`crate::Guard::ttl`].
+        pub fn ttl(&self) -> Duration {
+            self.$($inner)*.ttl()
+        }
+
+        /// Waits until half of the term has passed without a renewal, as [`crate::Guard::danger`].
+        pub fn danger(&self) {
+            block_on(self.$($inner)*.background(), self.$($inner)*.danger());
+        }
+
+        /// Waits until another process asks for the lock, as [`crate::Guard::revoked`].
+        ///
+        /// # Errors
+        /// As [`crate::Guard::revoked`].
+        pub fn revoked(&self) -> Result<Revocation> {
+            block_on(self.$($inner)*.background(), self.$($inner)*.revoked())
         }
 
         /// Waits until the lock is lost, and says why.

@@ -7,7 +7,7 @@ use tenure_proto::Backoff;
 
 use super::contract::{CellSpace, Expiry, SwapId};
 use super::parties::party_leases;
-use super::slot::{Outcome, POLL, Seen, Slot};
+use super::slot::{Changes, Outcome, POLL, Seen, Slot};
 use crate::{
     Client, Error, ErrorKind, Guard, LockName, Moment, Options, OwnerId, Result, Semaphore, now,
 };
@@ -183,6 +183,7 @@ impl Visit<'_> {
     /// Arrives, unless this party has, and waits for the end of the generation.
     async fn pass(&self, arrived: &mut Option<u64>) -> Result<BarrierWaitResult> {
         let mut checked: Option<Moment> = None;
+        let mut changes = Changes::of(self.slot);
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         let mut conflicts = 0;
         let mut seen = self.slot.read().await?;
@@ -210,7 +211,7 @@ impl Visit<'_> {
                 next = Some(state.with(self.owner, self.parties));
             }
             let Some(next) = next else {
-                self.slot.changed(&seen, POLL).await;
+                changes.wait(&seen, POLL).await;
                 seen = self.slot.read().await?;
                 continue;
             };
@@ -252,10 +253,10 @@ impl Visit<'_> {
         if state.members.is_empty() {
             return Ok(Vec::new());
         }
-        let lock = self.slot.inspect(self.lock).await?;
+        let holders = self.slot.holders(self.lock).await?;
         let lives = |owner: OwnerId| {
             let owner = owner.to_string();
-            lock.holders.iter().any(|holder| holder.owner == owner)
+            holders.iter().any(|holder| holder.owner == owner)
         };
         let owners = state.members.iter().map(|member| member.owner);
         Ok(owners.filter(|owner| !lives(*owner)).collect())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::contract::{CellSpace, Expiry};
-use super::slot::{POLL, REMOVED_FOR, Seen, Slot};
+use super::slot::{Changes, POLL, REMOVED_FOR, Seen, Slot};
 use super::value::CellValue;
 use crate::{Client, Error, ErrorKind, LockName, Result};
 
@@ -198,13 +198,14 @@ impl<T: CellValue> Cell<T> {
         &self,
         mut condition: impl FnMut(Option<&T>) -> bool,
     ) -> Result<Option<T>> {
+        let mut changes = Changes::of(&self.slot);
         loop {
             let seen = self.slot.read().await?;
             let value = self.decode(&seen)?;
             if condition(value.as_ref()) {
                 return Ok(value);
             }
-            self.slot.changed(&seen, POLL).await;
+            changes.wait(&seen, POLL).await;
         }
     }
 

@@ -4,10 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use futures_util::Stream;
 use parking_lot::Mutex;
 
 use super::contract::{CellSpace, Expiry};
-use super::slot::{Outcome, POLL, REMOVED_FOR, Seen, Slot};
+use super::slot::{Changes, Outcome, POLL, REMOVED_FOR, Seen, Slot};
 use super::value::CellValue;
 use crate::guard::FencedGuard;
 use crate::primitives::FencedMutex;
@@ -133,7 +134,8 @@ impl<T: CellValue> Election<T> {
 
     /// Reports each new leader and value, without being a candidate.
     pub fn observe(&self) -> Observer<T> {
-        Observer { election: self.clone(), seen: None, reported: None, failed: false }
+        let changes = Changes::of(&self.slot);
+        Observer { election: self.clone(), changes, seen: None, reported: None, failed: false }
     }
 
     /// What is proclaimed; the leader only if it still holds the lock, because a leader that died has
@@ -144,9 +146,9 @@ impl<T: CellValue> Election<T> {
             return Ok((seen, None));
         };
         let leader = Leader { value: self.decode(value)?, token, owner };
-        let lock = self.slot.inspect(self.name()).await?;
+        let holders = self.slot.holders(self.name()).await?;
         let owner = owner.to_string();
-        let leads = lock.holders.iter().any(|holder| holder.owner == owner);
+        let leads = holders.iter().any(|holder| holder.owner == owner);
         Ok((seen, leads.then_some(leader)))
     }
 
@@ -300,11 +302,12 @@ pub struct Leader<T> {
 /// Reports leaders and their values, from [`Election::observe`].
 ///
 /// A new leader or value is reported when the store pushes the change (etcd, ZooKeeper and memory), or at
-/// the next poll (Redis and local, five times a second). A leader that died without a successor is
+/// the next poll (Redis and local, five times a second after the first second). A leader that died without a successor is
 /// reported as gone within a second after its lease has ended: while there is a leader, an observer reads
 /// the state of its lock once a second.
 pub struct Observer<T> {
     election: Election<T>,
+    changes: Changes,
     seen: Option<Seen>,
     /// The token and the bytes of the leader that was reported last.
     reported: Option<Option<(Token, Vec<u8>)>>,
@@ -326,7 +329,7 @@ impl<T: CellValue> Observer<T> {
             if self.failed {
                 tokio::time::sleep(POLL).await;
             } else if let Some(seen) = &self.seen {
-                self.election.slot.changed(seen, POLL).await;
+                self.changes.wait(seen, POLL).await;
             }
             let looked = self.election.look().await;
             self.failed = looked.is_err();
@@ -339,6 +342,28 @@ impl<T: CellValue> Observer<T> {
                 return Ok(leader);
             }
         }
+    }
+
+    /// The same reports as a stream, which does not end.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tenure_core::{Client, MemoryStore};
+    /// use futures_util::TryStreamExt;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tenure_core::Result<()> {
+    /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
+    /// let election = client.election::<String>("scheduler")?;
+    /// let mut leaders = Box::pin(election.observe().into_stream());
+    /// assert!(leaders.try_next().await?.unwrap().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader<T>>>> {
+        futures_util::stream::unfold(self, |mut observer| async {
+            Some((observer.next().await, observer))
+        })
     }
 }
 

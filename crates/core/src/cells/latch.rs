@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::contract::{CellSpace, Expiry};
 use super::parties::party_leases;
-use super::slot::{POLL, Seen, Slot};
+use super::slot::{Changes, POLL, Seen, Slot};
 use crate::{
     Client, Error, ErrorKind, Guard, LockName, Moment, Options, OwnerId, Result, Semaphore,
     Validity, now,
@@ -45,8 +45,7 @@ use crate::{
 pub struct Latch {
     slot: Slot,
     count: u32,
-    /// The leases of the parties.
-    places: Semaphore,
+    leases: Semaphore,
     ttl: Duration,
 }
 
@@ -64,25 +63,31 @@ const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a change is made anew after others came first.
 const MAX_CONFLICTS: u32 = 10_000;
 
+const JOIN: &str = "join the latch";
 const COUNT: &str = "count down the latch";
 const WAIT: &str = "wait for the latch";
 
 impl Latch {
+    /// How many parties can have [joined](Self::join) and not counted down yet. Every join and count writes the
+    /// list of them, and every waiter reads it.
+    pub const MAX_PARTIES: u32 = 1_000;
+
     pub(crate) fn new(client: &Client, name: &str, count: u32) -> Result<Self> {
         let slot = Slot::new(client, CellSpace::Latch, name)?;
         if count == 0 {
             let why = "it would be open from the beginning: choose a count of one or more";
             return Err(Error::new(ErrorKind::Invalid, COUNT, why).about(&slot.key.name));
         }
-        let places = client.semaphore(&party_leases(slot.key.space, name), count)?;
-        Ok(Self { slot, count, places, ttl: TTL })
+        let permits = count.min(Self::MAX_PARTIES);
+        let leases = client.semaphore(&party_leases(slot.key.space, name), permits)?;
+        Ok(Self { slot, count, leases, ttl: TTL })
     }
 
     /// The same latch; parties that [join](Self::join) have a lease with these options. The TTL bounds how long
     /// the others wait for a party that has died.
     #[must_use]
     pub fn with(mut self, options: Options) -> Self {
-        self.places = self.places.with(options.without_keeping("a latch"));
+        self.leases = self.leases.with(options.without_keeping("a latch"));
         self
     }
 
@@ -127,15 +132,23 @@ impl Latch {
     /// permit of the semaphore `latch:` and the name.
     ///
     /// # Errors
-    /// [`Busy`](ErrorKind::Busy) if as many parties have a lease as the latch counts; otherwise as
+    /// [`Busy`](ErrorKind::Busy) if as many parties have a lease as the latch counts, or as
+    /// [may join](Self::MAX_PARTIES); otherwise as
     /// [`Semaphore::try_acquire`], and faults of the store that last for five call timeouts.
     ///
     /// # Cancel safety
     /// Dropped halfway, it may count as a party that has left, which breaks the latch.
     pub async fn join(&self) -> Result<LatchParty> {
-        let guard = self.places.try_acquire().await?;
+        let guard = self.leases.try_acquire().await?;
         let owner = guard.owner();
         let join = |state: &mut State| {
+            if state.parties.len() >= Self::MAX_PARTIES as usize {
+                let why = format!(
+                    "{} parties have joined: let others count down without joining, or use several latches",
+                    Self::MAX_PARTIES
+                );
+                return Err(Error::new(ErrorKind::Busy, JOIN, why).about(self.name()));
+            }
             state.parties.push(owner);
             Ok(())
         };
@@ -185,10 +198,10 @@ impl Latch {
     /// The parties of this state that have no lease.
     async fn dead(&self, mut state: State) -> Result<Vec<OwnerId>> {
         if !state.parties.is_empty() {
-            let lock = self.slot.inspect(self.places.name()).await?;
+            let holders = self.slot.holders(self.leases.name()).await?;
             state.parties.retain(|party| {
                 let owner = party.to_string();
-                lock.holders.iter().all(|holder| holder.owner != owner)
+                holders.iter().all(|holder| holder.owner != owner)
             });
         }
         Ok(state.parties)
@@ -205,6 +218,7 @@ impl Latch {
     /// Safe to drop and call again.
     pub async fn wait(&self) -> Result<()> {
         let (mut seen, mut checked) = (self.slot.read().await?, None::<Moment>);
+        let mut changes = Changes::of(&self.slot);
         if seen.version.is_none() {
             // From now on it expires: an absent latch is one that has.
             self.change(|_| Ok(())).await?;
@@ -234,7 +248,7 @@ impl Latch {
                 }
                 continue;
             }
-            self.slot.changed(&seen, POLL).await;
+            changes.wait(&seen, POLL).await;
             seen = self.slot.read().await?;
         }
     }
@@ -313,6 +327,21 @@ impl fmt::Debug for Latch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn parties_beyond_the_limit_are_refused_whatever_the_count() {
+        let client = Client::new(std::sync::Arc::new(crate::MemoryStore::new())).unwrap();
+        let latch = client.latch("a", 5_000).unwrap();
+        assert_eq!(latch.leases.permits(), Latch::MAX_PARTIES);
+        // Parties that have died stay in the list without a lease.
+        let parties = vec![OwnerId::random(); Latch::MAX_PARTIES as usize];
+        latch.change(|state| Ok(state.parties.clone_from(&parties))).await.unwrap();
+        let refused = latch.join().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        assert_eq!(latch.count_down().await.unwrap(), 4_999);
+        client.close().await;
+        assert!(client.list("").await.unwrap().is_empty(), "the refused party has no lease");
+    }
 
     #[test]
     fn a_state_is_read_back_and_other_text_is_not() {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tenure_proto::Backoff;
 
 use super::contract::{CellKey, CellSpace, Cells, Expiry, Stored, Swap, SwapId, Swapped, Version};
 use super::envelope::{Envelope, OVERHEAD};
 use crate::client::Inner;
-use crate::{Client, Effect, Error, ErrorKind, LockName, LockState, Moment, Result, now};
+use crate::{Client, Effect, Error, ErrorKind, Holder, LockName, Moment, Result, now};
 
 /// How many call timeouts a read or a swap outlasts while the store fails.
 const CALLS: u32 = 5;
@@ -89,13 +90,13 @@ impl Slot {
         }
     }
 
-    /// The state of a lock, through an outage of a few call timeouts.
-    pub(crate) async fn inspect(&self, lock: &LockName) -> Result<LockState> {
+    /// The holders of a lock, through an outage of a few call timeouts.
+    pub(crate) async fn holders(&self, lock: &LockName) -> Result<Vec<Holder>> {
         let mut outage = Outage::new(self.inner.call_timeout);
         loop {
             let sent = now();
-            match self.inner.call("inspect", self.inner.store.inspect(lock)).await {
-                Ok(state) => return Ok(state),
+            match self.inner.call("inspect", self.inner.store.holders(lock)).await {
+                Ok(holders) => return Ok(holders),
                 Err(error) => outage.pause(error.without_effect().about(lock), sent).await?,
             }
         }
@@ -243,12 +244,37 @@ impl Slot {
 
     /// Waits until the cell may differ from what was seen, and at the most for `limit`.
     pub(crate) async fn changed(&self, seen: &Seen, limit: Duration) {
-        let Ok(cells) = self.cells() else { return };
+        Changes::of(self).wait(seen, limit).await;
+    }
+}
+
+/// Waits for one change of a cell in several steps. The wait goes on between them, so an engine that polls
+/// slows down as it does for one long wait.
+pub(crate) struct Changes {
+    slot: Slot,
+    /// The version that the wait began with.
+    pending: Option<(Option<Version>, BoxFuture<'static, Result<()>>)>,
+}
+
+impl Changes {
+    pub(crate) fn of(slot: &Slot) -> Self {
+        Self { slot: slot.clone(), pending: None }
+    }
+
+    /// Waits until the cell may differ from what was seen, and at the most for `limit`.
+    pub(crate) async fn wait(&mut self, seen: &Seen, limit: Duration) {
         let begun = now();
-        let changed = cells.changed(&self.key, seen.version);
-        if let Ok(Err(error)) = tokio::time::timeout(limit, changed).await {
+        if self.pending.as_ref().is_none_or(|(version, _)| *version != seen.version) {
+            let (slot, version) = (self.slot.clone(), seen.version);
+            let changed = async move { slot.cells()?.changed(&slot.key, version).await };
+            self.pending = Some((version, Box::pin(changed)));
+        }
+        let Some((_, changed)) = &mut self.pending else { return };
+        let Ok(outcome) = tokio::time::timeout(limit, changed).await else { return };
+        self.pending = None;
+        if let Err(error) = outcome {
             // The next read says what is wrong, if it still is.
-            tracing::debug!(cell = %self.key.name, %error, "could not wait for a change");
+            tracing::debug!(cell = %self.slot.key.name, %error, "could not wait for a change");
             tokio::time::sleep(limit.saturating_sub(now().since(begun))).await;
         }
     }
@@ -283,5 +309,34 @@ impl Outage {
         tracing::debug!(%error, "trying again");
         tokio::time::sleep(self.backoff.next(SwapId::random().get())).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_in_several_steps_is_one_wait_until_the_cell_changes() {
+        let client = Client::new(Arc::new(crate::MemoryStore::new())).unwrap();
+        let slot = Slot::new(&client, CellSpace::Cell, "a").unwrap();
+        let seen = slot.read().await.unwrap();
+        let mut changes = Changes::of(&slot);
+        let wait = |changes: &Changes| {
+            changes.pending.as_ref().map(|(_, wait)| (&raw const **wait).cast::<()>())
+        };
+        changes.wait(&seen, Duration::from_millis(1)).await;
+        let first = wait(&changes);
+        assert!(first.is_some(), "it goes on");
+        changes.wait(&seen, Duration::from_millis(1)).await;
+        assert_eq!(wait(&changes), first, "the same one");
+        let swapped = slot.swap(&seen, Some(b"x".to_vec()), Expiry::Never).await.unwrap();
+        let Outcome::Done(now) = swapped else { panic!("nothing came first") };
+        tokio::time::timeout(Duration::from_secs(20), changes.wait(&seen, Duration::MAX))
+            .await
+            .unwrap();
+        assert!(wait(&changes).is_none(), "it has ended");
+        changes.wait(&now, Duration::from_millis(1)).await;
+        assert!(wait(&changes).is_some());
     }
 }
