@@ -6,24 +6,26 @@ import org.apache.curator.retry.RetryNTimes;
 /** Times Curator's mutex: see ../README.md. */
 public final class Measure {
     public static void main(String[] words) throws Exception {
-        Times.answer(mutex(words), mutex(words));
+        Times.answer(client(words[0]), client(words[0]), words[1]);
     }
 
-    private static Times.Lock mutex(String[] words) {
+    private static Times.Client client(String port) {
         CuratorFramework client = CuratorFrameworkFactory.newClient(
-                "127.0.0.1:" + words[0], 30_000, 30_000, new RetryNTimes(3, 100));
+                "127.0.0.1:" + port, 30_000, 30_000, new RetryNTimes(3, 100));
         client.start();
-        InterProcessMutex mutex = new InterProcessMutex(client, words[1]);
-        return new Times.Lock() {
-            @Override
-            public void acquire() throws Exception {
-                mutex.acquire();
-            }
+        return path -> {
+            InterProcessMutex mutex = new InterProcessMutex(client, path);
+            return new Times.Lock() {
+                @Override
+                public void acquire() throws Exception {
+                    mutex.acquire();
+                }
 
-            @Override
-            public void release() throws Exception {
-                mutex.release();
-            }
+                @Override
+                public void release() throws Exception {
+                    mutex.release();
+                }
+            };
         };
     }
 }

@@ -1,24 +1,36 @@
+import java.util.function.Function;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
 
-/** Times Redisson's lock: see ../README.md. */
+/** Times Redisson's locks, of the kind that the third word names: see ../README.md. */
 public final class MeasureRedisson {
     public static void main(String[] words) throws Exception {
-        Times.answer(lock(words), lock(words));
+        String kind = words.length > 2 ? words[2] : "lock";
+        Times.answer(client(words[0], kind), client(words[0], kind), words[1]);
     }
 
-    private static Times.Lock lock(String[] words) {
-        RLock lock = Redisson.create(HoldRedisson.config(words[0], 30_000)).getLock(words[1]);
-        return new Times.Lock() {
-            @Override
-            public void acquire() {
-                lock.lock();
-            }
+    private static Times.Client client(String port, String kind) {
+        RedissonClient client = Redisson.create(HoldRedisson.config(port, 30_000));
+        Function<String, RLock> locks = switch (kind) {
+            case "lock" -> client::getLock;
+            case "fair" -> client::getFairLock;
+            case "fenced" -> client::getFencedLock;
+            default -> throw new IllegalArgumentException(kind);
+        };
+        return name -> {
+            RLock lock = locks.apply(name);
+            return new Times.Lock() {
+                @Override
+                public void acquire() {
+                    lock.lock();
+                }
 
-            @Override
-            public void release() {
-                lock.unlock();
-            }
+                @Override
+                public void release() {
+                    lock.unlock();
+                }
+            };
         };
     }
 }

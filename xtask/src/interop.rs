@@ -93,7 +93,11 @@ fn python(folders: &Folders) -> Outcome {
     }
     launch("kazoo", "hold_kazoo.py")?;
     launch("measure-kazoo", "measure_kazoo.py")?;
-    launch("measure-redis-py", "measure_redis.py")
+    let driver = folders.sources.join("python/measure_redis.py");
+    for client in ["redis-py", "python-redis-lock"] {
+        folders.launch(&format!("measure-{client}"), &[&python, &driver, Path::new(client)])?;
+    }
+    Ok(())
 }
 
 fn redis_6_2(folders: &Folders) -> Outcome {

@@ -49,7 +49,7 @@ pub(crate) fn serve<S: Subject>(target: &str, key: &str) -> Outcome<()> {
             ["crowd", workers, names, skew, readers, work, time] => {
                 let crowd = Crowd {
                     workers: workers.parse()?,
-                    choice: Zipf::new(names.parse()?, skew.parse()?),
+                    choice: Zipf::named(names.parse()?, skew)?,
                     readers: readers.parse()?,
                     work: Duration::from_micros(work.parse()?),
                     time: Duration::from_millis(time.parse()?),
@@ -121,8 +121,12 @@ struct Crowd {
     time: Duration,
 }
 
+/// A hold that is waited for longer is late, as for a program with a deadline.
+const PROMPT: Duration = Duration::from_millis(10);
+
 impl Crowd {
-    /// The time of one hold of all together; the mean, 95th and 99th percentile of the waits; and the longest.
+    /// The time of one hold of all together; the mean, 95th and 99th percentile of the waits; the longest; and the
+    /// time of one hold that did not wait longer than [`PROMPT`].
     /// Waits that are not over when the time is up count, with the time until they are over.
     ///
     /// # Errors
@@ -172,7 +176,9 @@ impl Crowd {
         let count = waits.len() as f64;
         let mean = waits.iter().sum::<Duration>().div_f64(count);
         let percentile = |share: f64| waits[(count * share) as usize];
-        Ok(vec![elapsed.div_f64(count), mean, percentile(0.95), percentile(0.99), longest])
+        let prompt = waits.partition_point(|wait| *wait <= PROMPT).max(1) as f64;
+        let each = |count: f64| elapsed.div_f64(count);
+        Ok(vec![each(count), mean, percentile(0.95), percentile(0.99), longest, each(prompt)])
     }
 }
 
@@ -183,6 +189,20 @@ struct Zipf {
 }
 
 impl Zipf {
+    /// The choice for a word of a request: a skew; or `half:COUNT`, where half of the holds are those of the first
+    /// names.
+    fn named(names: usize, word: &str) -> Outcome<Self> {
+        let Some(hot) = word.strip_prefix("half:") else {
+            return Ok(Self::new(names, word.parse()?));
+        };
+        let hot: usize = hot.parse()?;
+        let share = |rank: usize| match rank.checked_sub(hot) {
+            None => (rank + 1) as f64 / hot as f64 / 2.0,
+            Some(cold) => 0.5 + (cold + 1) as f64 / (names - hot) as f64 / 2.0,
+        };
+        Ok(Self { sums: (0..names).map(share).collect() })
+    }
+
     fn new(names: usize, skew: f64) -> Self {
         let mut sum = 0.0;
         let sums = (1..=names).map(|rank| {
@@ -321,7 +341,7 @@ mod tests {
         let two = runtime.block_on(crowd(2, Duration::from_secs(60)).run(&Open, "x"));
         assert!(two.unwrap_err().to_string().contains("x-0 has two holders"));
         let one = runtime.block_on(crowd(1, Duration::from_millis(3)).run(&Open, "x"));
-        assert_eq!(one.unwrap().len(), 5);
+        assert_eq!(one.unwrap().len(), 6);
     }
 
     #[test]
@@ -333,6 +353,15 @@ mod tests {
         // One over the sum of the inverse powers: about 0.19.
         assert!((17_000..21_000).contains(&counts[0]), "{}", counts[0]);
         assert!(counts[0] > counts[9] * 7);
+    }
+
+    #[test]
+    fn half_of_the_holds_are_those_of_the_hot_names() {
+        let (choice, mut random) = (Zipf::named(100, "half:4").unwrap(), Random(7));
+        let mut counts = [0_u32; 100];
+        (0..100_000).for_each(|_| counts[choice.pick(&mut random)] += 1);
+        assert!(counts[..4].iter().all(|count| (12_000..13_000).contains(count)), "{counts:?}");
+        assert!(counts[4..].iter().all(|count| (350..700).contains(count)), "{counts:?}");
     }
 
     #[test]

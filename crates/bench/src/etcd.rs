@@ -44,6 +44,11 @@ const KEY: &[u8] = b"bench/bare";
 const ROUNDS: usize = 9;
 const PAIRS: usize = 150;
 const HANDOFFS: usize = 12;
+/// Why a free lock may cost more than its transactions.
+pub(crate) const RECORD: &str =
+    "the transaction also reads the queue, and the entry has a record of its holder";
+/// Why a hand-off may cost more than its event.
+pub(crate) const WAKE_UP: &str = "the store's thread reads the event, so that a blocked runtime loses no lock, and wakes the waiter";
 
 /// Acquiring and releasing a free lock, compared with two transactions that write and delete a key.
 pub(crate) fn free(scale: Scale) -> Outcome<Vec<Row>> {
@@ -63,7 +68,7 @@ pub(crate) fn free(scale: Scale) -> Outcome<Vec<Row>> {
     })?;
     let (what, against) =
         ("etcd: acquire + release, free, one task", "two bare transactions, put and delete");
-    Ok(vec![Row::of_times(what, &ours, against, &theirs, Some(1.15))])
+    Ok(vec![Row::of_times(what, &ours, against, &theirs, Some(1.15)).because(RECORD)])
 }
 
 /// The time from the release to the waiter's guard, compared with a bare deletion and its watch
@@ -86,7 +91,7 @@ pub(crate) fn handoff(scale: Scale) -> Outcome<Vec<Row>> {
             }
             let against = "the Lock and Unlock RPCs of etcd";
             let row = Row::time(what, ours.median()).peer(against, theirs.median());
-            Outcome::Ok(row.at_most(bound))
+            Outcome::Ok(row.at_most(bound).because(WAKE_UP))
         };
     let (mut ours, mut events) = (Samples::default(), Samples::default());
     let wait = Duration::from_millis(20);
@@ -96,7 +101,7 @@ pub(crate) fn handoff(scale: Scale) -> Outcome<Vec<Row>> {
     }
     let (what, against) = ("etcd: hand-off to another client", "a bare deletion and its event");
     Ok(vec![
-        Row::of_times(what, &ours, against, &events, Some(1.1)),
+        Row::of_times(what, &ours, against, &events, Some(1.1)).because(WAKE_UP),
         row("etcd: hand-off, the waiter arrived 20 ms before", wait, 0.1)?,
         row("etcd: hand-off, the waiter arrived 500 ms before", Duration::from_millis(500), 1.0)?,
     ])

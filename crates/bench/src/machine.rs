@@ -7,14 +7,14 @@ use tokio::runtime::Runtime;
 
 use crate::Outcome;
 
-/// Pins this process, and the processes that it starts from now on, to one core.
+/// Pins this thread, and the threads and processes that it starts from now on, to one core.
 pub(crate) fn pin_to_core(core: usize) -> Outcome<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
     Ok(sched_setaffinity(None, &cores)?)
 }
 
-/// Undoes [`pin_to_core`], which an earlier scenario may have called.
+/// Undoes [`pin_to_core`].
 pub(crate) fn unpin() -> Outcome<()> {
     let mut cores = CpuSet::new();
     // The kernel ignores cores that do not exist.
@@ -22,16 +22,21 @@ pub(crate) fn unpin() -> Outcome<()> {
     Ok(sched_setaffinity(None, &cores)?)
 }
 
-/// The CPU time that a process has used.
+/// The CPU time that a process has used, that of its ended threads included.
+#[allow(unsafe_code, reason = "rustix reads no clocks of other processes")]
 pub(crate) fn cpu_of(pid: u32) -> Outcome<Duration> {
-    // The first number of `schedstat` is the time on a core in nanoseconds.
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    let mut nanos = 0;
-    for thread in threads {
-        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        nanos += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let pid = libc::pid_t::try_from(pid)?;
+    // SAFETY: the kernel writes to a variable of this function.
+    let failed = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(failed).into());
     }
-    Ok(Duration::from_nanos(nanos))
+    // SAFETY: as above.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok(Duration::new(time.tv_sec.try_into()?, time.tv_nsec.try_into()?))
 }
 
 /// The memory that a process occupies, in bytes.
@@ -48,4 +53,31 @@ pub(crate) fn runtime(threads: usize) -> Outcome<Runtime> {
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     Ok(builder.enable_all().build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    #[test]
+    fn the_cpu_time_of_a_process_includes_threads_that_have_ended() {
+        const BUSY: Duration = Duration::from_millis(60);
+        let this = std::process::id();
+        let before = cpu_of(this).unwrap();
+        let busy = std::thread::spawn(move || {
+            let own = || clock_gettime(ClockId::ThreadCPUTime);
+            let start = own();
+            while Duration::try_from(own() - start).is_ok_and(|used| used < BUSY) {}
+        });
+        busy.join().unwrap();
+        assert!(cpu_of(this).unwrap() - before >= BUSY);
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_process_that_does_not_exist_is_an_error() {
+        // Above the highest number that Linux gives.
+        assert!(cpu_of((1 << 22) + 1).is_err());
+    }
 }

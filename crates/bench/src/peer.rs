@@ -10,7 +10,9 @@ use std::sync::Arc;
 use tenure_core::Client;
 use tenure_local::LocalStore;
 
-use crate::{Outcome, drive, etcd, local_handoff, local_waiters, queue, redis_readers};
+use crate::{
+    Outcome, apart, drive, etcd, held, local_handoff, local_waiters, queue, redis_readers, watch,
+};
 
 /// The first argument that makes this program a peer.
 pub(crate) const ARGUMENT: &str = "peer";
@@ -62,6 +64,9 @@ impl Drop for Peer {
 pub(crate) fn run(arguments: &[String]) -> Outcome<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
+        [apart::ROLE, scenario, kind] => apart::measure(scenario, kind),
+        ["holder", url] => held::run_peer(url),
+        ["watcher", url] => watch::run_peer(url),
         ["queue", url] => queue::run_peer(url),
         ["redis-readers", port] => redis_readers::run_peer(port),
         ["echo", folder] => echo(Path::new(folder)),

@@ -4,6 +4,7 @@
 //! that all processes share. Sorted by token, these records give the time of each hand-off.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use crate::table::{Row, grouped};
 
 const PROCESSES: usize = 4;
 const OBSERVED: Duration = Duration::from_secs(3);
+/// How long many waiters are observed while they are idle.
+const IDLE: Duration = Duration::from_secs(3);
 pub(crate) const LOCK: &str = "queue";
 /// From this many waiters on, what each of them takes of the memory can be told.
 const CROWD: usize = 1_000;
@@ -33,6 +36,12 @@ pub(crate) struct Observed<T> {
     pub(crate) values: [T; 2],
     /// The memory of all clients and, by `memory`, of others: with their waiters, less without.
     memory: [u64; 2],
+    /// From the first request until all of them waited.
+    arrived: Duration,
+    /// The CPU time of all clients while their waiters were idle, as a share of a core in per cent.
+    idle: f64,
+    /// Bytes that passed the loopback device for each hold.
+    bytes: f64,
 }
 
 impl<T> Observed<T> {
@@ -77,10 +86,21 @@ pub(crate) fn measure(contest: &Contest, scale: Scale) -> Outcome<Vec<Row>> {
             let used = Figure::once(seen.per_hold(used));
             rows.push(Row::time(what, used).at(plot, "waiting", waiters as f64));
         }
-        let what = format!("{engine}: the longest of all waits, {name} waiting");
-        let longest = seen.waits.percentile(100.0);
-        rows.push(Row::time(what, longest).limit("the median wait", seen.waits.median(), None));
+        for (share, percent) in [("95 of 100", 95.0), ("99 of 100", 99.0), ("all", 100.0)] {
+            let what = format!("{engine}: wait of {share}, at most, {name} waiting");
+            let wait = seen.waits.percentile(percent);
+            rows.push(Row::time(what, wait).limit("the median wait", seen.waits.median(), None));
+        }
+        if server.pid().is_some() {
+            let what =
+                format!("{engine}: bytes over the loopback device for a hand-off, {name} waiting");
+            rows.push(Row::new(what, "bytes", Figure::once(seen.bytes)));
+        }
         if waiters >= CROWD {
+            let what = format!("{engine}: {name} arrive at once, until all of them wait");
+            rows.push(Row::time(what, Figure::once(micros(seen.arrived))));
+            let what = format!("{engine}: CPU of the clients while {name} waiters are idle");
+            rows.push(Row::new(what, "%", Figure::once(seen.idle)));
             let each = |bytes: u64| Figure::once(bytes as f64 / waiters as f64);
             let what =
                 |side| format!("{engine}: memory of the {side} for a waiter, {name} waiting");
@@ -103,7 +123,7 @@ pub(crate) fn observe<T>(
 ) -> Outcome<Observed<T>> {
     let directory = tempfile::tempdir()?;
     let processes = PROCESSES.min(count);
-    let mut peers = Vec::new();
+    let mut peers: Vec<Queued> = Vec::new();
     for number in 0..processes {
         let mut peer = Peer::start("queue", url)?;
         // It is connected.
@@ -126,15 +146,17 @@ pub(crate) fn observe<T>(
         if start.elapsed() > Duration::from_secs(60) {
             return Err("the waiters do not join the queue".into());
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(20));
     }
+    let arrived = start.elapsed();
     let clients = || peers.iter().map(|(peer, ..)| memory_of(peer.pid())).sum::<Outcome<u64>>();
     let after = [clients()?, memory()?];
+    let idle = if count > CROWD { idle_share(scale, &peers)? } else { 0.0 };
     observer.block_on(gate.release())?;
     std::thread::sleep(scale.time(Duration::from_secs(1)));
-    let (from, first) = (clock(), value()?);
+    let (from, first, sent) = (clock(), value()?, loopback_bytes()?);
     std::thread::sleep(scale.time(OBSERVED));
-    let (until, last) = (clock(), value()?);
+    let (until, last, sent) = (clock(), value()?, loopback_bytes()?.saturating_sub(sent));
     let mut holds = Vec::new();
     for (peer, _, record) in &mut peers {
         peer.send("stop")?;
@@ -159,7 +181,30 @@ pub(crate) fn observe<T>(
         holds: holds.len(),
         values: [first, last],
         memory: [0, 1].map(|side| after[side].saturating_sub(before[side])),
+        arrived,
+        idle,
+        bytes: sent as f64 / holds.len() as f64,
     })
+}
+
+/// The share of a core, in per cent, that the processes use while all their tasks wait.
+fn idle_share(scale: Scale, peers: &[Queued]) -> Outcome<f64> {
+    let used = || peers.iter().map(|(peer, ..)| cpu_of(peer.pid())).sum::<Outcome<Duration>>();
+    std::thread::sleep(Duration::from_millis(500));
+    let (start, before) = (Instant::now(), used()?);
+    std::thread::sleep(scale.time(IDLE));
+    Ok((used()?.saturating_sub(before)).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+}
+
+/// A process, how many of its tasks take the lock, and the file for its holds.
+type Queued = (Peer, usize, PathBuf);
+
+/// The bytes that the loopback device has received, which are those that it has sent.
+fn loopback_bytes() -> Outcome<u64> {
+    let devices = std::fs::read_to_string("/proc/net/dev")?;
+    let counts = devices.lines().find_map(|line| line.trim().strip_prefix("lo:"));
+    let bytes = counts.and_then(|counts| counts.split_whitespace().next());
+    Ok(bytes.ok_or("no loopback device in /proc/net/dev")?.parse()?)
 }
 
 /// The time in nanoseconds, by the clock that all processes share.

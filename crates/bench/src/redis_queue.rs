@@ -43,16 +43,21 @@ pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
         );
         let few = *first.get_or_insert(calls);
         let what = format!("redis: commands per hand-off among {name} tasks");
-        rows.push(Row::new(what, "calls", Figure::once(calls)).limit(
-            "among 2",
-            Figure::once(few),
-            Some(1.1),
-        ));
+        rows.push(
+            Row::new(what, "calls", Figure::once(calls))
+                .limit("among 2", Figure::once(few), Some(1.1))
+                .because(
+                    "among 2 the queue is often empty, and such a hand-off takes fewer commands",
+                ),
+        );
         let what = format!("redis: time in scripts per hand-off among {name} tasks");
         rows.push(
             Row::time(what, Figure::once(micros))
                 .peer("Redisson's scripts, by one bare client", Figure::once(redisson))
-                .limit("the limit", Figure::once(LIMIT), Some(1.0)),
+                .limit("the limit", Figure::once(LIMIT), Some(1.0))
+                .because(
+                    "Redisson's plain lock keeps no queue, gives no token, and wakes all that wait",
+                ),
         );
     }
     Ok(rows)

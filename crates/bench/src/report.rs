@@ -1,15 +1,16 @@
 //! The results of a run: as JSON, as a page, and as the tables and pictures of the book.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Outcome;
 use crate::plot::{self, Picture, escape};
-use crate::table::{self, Row};
+use crate::table::{self, Row, Standing};
+use crate::{Outcome, clients};
 
 const FILE: &str = "bench.json";
 
@@ -19,6 +20,10 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) is_quick: bool,
     pub(crate) seconds: u64,
+    /// The clients that were not installed, or failed.
+    pub(crate) absent: BTreeSet<String>,
+    /// The scenarios that failed, with their errors.
+    pub(crate) failed: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -48,6 +53,7 @@ impl Machine {
             ("rustc", &["--version"]),
         ];
         let mut versions = vec![format!("tenure {}", env!("CARGO_PKG_VERSION"))];
+        versions.extend(clients::releases());
         versions.extend(programs.iter().filter_map(|(program, words)| version(program, words)));
         Self {
             processor: model.unwrap_or("an unknown processor").to_owned(),
@@ -103,7 +109,7 @@ impl Report {
                     let _ = write!(page, "<td>{}</td>", escape(cell));
                 }
                 let verdict = row.verdict();
-                let class = if verdict == "holds" { "holds" } else { "missed" };
+                let class = if row.standing().is_missed() { "missed" } else { "holds" };
                 let _ = writeln!(page, "<td class=\"{class}\">{}</td></tr>", escape(&verdict));
             }
             page += "</tbody></table></div>\n";
@@ -140,9 +146,17 @@ impl Report {
         Ok(std::fs::write(file, format!("{before}{BEGIN}{measured}{END}{after}"))?)
     }
 
-    /// Adds the rows of an earlier run, except those that were measured anew.
+    /// Adds the rows of an earlier run, if there was one, except those that were measured anew.
     pub(crate) fn add_earlier(&mut self, folder: &Path) -> Outcome<()> {
-        let earlier: Self = serde_json::from_slice(&std::fs::read(folder.join(FILE))?)?;
+        let file = folder.join(FILE);
+        let earlier: Self = match std::fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
+                format!("{} is not of this version ({error}): remove it", file.display())
+            })?,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        self.absent.extend(earlier.absent);
         self.seconds += earlier.seconds;
         self.is_quick |= earlier.is_quick;
         let is_new = |row: &Row| !self.rows.iter().any(|it| it.what == row.what);
@@ -158,19 +172,37 @@ impl Report {
         Ok(std::fs::write(folder.join("bench.html"), self.page()?)?)
     }
 
+    /// What the run was, and its outcome, in sentences.
     fn summary(&self) -> String {
         let compared = self.rows.iter().filter(|row| !row.peers.is_empty());
-        let (count, ahead) = compared.fold((0, 0), |(count, ahead), row| {
-            (count + 1, ahead + usize::from(row.ratio_to_peer().is_some_and(|ratio| ratio <= 1.0)))
-        });
-        let missed = self.rows.iter().filter(|row| !row.is_within_bounds()).count();
+        let (mut count, mut ahead, mut level) = (0, 0, 0);
+        for row in compared {
+            count += 1;
+            match row.ratio_to_peer() {
+                Some(ratio) if ratio <= 1.0 => ahead += 1,
+                _ if row.standing() == Standing::Level => level += 1,
+                _ => {}
+            }
+        }
+        let above = self.rows.iter().filter(|row| row.standing() == Standing::Above).count();
         let kind = if self.is_quick { "A quick run" } else { "A full run" };
-        let took = Duration::from_secs(self.seconds);
-        format!(
-            "{kind} of {took:?}. {} rows. In {ahead} of the {count} with other clients, tenure costs no more \
-             than the best of them. {missed} rows miss a bound.",
+        let took = format!("{} min {} s", self.seconds / 60, self.seconds % 60);
+        let mut text = format!(
+            "{kind} of {took}. {} rows. In {ahead} of the {count} with other clients, tenure costs no more \
+             than the best of them; in {level}, the difference is less than the spread. {above} rows miss a \
+             bound.",
             self.rows.len()
-        )
+        );
+        let mut list = |what: &str, items: Vec<&str>| {
+            if !items.is_empty() {
+                let _ = write!(text, " {what}: {}.", items.join("; "));
+            }
+        };
+        let unexplained = self.rows.iter().filter(|row| row.is_unexplained());
+        list("Missed without a known reason", unexplained.map(|row| &*row.what).collect());
+        list("Not measured", self.failed.iter().map(String::as_str).collect());
+        list("Clients that were absent", self.absent.iter().map(String::as_str).collect());
+        text
     }
 
     /// In the order of the rows.
@@ -211,7 +243,43 @@ mod tests {
             Row::time("redis: pair <free>", Figure::once(2.0)).peer("other", Figure::once(4.0)),
             Row::time("etcd: pair", Figure::once(3.0)).limit("bare", Figure::once(2.0), Some(1.1)),
         ];
-        Report { machine: Machine::here(), is_quick: true, seconds: 90, rows }
+        Report {
+            machine: Machine::here(),
+            is_quick: true,
+            seconds: 90,
+            absent: ["redsync: not prepared".to_owned()].into(),
+            failed: vec!["zk-hot: it took too long".into()],
+            rows,
+        }
+    }
+
+    #[test]
+    fn the_first_rows_are_kept_without_an_earlier_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = report();
+        first.add_earlier(folder.path()).unwrap();
+        assert_eq!(first.rows.len(), 2);
+    }
+
+    #[test]
+    fn rows_of_another_version_are_refused_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), "{}").unwrap();
+        let error = report().add_earlier(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("remove it"), "{error}");
+    }
+
+    #[test]
+    fn the_summary_lists_what_is_missed_absent_or_failed() {
+        let text = report().summary();
+        for part in [
+            "In 1 of the 1 with other clients",
+            "Missed without a known reason: etcd: pair.",
+            "Not measured: zk-hot: it took too long.",
+            "Clients that were absent: redsync: not prepared.",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

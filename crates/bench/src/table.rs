@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::figure::{Figure, Samples};
-use crate::reasons;
 
 /// A cost of ours, beside that of other clients and a limit, all measured in the same run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,6 +23,8 @@ pub(crate) struct Row {
     pub(crate) limit: Option<Side>,
     /// The highest acceptable ratio to the limit.
     pub(crate) limit_bound: Option<f64>,
+    /// Why it may be behind a peer, or above a bound.
+    pub(crate) reason: Option<Cow<'static, str>>,
     /// Where it stands in a plot.
     pub(crate) point: Option<Point>,
 }
@@ -54,6 +55,7 @@ impl Row {
             peer_bound: None,
             limit: None,
             limit_bound: None,
+            reason: None,
             point: None,
         }
     }
@@ -96,6 +98,12 @@ impl Row {
         self
     }
 
+    /// Says why it may be behind a peer, or above a bound. An empty text says nothing.
+    pub(crate) fn because(mut self, reason: &'static str) -> Self {
+        self.reason = (!reason.is_empty()).then_some(Cow::Borrowed(reason));
+        self
+    }
+
     pub(crate) fn at(mut self, plot: impl Into<String>, axis: &'static str, x: f64) -> Self {
         self.point = Some(Point { plot: plot.into(), axis: axis.into(), x });
         self
@@ -126,19 +134,82 @@ impl Row {
             && within(self.ratio_to_limit(), self.limit_bound)
     }
 
-    /// Whether the bounds hold and no peer is ahead; and if not, why, where that is known.
-    pub(crate) fn verdict(&self) -> String {
-        let missed = match self {
-            _ if !self.is_within_bounds() => "ABOVE",
-            _ if self.ratio_to_peer().is_some_and(|ratio| ratio > 1.0) => "behind",
+    /// Whether a bound or the best peer is missed by so little that another run may not show it: by a tenth at
+    /// most, and by less than the rounds of this run differ among themselves.
+    fn is_level(&self) -> bool {
+        let excess = |ratio: Option<f64>, most: f64| ratio.map_or(0.0, |ratio| ratio / most - 1.0);
+        let peer = excess(self.ratio_to_peer(), self.peer_bound.unwrap_or(1.0).min(1.0));
+        let limit = self.limit_bound.map_or(0.0, |bound| excess(self.ratio_to_limit(), bound));
+        let spread = |side: Option<&Side>| side.and_then(|side| side.figure.spread);
+        let spreads = [self.ours.spread, spread(self.best_peer()), spread(self.limit.as_ref())];
+        let widest = spreads.into_iter().flatten().fold(0.0, f64::max);
+        peer.max(limit) <= widest.min(LEVEL)
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        match self {
+            _ if self.is_level() && !self.holds() => Standing::Level,
+            _ if !self.is_within_bounds() => Standing::Above,
+            _ if self.is_behind() => Standing::Behind,
             Self { peer_bound: None, limit_bound: None, .. } if self.peers.is_empty() => {
-                return String::new();
+                Standing::Unbound
             }
-            _ => return "holds".into(),
-        };
-        match reasons::known(&self.what) {
-            "" => missed.into(),
-            reason => format!("{missed}: {reason}"),
+            _ => Standing::Holds,
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        self.ratio_to_peer().is_some_and(|ratio| ratio > 1.0)
+    }
+
+    fn holds(&self) -> bool {
+        self.is_within_bounds() && !self.is_behind()
+    }
+
+    /// Whether it is missed, and nothing says why.
+    pub(crate) fn is_unexplained(&self) -> bool {
+        self.standing().is_missed() && self.reason.is_none()
+    }
+
+    /// Whether the bounds hold and no peer is ahead; and if not, why.
+    pub(crate) fn verdict(&self) -> String {
+        let standing = self.standing();
+        match &self.reason {
+            Some(reason) if standing.is_missed() => format!("{}: {reason}", standing.word()),
+            _ => standing.word().into(),
+        }
+    }
+}
+
+/// By how much two sides may differ without a difference that is told.
+const LEVEL: f64 = 0.1;
+
+/// How a row compares with its bounds and its best peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has no peer and no bound.
+    Unbound,
+    Holds,
+    /// A peer is ahead, or a bound is missed, by less than the measurement can tell.
+    Level,
+    /// A peer is ahead, within the bounds.
+    Behind,
+    /// A bound is missed.
+    Above,
+}
+
+impl Standing {
+    pub(crate) const fn is_missed(self) -> bool {
+        matches!(self, Self::Behind | Self::Above)
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Unbound => "",
+            Self::Holds => "holds",
+            Self::Level => "level: the difference is less than the spread",
+            Self::Behind => "behind",
+            Self::Above => "ABOVE",
         }
     }
 }
@@ -217,6 +288,36 @@ mod tests {
         assert_eq!(row.ratio_to_peer(), Some(1.2));
         assert_eq!(row.verdict(), "behind");
         assert!(row.is_within_bounds());
+    }
+
+    #[test]
+    fn a_row_that_is_missed_needs_a_reason_and_says_it() {
+        let missed = || row().peer("p", Figure::once(10.0));
+        assert!(missed().is_unexplained());
+        let explained = missed().because("it also does something else");
+        assert!(!explained.is_unexplained());
+        assert_eq!(explained.verdict(), "behind: it also does something else");
+        // A row that holds does not say it.
+        let ahead = row().peer("p", Figure::once(20.0)).because("it also does something else");
+        assert_eq!((ahead.is_unexplained(), ahead.verdict().as_str()), (false, "holds"));
+        assert_eq!(row().because("").reason, None);
+    }
+
+    #[test]
+    fn a_difference_within_the_spread_of_the_rounds_is_level_up_to_a_tenth() {
+        let of = |ours: f64, spread| {
+            let ours = Figure { value: ours, spread };
+            Row::time("x: y", ours).peer("p", Figure::once(100.0)).at_most(1.0).standing()
+        };
+        assert_eq!(of(105.0, Some(0.06)), Standing::Level);
+        assert_eq!(of(105.0, Some(0.04)), Standing::Above);
+        assert_eq!(of(105.0, None), Standing::Above);
+        assert_eq!(of(112.0, Some(0.9)), Standing::Above);
+        assert_eq!(of(100.0, Some(0.9)), Standing::Holds);
+        // A bound that allows more does not make a peer that is ahead level.
+        let ours = Figure { value: 115.0, spread: Some(0.05) };
+        let behind = Row::time("x: y", ours).peer("p", Figure::once(100.0)).at_most(1.2);
+        assert_eq!(behind.standing(), Standing::Behind);
     }
 
     #[test]

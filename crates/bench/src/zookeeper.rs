@@ -19,6 +19,9 @@ use crate::timing::{each, pairs, reported};
 const ROUNDS: usize = 9;
 const PAIRS: usize = 150;
 const HANDOFFS: usize = 12;
+/// Why a free lock may cost more than its node.
+pub(crate) const FENCE: &str =
+    "the transaction also writes to the fence, and a look at the lock follows it";
 
 /// As in production: a write is on the disk before it is answered.
 pub(crate) const SETTINGS: &[&str] = &["forceSync=yes", "preAllocSize=65536"];
@@ -49,7 +52,7 @@ pub(crate) fn free(scale: Scale) -> Outcome<Vec<Row>> {
         Outcome::Ok(())
     })?;
     let against = "a bare create and delete";
-    let row = |what, ours| Row::of_times(what, ours, against, &theirs, Some(1.1));
+    let row = |what, ours| Row::of_times(what, ours, against, &theirs, Some(1.1)).because(FENCE);
     Ok(vec![
         row("zookeeper: acquire + release, free, one task", &again),
         row("zookeeper: acquire + release, free, two clients in turn", &in_turn),
@@ -70,7 +73,8 @@ pub(crate) fn handoff(scale: Scale) -> Outcome<Vec<Row>> {
     }
     let (what, against) =
         ("zookeeper: hand-off to another client", "a bare deletion and its event");
-    Ok(vec![Row::of_times(what, &ours, against, &theirs, Some(1.1))])
+    let reason = "the event is read on the store's thread, which wakes the waiter's";
+    Ok(vec![Row::of_times(what, &ours, against, &theirs, Some(1.1)).because(reason)])
 }
 
 /// How long the waiter has waited when the lock is released.

@@ -1,8 +1,9 @@
-// Times redsync: see ../../README.md.
+// Times redsync, or bsm/redislock if the third word says so: see ../../README.md.
 package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"log"
 	"math"
@@ -14,12 +15,46 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 )
 
 var key = os.Args[2]
+
+// A hold that is waited for longer is late.
+const late = 10 * time.Millisecond
+
+// A client: takes a lock, and returns what releases it.
+type client interface {
+	lock(name string) (release func())
+}
+
+type redsyncClient struct{ locks *redsync.Redsync }
+
+// The delay between two tries is redsync's own, 50 to 250 ms; only the number of tries is not limited.
+func (client redsyncClient) lock(name string) func() {
+	mutex := client.locks.NewMutex(name, redsync.WithExpiry(30*time.Second), redsync.WithTries(math.MaxInt32))
+	check(mutex.Lock())
+	return func() {
+		_, err := mutex.Unlock()
+		check(err)
+	}
+}
+
+type redislockClient struct{ locks *redislock.Client }
+
+// The client has no delay of its own: this one is that of its documentation.
+func (client redislockClient) lock(name string) func() {
+	options := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
+	// Without a deadline of the context, the wait would be as long as the term of the lock.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	held, err := client.locks.Obtain(ctx, name, 30*time.Second, options)
+	check(err)
+	return func() { check(held.Release(context.Background())) }
+}
 
 func main() {
 	holder, waiter := connect(), connect()
@@ -54,21 +89,12 @@ func scan(text string, words ...any) {
 	}
 }
 
-func connect() *redsync.Redsync {
+func connect() client {
 	server := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Args[1]})
-	return redsync.New(goredis.NewPool(server))
-}
-
-// The delay between two tries is redsync's own, 50 to 250 ms; only the number of tries is not limited.
-func lock(locks *redsync.Redsync, name string) *redsync.Mutex {
-	mutex := locks.NewMutex(name, redsync.WithExpiry(30*time.Second), redsync.WithTries(math.MaxInt32))
-	check(mutex.Lock())
-	return mutex
-}
-
-func unlock(mutex *redsync.Mutex) {
-	_, err := mutex.Unlock()
-	check(err)
+	if len(os.Args) > 3 && os.Args[3] == "redislock" {
+		return redislockClient{redislock.New(server)}
+	}
+	return redsyncClient{redsync.New(goredis.NewPool(server))}
 }
 
 func check(err error) {
@@ -77,35 +103,35 @@ func check(err error) {
 	}
 }
 
-func free(locks *redsync.Redsync, rounds int) (times []time.Duration) {
+func free(locks client, rounds int) (times []time.Duration) {
 	for range rounds {
 		start := time.Now()
-		unlock(lock(locks, key))
+		locks.lock(key)()
 		times = append(times, time.Since(start))
 	}
 	return
 }
 
 // From each release to the moment in which a waiter on another connection holds.
-func handoff(holder, waiter *redsync.Redsync, rounds int, wait time.Duration) (times []time.Duration) {
+func handoff(holder, waiter client, rounds int, wait time.Duration) (times []time.Duration) {
 	for range rounds {
-		held := lock(holder, key)
+		release := holder.lock(key)
 		granted := make(chan time.Time)
 		go func() {
-			wanted := lock(waiter, key)
+			release := waiter.lock(key)
 			now := time.Now()
-			unlock(wanted)
+			release()
 			granted <- now
 		}()
 		time.Sleep(wait)
 		start := time.Now()
-		unlock(held)
+		release()
 		times = append(times, (<-granted).Sub(start))
 	}
 	return
 }
 
-func crowd(locks *redsync.Redsync, workers int, choice func(*rand.Rand) int, work, limit time.Duration) []time.Duration {
+func crowd(locks client, workers int, choice func(*rand.Rand) int, work, limit time.Duration) []time.Duration {
 	var all sync.WaitGroup
 	var mutex sync.Mutex
 	var waits []time.Duration
@@ -117,12 +143,12 @@ func crowd(locks *redsync.Redsync, workers int, choice func(*rand.Rand) int, wor
 			for time.Since(start) < limit {
 				name := fmt.Sprintf("%s-%d", key, choice(random))
 				began := time.Now()
-				held := lock(locks, name)
+				release := locks.lock(name)
 				own = append(own, time.Since(began))
 				if work > 0 {
 					time.Sleep(work)
 				}
-				unlock(held)
+				release()
 			}
 			mutex.Lock()
 			waits = append(waits, own...)
@@ -132,6 +158,7 @@ func crowd(locks *redsync.Redsync, workers int, choice func(*rand.Rand) int, wor
 	all.Wait()
 	elapsed, count := time.Since(start), len(waits)
 	slices.Sort(waits)
+	prompt, _ := slices.BinarySearch(waits, late+1)
 	var sum time.Duration
 	for _, wait := range waits {
 		sum += wait
@@ -139,6 +166,7 @@ func crowd(locks *redsync.Redsync, workers int, choice func(*rand.Rand) int, wor
 	return []time.Duration{
 		elapsed / time.Duration(count), sum / time.Duration(count),
 		waits[count*95/100], waits[count*99/100], waits[count-1],
+		elapsed / time.Duration(max(1, prompt)),
 	}
 }
 
