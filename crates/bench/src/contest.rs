@@ -296,7 +296,7 @@ impl Contest {
 
     /// A free lock and a hand-off to one waiter, with the CPU time of both sides.
     pub(crate) fn pairs(&self, scale: Scale) -> Outcome<Vec<Row>> {
-        const ROUNDS: usize = 7;
+        const ROUNDS: usize = 5;
         const WAIT: Duration = Duration::from_millis(30);
         let (server, mut clients, runtime) = self.start(false)?;
         for client in &mut clients {
@@ -369,8 +369,8 @@ impl Contest {
 
     /// The first figures of a crowd.
     fn crowd(&self, scale: Scale, crowd: &Crowd, figures: usize) -> Outcome<Vec<Row>> {
-        const ROUNDS: usize = 4;
-        const TIME: Duration = Duration::from_secs(2);
+        const ROUNDS: usize = 3;
+        const TIME: Duration = Duration::from_millis(1_500);
         let (_server, mut clients, runtime) = self.start(true)?;
         let time = scale.time(TIME).as_millis();
         let mut rounds = vec![[const { Vec::new() }; CROWD.len()]; clients.len()];

@@ -112,7 +112,6 @@ const SCENARIOS: &[Scenario] = &[
     short("zk-hot", |scale| contest::ZOOKEEPER.hot(scale)),
     short("zk-zipf", |scale| contest::ZOOKEEPER.zipf(scale)),
     long("local-tasks", |scale| contest::LOCAL.tasks(scale)),
-    long("redis-tasks-peers", |scale| contest::REDIS.tasks(scale)),
     long("etcd-tasks", |scale| contest::ETCD.tasks(scale)),
     long("zk-tasks", |scale| contest::ZOOKEEPER.tasks(scale)),
     long("watch-10000", watch::measure),

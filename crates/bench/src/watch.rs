@@ -14,7 +14,7 @@ use crate::scale::Scale;
 use crate::table::{Row, grouped};
 
 const LOCKS: usize = 10_000;
-const OBSERVED: Duration = Duration::from_secs(10);
+const OBSERVED: Duration = Duration::from_secs(6);
 
 /// The CPU time of the watching process, and what it adds to that of the server.
 pub(crate) fn measure(scale: Scale) -> Outcome<Vec<Row>> {
@@ -58,7 +58,7 @@ fn watch(contest: &Contest, scale: Scale) -> Outcome<Vec<Row>> {
     let used = (cpu_of(watcher.pid())?.saturating_sub(before)).as_secs_f64();
     let own = used / begin.elapsed().as_secs_f64() * 100.0;
     let (engine, held) = (contest.engine, grouped(locks));
-    let what = |side: &str| format!("{engine}: {held} locks watched once a second, {side}");
+    let what = |side: &str| format!("{engine}: {held} locks watched, {side}");
     let mut rows = vec![
         Row::time(what("start to snapshot"), Figure::once(snapshot.as_secs_f64() * 1e6)),
         Row::new(what("CPU of the watcher"), "%", Figure::once(own)),
