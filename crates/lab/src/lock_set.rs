@@ -16,6 +16,7 @@ use tenure::{ErrorKind, Options};
 use tenure_testkit::Process;
 
 use crate::part::ClientProgram;
+use crate::real::is_fault_of_servers;
 
 /// How it is run.
 #[derive(Clone, Debug)]
@@ -66,6 +67,9 @@ pub struct Updates {
 
 /// How long a holder works between reading and writing.
 const WORK: Duration = Duration::from_millis(10);
+
+/// The pause after an acquire that the store could not serve.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// How long a stopped process waits for another one to write, before it goes on.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -158,11 +162,7 @@ pub(crate) fn work(part: &Part) -> io::Result<()> {
             replies.next().unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))
         };
         loop {
-            let guard = match mutex.acquire().await {
-                Ok(guard) => guard,
-                Err(error) if error.is_transient() => continue,
-                Err(error) => return Err(io::Error::other(error)),
-            };
+            let guard = until_granted(async || mutex.acquire().await).await?;
             let token = guard.token().map_or_else(|| "-".into(), |token| token.get().to_string());
             let versions = ask(format!("read {number} {token}\n"))?;
             tokio::time::sleep(WORK).await;
@@ -176,6 +176,17 @@ pub(crate) fn work(part: &Part) -> io::Result<()> {
             }
         }
     })
+}
+
+/// Asks for the lock until it is granted, also while the store is away or too slow.
+async fn until_granted<G>(mut acquire: impl AsyncFnMut() -> tenure::Result<G>) -> io::Result<G> {
+    loop {
+        match acquire().await {
+            Ok(guard) => return Ok(guard),
+            Err(error) if is_fault_of_servers(&error) => tokio::time::sleep(RETRY).await,
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
 }
 
 /// Ends the process when the one that started it is gone.
@@ -297,6 +308,18 @@ mod tests {
         assert_eq!(tally.unfenced, Updates { acknowledged: 3, lost: 2 });
         assert_eq!(tally.fenced, Updates { acknowledged: 2, lost: 0 });
         assert_eq!(tally.rejected, 1);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_away_or_slow_is_asked_again_after_a_pause() {
+        let mut kinds = vec![ErrorKind::LeaseTooShort, ErrorKind::Unreachable];
+        let begin = Instant::now();
+        let refused = |kind| tenure::Error::new(kind, "acquire", "refused");
+        let granted = until_granted(async || kinds.pop().map_or(Ok(()), |kind| Err(refused(kind))));
+        granted.await.expect("the third acquire succeeds");
+        assert!(begin.elapsed() >= RETRY * 2, "{:?}", begin.elapsed());
+        let failed = until_granted(async || Err::<(), _>(refused(ErrorKind::Invalid))).await;
+        assert!(failed.is_err(), "no pause mends it");
     }
 
     #[test]

@@ -87,3 +87,9 @@ impl Held for TenureHold {
         }
     }
 }
+
+/// Whether an acquire may succeed later: when the servers are back, or as fast as before.
+pub(crate) fn is_fault_of_servers(error: &tenure::Error) -> bool {
+    // A grant that slow servers confirmed too late was undone.
+    error.is_transient() || error.kind() == ErrorKind::LeaseTooShort
+}

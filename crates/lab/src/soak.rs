@@ -5,6 +5,7 @@
 //! and restarted, and the connections of processes lose, delay or end what they carry. A seed replays the faults and
 //! the choices of the tasks, though not the scheduling of the machine.
 
+mod gaps;
 mod schedule;
 mod servers;
 mod tally;

@@ -1,5 +1,6 @@
 //! A proxy in front of a server that can lose traffic, delay it, or lead to another server.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
@@ -39,10 +40,19 @@ struct Shared {
     replied: AtomicUsize,
     keeping: AtomicBool,
     ended: AtomicBool,
-    /// The two ends of each connection: the client's and the server's.
-    open: Mutex<Vec<[TcpStream; 2]>>,
+    /// The connections that have not ended, by their numbers.
+    open: Mutex<HashMap<usize, Carried>>,
     /// What clients sent while the proxy kept it, with the connections to the servers.
     kept: Mutex<Vec<(TcpStream, Vec<u8>)>>,
+}
+
+/// A connection, with handles to close it.
+#[derive(Debug)]
+struct Carried {
+    client: TcpStream,
+    server: TcpStream,
+    /// How many of its two directions have ended.
+    ended: usize,
 }
 
 impl Proxy {
@@ -138,8 +148,8 @@ impl Proxy {
     /// Closes all connections on the client's side alone, and carries new ones.
     pub fn cut(&self) {
         self.shared.keeping.store(false, Ordering::SeqCst);
-        for [client, _] in lock(&self.shared.open).drain(..) {
-            let _ = client.shutdown(Shutdown::Both);
+        for (_, carried) in lock(&self.shared.open).drain() {
+            let _ = carried.client.shutdown(Shutdown::Both);
         }
     }
 
@@ -187,7 +197,9 @@ impl Shared {
             stream.set_nodelay(true)?;
         }
         let number = self.carried.fetch_add(1, Ordering::SeqCst);
-        lock(&self.open).push([client.try_clone()?, server.try_clone()?]);
+        let carried =
+            Carried { client: client.try_clone()?, server: server.try_clone()?, ended: 0 };
+        lock(&self.open).insert(number, carried);
         self.copy(number, client.try_clone()?, server.try_clone()?, true);
         self.copy(number, server, client, false);
         Ok(())
@@ -222,12 +234,25 @@ impl Shared {
                 true => drop(to.shutdown(Shutdown::Both)),
                 false => lock(&shared.kept).push((to, late)),
             }
+            shared.end_direction(number);
         });
     }
 
+    /// Forgets a connection when both of its directions have ended, so that its descriptors are closed.
+    fn end_direction(&self, number: usize) {
+        let mut open = lock(&self.open);
+        if let Some(carried) = open.get_mut(&number) {
+            carried.ended += 1;
+            if carried.ended == 2 {
+                open.remove(&number);
+            }
+        }
+    }
+
     fn close_all(&self) {
-        for stream in lock(&self.open).drain(..).flatten() {
-            let _ = stream.shutdown(Shutdown::Both);
+        for (_, Carried { client, server, .. }) in lock(&self.open).drain() {
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
         }
     }
 }
@@ -277,6 +302,18 @@ mod tests {
         assert_eq!(hears(&mut stream, Duration::from_millis(100)), None);
         proxy.set(Way::Open);
         assert_eq!(hears(&mut stream, GENEROUS), Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_has_ended_keeps_no_descriptors() {
+        let proxy = Proxy::start(echo()).unwrap();
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(proxy.address()).unwrap();
+            stream.write_all(&[1]).unwrap();
+            assert_eq!(hears(&mut stream, GENEROUS), Some(1));
+        }
+        let closed = || async { lock(&proxy.shared.open).is_empty() };
+        assert!(eventually(GENEROUS, closed).await, "{} are open", lock(&proxy.shared.open).len());
     }
 
     #[test]

@@ -50,7 +50,12 @@ pub(super) fn execute(store: &str, arguments: &args::LabSoak, output: &Output) -
             .line(format_args!("{}, seed {}, {:?}", subject(&plan)?, plan.seed, plan.duration))
             .and_then(|()| output.table(&["FIGURE", "VALUE"], rows(&tally))),
     };
-    output::exit_code(written, if tally.is_sound() { exit::OK } else { exit::UNSAFE })
+    let void = tally.void(plan.duration);
+    if let Some(why) = &void {
+        output::report(&format!("the soak shows nothing: {why}"));
+    }
+    let is_good = tally.is_sound() && void.is_none();
+    output::exit_code(written, if is_good { exit::OK } else { exit::UNSAFE })
 }
 
 /// What takes the locks, without the password of a store.
@@ -85,9 +90,10 @@ fn rows(tally: &Tally) -> Vec<Vec<String>> {
     let worst = format!("{} ms of {} ms", tally.worst_gap_ms, tally.gap_bound_ms);
     rows.extend([
         ("overlapping beliefs".to_owned(), tally.overlaps.to_string()),
-        ("stale accesses rejected".to_owned(), tally.stale_rejected.to_string()),
-        ("stale accesses accepted".to_owned(), tally.stale_accepted.to_string()),
-        ("longest time without a holder".to_owned(), worst),
+        ("stale writes attempted".to_owned(), tally.stale_attempted.to_string()),
+        ("stale writes rejected".to_owned(), tally.stale_rejected.to_string()),
+        ("stale writes accepted".to_owned(), tally.stale_accepted.to_string()),
+        ("longest gap without a holder".to_owned(), worst),
         ("locks left behind".to_owned(), tally.orphans.to_string()),
         ("violations".to_owned(), tally.violations.len().to_string()),
     ]);

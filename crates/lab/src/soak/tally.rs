@@ -10,8 +10,13 @@ use crate::history::{Access, Grant, History, Kind, Stamp, now};
 use crate::judge::{Finding, belief_end, judge};
 use crate::report::explain;
 
+use super::gaps::Gaps;
+
 /// How long an event can still matter: longer than a process is stopped.
 const MEMORY: u64 = 60_000_000_000;
+
+/// Acquisitions in a second without which a soak shows nothing.
+const LEAST_RATE: f64 = 5.0;
 
 /// The figures of a soak.
 #[derive(Debug, Default, Serialize)]
@@ -24,11 +29,13 @@ pub struct Tally {
     pub faults: BTreeMap<String, u64>,
     /// Pairs of beliefs that overlapped.
     pub overlaps: u64,
-    /// Stale accesses that the resource rejected.
+    /// Writes that arrived after a later holder had used the resource.
+    pub stale_attempted: u64,
+    /// Those that the resource rejected.
     pub stale_rejected: u64,
-    /// Stale accesses that the resource accepted.
+    /// Those that the resource accepted.
     pub stale_accepted: u64,
-    /// The longest time, in milliseconds, that a lock had waiters and no holder.
+    /// The longest time, in milliseconds, that processes asked for a lock which had no holder.
     pub worst_gap_ms: u64,
     /// What it must not exceed.
     pub gap_bound_ms: u64,
@@ -45,9 +52,8 @@ pub struct Tally {
     /// Processes that were killed, and when. What they said last is still in their pipes.
     #[serde(skip)]
     killed: Vec<(String, Stamp, Process)>,
-    /// When each lock was free again, at the earliest.
     #[serde(skip)]
-    free: BTreeMap<String, Stamp>,
+    gaps: Gaps,
 }
 
 impl Tally {
@@ -64,6 +70,16 @@ impl Tally {
 
     pub(crate) fn violation(&mut self, what: String) {
         self.violations.insert(what);
+    }
+
+    /// Why a soak of this duration shows nothing, if it does not: it had no faults, or hardly any load.
+    pub fn void(&self, duration: Duration) -> Option<String> {
+        let floor = (duration.as_secs_f64() * LEAST_RATE) as u64;
+        if self.acquisitions < floor {
+            let Self { acquisitions, .. } = self;
+            return Some(format!("{acquisitions} acquisitions, at least {floor} are needed"));
+        }
+        self.faults.is_empty().then(|| "no fault was injected".into())
     }
 
     /// Whether nothing went wrong.
@@ -89,7 +105,8 @@ impl Tally {
     }
 
     /// Records a line of a process: `held GRANT LOCK INVOKED HELD TOKEN DEADLINE`, `until GRANT DEADLINE` after a
-    /// renewal, `done GRANT AT`, or `failed GRANT WHY`. Other lines are not about grants.
+    /// renewal, `done GRANT AT`, `failed GRANT WHY`, or `refused LOCK INVOKED RETURNED` of an acquire that got no
+    /// lock. Other lines are not about locks.
     pub(crate) fn hear(&mut self, line: &str) {
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["held", id, lock, invoked, held, token, deadline] => {
@@ -117,6 +134,11 @@ impl Tally {
                     grant.released = at.parse().ok();
                 }
             }
+            ["refused", lock, invoked, returned] => {
+                if let (Ok(invoked), Ok(returned)) = (invoked.parse(), returned.parse()) {
+                    self.gaps.refused(lock, invoked, returned);
+                }
+            }
             ["failed", ..] => self.violation(line.to_owned()),
             _ => {}
         }
@@ -139,7 +161,8 @@ impl Tally {
         for finding in judge(&history).findings {
             self.count(&finding, &history);
         }
-        self.find_gaps(until);
+        self.gaps.measure(self.grants.values(), until);
+        self.worst_gap_ms = self.gaps.worst / 1_000_000;
         let horizon = now().saturating_sub(MEMORY);
         self.accesses = history.accesses;
         // A rejected access has no effect on later ones. Judged again when what made it stale is forgotten, it would
@@ -164,32 +187,19 @@ impl Tally {
         match finding {
             Finding::StaleRejected(index) => {
                 let access = &history.accesses[*index];
-                if self.rejected.insert((access.at, access.grant.clone())) {
+                let is_new = self.rejected.insert((access.at, access.grant.clone()));
+                if is_new && access.kind == Kind::Write {
                     self.stale_rejected += 1;
+                    self.stale_attempted += 1;
                 }
             }
             other => {
                 if self.violations.insert(explain(other, history)) {
                     self.overlaps += u64::from(matches!(other, Finding::Overlap { .. }));
-                    self.stale_accepted += u64::from(matches!(other, Finding::StaleAccepted(_)));
+                    let is_stale = matches!(other, Finding::StaleAccepted(_));
+                    self.stale_accepted += u64::from(is_stale);
+                    self.stale_attempted += u64::from(is_stale);
                 }
-            }
-        }
-    }
-
-    /// Finds the longest time between two holders. All processes ask all the time.
-    fn find_gaps(&mut self, until: Stamp) {
-        let known = self.grants.values().filter(|grant| grant.held < until);
-        let mut sorted: Vec<&Grant> = known.collect();
-        sorted.sort_by_key(|grant| grant.held);
-        for grant in sorted {
-            let end = belief_end(grant);
-            let free = self.free.entry(grant.lock.clone()).or_insert(grant.held);
-            // Not before a process asked.
-            let gap = grant.held.saturating_sub((*free).max(grant.invoked));
-            self.worst_gap_ms = self.worst_gap_ms.max(gap / 1_000_000);
-            if end != Stamp::MAX {
-                *free = (*free).max(end);
             }
         }
     }
@@ -259,11 +269,43 @@ mod tests {
         let newer = Access { token: Some(2), ..write("p2.0.1", begin) };
         let stale = Access { accepted: false, ..write("p1.0.1", begin + 1) };
         tally.judge(vec![newer, stale], begin + 2);
-        assert_eq!(tally.stale_rejected, 1);
+        assert_eq!((tally.stale_attempted, tally.stale_rejected), (1, 1));
         // What made it stale is forgotten.
         tally.accesses.retain(|access| access.at > begin);
         tally.judge(Vec::new(), begin + 3);
         assert!(tally.is_sound(), "{:?}", tally.violations);
+    }
+
+    #[test]
+    fn rejected_reads_are_no_stale_writes() {
+        let begin = now();
+        let mut tally = heard(&["held p1.0.1 a 1 10 1 20", "held p2.0.1 a 5 60 2 90"]);
+        let newer = Access { token: Some(2), ..write("p2.0.1", begin) };
+        let read = Access { kind: Kind::Read, accepted: false, ..write("p1.0.1", begin + 1) };
+        tally.judge(vec![newer, read], begin + 2);
+        assert_eq!((tally.stale_attempted, tally.stale_rejected), (0, 0));
+    }
+
+    #[test]
+    fn refused_acquires_of_a_free_lock_are_a_gap() {
+        let second = 1_000_000_000;
+        let mut tally = heard(&["held p1.0.1 a 1 10 1 -", "done p1.0.1 20"]);
+        tally.hear(&format!("refused a 30 {second}"));
+        tally.hear(&format!("refused a {} {}", 40 * second, 41 * second));
+        tally.judge(Vec::new(), 50 * second);
+        assert_eq!(tally.worst_gap_ms, 40_999);
+        assert!(!tally.is_sound(), "{tally:?}");
+    }
+
+    #[test]
+    fn a_soak_without_load_or_faults_is_void() {
+        let time = Duration::from_secs(10);
+        let mut tally = Tally { acquisitions: 49, ..Tally::default() };
+        tally.fault("process killed");
+        assert!(tally.void(time).is_some());
+        tally.acquisitions = 50;
+        assert_eq!(tally.void(time), None);
+        assert!(Tally { acquisitions: 50, ..Tally::default() }.void(time).is_some());
     }
 
     #[test]

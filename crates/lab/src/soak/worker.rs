@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::ErrorKind;
 use tenure_testkit::{Dice, GENEROUS};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -163,10 +162,12 @@ impl Task {
             let hold = match self.acquire(&lock).await {
                 Ok(Some(hold)) => hold,
                 Ok(None) => {
+                    write_line(&format!("refused {lock} {invoked} {}", now()));
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     continue;
                 }
                 Err(error) if is_fault_of_servers(&error) || self.over.get() => {
+                    write_line(&format!("refused {lock} {invoked} {}", now()));
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
                 }
@@ -181,6 +182,8 @@ impl Task {
                     write_line(&format!("failed {grant} {error}"));
                 }
                 write_line(&format!("done {grant} {}", now()));
+            } else {
+                write_line(&format!("refused {lock} {invoked} {held}"));
             }
             match self.dice.below(5) {
                 0 => drop(hold),
@@ -265,11 +268,10 @@ impl Task {
     }
 }
 
-/// Whether a call may succeed when the servers are back, or as fast as before. Errors of specimens are not told apart.
+/// Whether an acquire may succeed later. Errors of specimens are not told apart.
 fn is_fault_of_servers(error: &io::Error) -> bool {
     let tenure = error.get_ref().and_then(|error| error.downcast_ref::<tenure::Error>());
-    // A grant that slow servers confirmed too late was undone.
-    tenure.is_none_or(|it| it.is_transient() || it.kind() == ErrorKind::LeaseTooShort)
+    tenure.is_none_or(crate::real::is_fault_of_servers)
 }
 
 fn or_dash(number: Option<u64>) -> String {
@@ -279,7 +281,7 @@ fn or_dash(number: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use tenure::Error;
+    use tenure::{Error, ErrorKind};
 
     use super::*;
 
