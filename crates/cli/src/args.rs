@@ -555,6 +555,9 @@ pub(crate) enum Labs {
 pub(crate) struct LabLs {}
 
 /// Play one hazard against one algorithm, and tell what happened
+///
+/// Exits with 0 whatever the verdict is, with 1 if the experiment showed nothing, and with 69 if a program is
+/// missing.
 #[cfg(feature = "lab")]
 #[derive(Args, Debug)]
 pub(crate) struct LabRun {

@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,8 +24,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// A client that asks the servers of an experiment for the holder of its lock, on a thread of its own.
 pub(crate) struct Observer {
     servers: Arc<Mutex<Vec<String>>>,
+    truth: Arc<Mutex<Vec<Truth>>>,
     end: Sender<()>,
-    thread: JoinHandle<Vec<Truth>>,
+    thread: JoinHandle<()>,
 }
 
 impl Observer {
@@ -38,23 +39,26 @@ impl Observer {
     ) -> Self {
         let servers = Arc::new(Mutex::new(servers));
         let (end, over) = channel();
-        let asked = Arc::clone(&servers);
+        let truth = Arc::<Mutex<Vec<Truth>>>::default();
+        let (asked, said) = (Arc::clone(&servers), Arc::clone(&truth));
         let thread = std::thread::spawn(move || {
             // Without a runtime the experiment has no such lane.
-            ask(info, &asked, &lock, &options, &over).unwrap_or_default()
+            let _ = ask(info, &asked, &lock, &options, &said, &over);
         });
-        Self { servers, end, thread }
+        Self { servers, truth, end, thread }
     }
 
     /// Asks these servers from now on.
     pub(crate) fn lead_to(&self, servers: Vec<String>) {
-        *self.servers.lock().unwrap_or_else(PoisonError::into_inner) = servers;
+        *locked(&self.servers) = servers;
     }
 
     /// What the servers have said.
     pub(crate) fn end(self) -> Vec<Truth> {
         drop(self.end);
-        self.thread.join().unwrap_or_default()
+        // What it has heard is valid however it ended.
+        let _ = self.thread.join();
+        std::mem::take(&mut *locked(&self.truth))
     }
 }
 
@@ -63,14 +67,14 @@ fn ask(
     servers: &Mutex<Vec<String>>,
     lock: &str,
     options: &Options,
+    said: &Mutex<Vec<Truth>>,
     over: &Receiver<()>,
-) -> io::Result<Vec<Truth>> {
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = LocalSet::new();
     let mut client: Option<(Vec<String>, Box<dyn Algorithm>)> = None;
-    let mut truth: Vec<Truth> = Vec::new();
     while over.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        let servers = servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let servers = locked(servers).clone();
         let at = now();
         let answer = tasks.block_on(&runtime, async {
             let asking = async {
@@ -91,6 +95,7 @@ fn ask(
             Ok(Ok(Some(client))) => Stored::Held(client),
             Ok(Err(_)) | Err(_) => Stored::Silent,
         };
+        let mut truth = locked(said);
         if truth.last().is_none_or(|last| last.state != state) {
             truth.push(Truth { at, state });
         }
@@ -99,5 +104,59 @@ fn ask(
     tasks.block_on(&runtime, async { drop(client) });
     drop(tasks);
     runtime.shutdown_background();
-    Ok(truth)
+    Ok(())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::{GENEROUS, eventually};
+
+    use super::*;
+
+    fn observe(id: &str, server: String) -> Observer {
+        let info = crate::algorithms::find(id).expect("it is an algorithm");
+        let options = Options { url: String::new(), max_hold: None };
+        Observer::start(info, vec![server], "a".into(), options)
+    }
+
+    fn states(observer: &Observer) -> Vec<Stored> {
+        locked(&observer.truth).iter().map(|truth| truth.state.clone()).collect()
+    }
+
+    async fn until(observer: &Observer, expected: &[Stored]) {
+        let said = || async { states(observer) == expected };
+        assert!(eventually(GENEROUS, said).await, "{:?}, not {expected:?}", states(observer));
+    }
+
+    #[tokio::test]
+    async fn the_truth_is_what_the_store_says_and_each_change_is_one_entry() {
+        let folder = tenure_testkit::temp_dir();
+        let directory = folder.path().display();
+        let observer = observe("local", directory.to_string());
+        until(&observer, &[Stored::Free]).await;
+        let client = tenure::connect(&format!("local:{directory}")).await;
+        let mutex = client.expect("a directory is a store").mutex("a").expect("a valid name");
+        let guard = mutex.with(tenure::Options::new().label("A")).acquire().await;
+        let held = Stored::Held("A".into());
+        until(&observer, &[Stored::Free, held.clone()]).await;
+        guard.expect("it is free").release().await.expect("it is held");
+        until(&observer, &[Stored::Free, held, Stored::Free]).await;
+        assert!(observer.end().is_sorted_by_key(|truth| truth.at));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_does_not_answer_is_silent_until_another_one_is_asked() {
+        let folder = tenure_testkit::temp_dir();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "no directory").expect("the directory is writable");
+        let observer = observe("local", file.display().to_string());
+        until(&observer, &[Stored::Silent]).await;
+        observer.lead_to(vec![folder.path().join("store").display().to_string()]);
+        until(&observer, &[Stored::Silent, Stored::Free]).await;
+        assert_eq!(observer.end().len(), 2);
+    }
 }

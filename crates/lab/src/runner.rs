@@ -160,7 +160,7 @@ impl Lab {
         if let Some(why) = hazard.spares(algorithm) {
             return Outcome::NotApplicable(why.into());
         }
-        if let Some(why) = algorithm.family.missing() {
+        if let Some(why) = algorithm.family.missing().or_else(|| hazard.missing()) {
             return Outcome::Missing(why);
         }
         match self.record(hazard, algorithm) {

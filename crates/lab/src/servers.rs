@@ -16,6 +16,8 @@ use crate::algorithms::{Family, Info};
 pub(crate) struct Setup {
     /// Clocks that can be set forward.
     pub(crate) clock: bool,
+    /// A client whose clock can be set forward.
+    pub(crate) client_clock: bool,
     /// Replicas of one Redis server.
     pub(crate) replicas: usize,
     /// Redis keeps a log on disk, and confirms writes before it is synced.
@@ -134,6 +136,29 @@ impl Servers {
         let cluster = self.cluster.iter().flat_map(|cluster| cluster.nodes());
         let sentinel = self.sentinel.iter().flat_map(|group| group.servers());
         self.redis.iter().chain(cluster).chain(sentinel)
+    }
+
+    /// The servers of a Cluster or of Sentinels: the masters, and then their replicas.
+    pub(crate) fn group(&mut self) -> (&mut [RedisServer], &mut [RedisServer]) {
+        match (&mut self.cluster, &mut self.sentinel) {
+            (Some(cluster), _) => cluster.masters_and_replicas(),
+            (None, Some(sentinel)) => sentinel.servers_mut().split_at_mut(1),
+            (None, None) => (&mut [], &mut []),
+        }
+    }
+
+    /// The master of a group that has this lock.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn master_with(&mut self, lock: &str) -> io::Result<&mut RedisServer> {
+        let pattern = format!("*{lock}*");
+        for master in self.group().0 {
+            if !master.command(&["KEYS", &pattern])?.trim().is_empty() {
+                return Ok(master);
+            }
+        }
+        Err(io::Error::other("no master has the lock"))
     }
 
     /// Starts a replica, and waits until it follows.

@@ -82,6 +82,11 @@ impl RedisCluster {
         &self.nodes
     }
 
+    /// The nodes that were masters at first, and their replicas in the same order, to be stopped or killed.
+    pub fn masters_and_replicas(&mut self) -> (&mut [RedisServer], &mut [RedisServer]) {
+        self.nodes.split_at_mut(MASTERS)
+    }
+
     /// `host:port` of every node, with commas between.
     pub fn addresses(&self) -> String {
         let named: Vec<_> =

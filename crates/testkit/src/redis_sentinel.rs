@@ -75,6 +75,11 @@ impl RedisSentinel {
         command(sentinel, words)
     }
 
+    /// The servers, to be stopped or killed.
+    pub fn servers_mut(&mut self) -> &mut [RedisServer] {
+        &mut self.servers
+    }
+
     /// A server, to be stopped or killed.
     pub fn server(&mut self, place: usize) -> &mut RedisServer {
         &mut self.servers[place]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use tenure_lab::algorithms::{self, Family, Info};
 use tenure_lab::hazards::{self, Hazard};
@@ -27,12 +28,14 @@ pub(super) fn execute(arguments: &args::LabMatrix, output: &Output) -> Outcome {
         .collect();
     let all = experiments.len() as u64;
     let (lab, _folder) = super::lab()?;
+    let begin = Instant::now();
     let state = Mutex::new((Bar::new("experiments", all), Vec::<Played>::new()));
     lab.play_all(experiments, usize::from(arguments.at_once), |played| {
         let (bar, results) = &mut *state.lock().unwrap_or_else(PoisonError::into_inner);
         results.push(played);
         bar.show(results.len() as u64);
     });
+    let time = begin.elapsed();
     let (bar, results) = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     drop(bar);
     let verdicts: BTreeMap<(String, String), &'static str> = results
@@ -47,6 +50,8 @@ pub(super) fn execute(arguments: &args::LabMatrix, output: &Output) -> Outcome {
         return output::exit_code(output.line(expected::print(&known).trim_end()), exit::OK);
     }
     show(&hazards, &algorithms, &results, &verdicts, output)?;
+    let played = results.iter().filter(|it| it.outcome.word() != "-").count();
+    output::note(&format!("{played} experiments in {} s", time.as_secs()));
     publish(arguments.html.as_deref(), arguments.open, &results)?;
     if let Some(folder) = &arguments.pictures {
         for (played, picture) in results.iter().filter_map(|it| Some((it, report::picture(it)?))) {

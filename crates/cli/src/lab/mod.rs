@@ -123,14 +123,34 @@ fn run(arguments: &args::LabRun, output: &Output) -> Outcome {
         true => output.object(&played),
         false => output.line(report::story(&played)),
     };
-    let code = match played.outcome {
-        tenure_lab::Outcome::Missing(_) => exit::UNAVAILABLE,
-        _ => exit::OK,
-    };
+    let code = code_of(&played.outcome);
     matrix::publish(arguments.html.as_deref(), arguments.open, &[played])?;
     output::exit_code(written, code)
 }
 
+/// The exit code of `lab run`.
+fn code_of(outcome: &tenure_lab::Outcome) -> u8 {
+    match outcome {
+        tenure_lab::Outcome::Missing(_) => exit::UNAVAILABLE,
+        _ if outcome.word() == "void" => exit::UNSAFE,
+        _ => exit::OK,
+    }
+}
+
 fn unknown(what: &str, name: &str) -> Failure {
     Failure::new(exit::USAGE, format!("there is no {what} {name:?}: `tenure lab ls` lists them"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_lab::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn an_experiment_that_shows_nothing_does_not_succeed() {
+        assert_eq!(code_of(&Outcome::Void("it does not end".into())), exit::UNSAFE);
+        assert_eq!(code_of(&Outcome::Missing("no server".into())), exit::UNAVAILABLE);
+        assert_eq!(code_of(&Outcome::NotApplicable("no tokens".into())), exit::OK);
+    }
 }

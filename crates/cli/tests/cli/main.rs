@@ -5,6 +5,7 @@
 mod background;
 mod bench;
 mod blame;
+mod browser;
 mod child;
 mod common;
 mod connection;

@@ -24,7 +24,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         id: "client-clock",
         title: "a client's clock is an hour ahead",
         story: "A holds the lock. B, whose wall clock is an hour ahead, must not get it.",
-        setup: SETUP,
+        setup: Setup { client_clock: true, ..SETUP },
         spares: spares_none,
         play: play!(client_clock),
     },

@@ -1,6 +1,7 @@
 //! The hazards: what each is, which algorithms it can befall, and how it is played.
 
 mod clients;
+mod groups;
 mod messages;
 mod servers;
 mod waiting;
@@ -53,10 +54,24 @@ impl Hazard {
     pub fn spares(&self, info: &Info) -> Option<&'static str> {
         (self.spares)(info)
     }
+
+    /// Which program the experiment lacks beside its servers, and which Debian package has it.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let needs_clock = self.setup.clock || self.setup.client_clock;
+        (needs_clock && !tenure_testkit::is_installed("cc"))
+            .then(|| "cc is not installed: Debian has it in gcc".into())
+    }
 }
 
-pub(crate) const SETUP: Setup =
-    Setup { clock: false, replicas: 0, log: false, alone: false, redlock_url: "", max_hold: None };
+pub(crate) const SETUP: Setup = Setup {
+    clock: false,
+    client_clock: false,
+    replicas: 0,
+    log: false,
+    alone: false,
+    redlock_url: "",
+    max_hold: None,
+};
 
 /// The hazard concerns every algorithm.
 fn spares_none(_: &Info) -> Option<&'static str> {
@@ -79,6 +94,15 @@ fn needs_news(info: &Info) -> Option<&'static str> {
         Waiting::Polls | Waiting::Line => Some("its waiters ask again and again"),
         _ => needs_ways(info),
     }
+}
+
+/// One Redis server, or a group that replaces its master by itself.
+fn has_master(info: &Info) -> Option<&'static str> {
+    if is_group(info) { None } else { is_one_redis(info) }
+}
+
+fn is_group(info: &Info) -> bool {
+    matches!(info.family, Family::Cluster | Family::Sentinel)
 }
 
 fn is_one_redis(info: &Info) -> Option<&'static str> {

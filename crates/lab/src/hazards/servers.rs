@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_testkit::{Proxy, RedisServer, Way};
 
-use super::{Hazard, SETUP, is_one_redis, is_redlock, play};
+use super::{Hazard, SETUP, groups, has_master, is_group, is_one_redis, is_redlock, play};
 use crate::algorithms::{Family, Info};
 use crate::servers::{Setup, until_it_follows};
 use crate::stage::{LONG, Outcome, SOON, Stage};
@@ -26,7 +26,7 @@ pub(super) static HAZARDS: &[Hazard] = &[
         title: "fail-over to a replica that has not seen the lock",
         story: "The replica lags. A holds the lock on the master, which dies. The replica is promoted, and B asks.",
         setup: Setup { replicas: 1, ..SETUP },
-        spares: is_one_redis,
+        spares: has_master,
         play: play!(failover),
     },
     Hazard {
@@ -120,7 +120,7 @@ fn forgets(info: &Info) -> Option<&'static str> {
         Family::Etcd | Family::ZooKeeper => {
             Some("its servers keep what they have acknowledged on disk")
         }
-        _ => is_one_redis(info),
+        _ => has_master(info),
     }
 }
 
@@ -205,6 +205,9 @@ fn promote(stage: &mut Stage, place: usize) -> io::Result<()> {
 }
 
 async fn failover(stage: &mut Stage) -> io::Result<()> {
+    if is_group(stage.info) {
+        return groups::failover(stage).await;
+    }
     let way = Proxy::start(stage.servers.ports[0])?;
     follow(&stage.servers.replicas[0], &way)?;
     stage.enter_all(&["A", "B"]).await?;
@@ -246,6 +249,10 @@ fn restart(stage: &mut Stage, places: std::ops::Range<usize>, how: &str) -> io::
 
 async fn restart_empty(stage: &mut Stage) -> io::Result<()> {
     hold_narrowly(stage).await?;
+    if is_group(stage.info) {
+        groups::restart_empty(stage)?;
+        return groups::ask(stage).await;
+    }
     let all = 0..stage.servers.redis.len();
     restart(stage, all, "all servers restart empty")?;
     ask(stage).await
@@ -291,8 +298,10 @@ async fn delayed_restart(stage: &mut Stage) -> io::Result<()> {
 async fn token_after_loss(stage: &mut Stage) -> io::Result<()> {
     stage.enter_all(&["A", "B"]).await?;
     count_up(stage).await?;
-    let all = 0..stage.servers.redis.len();
-    restart(stage, all, "all servers restart empty")?;
+    match is_group(stage.info) {
+        true => groups::restart_empty(stage)?,
+        false => restart(stage, 0..stage.servers.redis.len(), "all servers restart empty")?,
+    }
     work_after_loss(stage).await
 }
 

@@ -1,6 +1,8 @@
 //! One page that shows all experiments: a table of verdicts, and a timeline for each. It needs no network.
 
 mod story;
+#[cfg(test)]
+mod tests;
 mod timeline;
 
 use std::collections::BTreeSet;
