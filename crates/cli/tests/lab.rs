@@ -266,6 +266,21 @@ fn what_has_no_server_here_is_not_played_and_its_package_is_named() {
 }
 
 #[test]
+fn the_documentation_leads_to_every_experiment() {
+    const PAGE: &str = include_str!("../../../docs/lab.md");
+    let (code, listed, _) = tenure(&["--json", "lab", "ls"]);
+    assert_eq!(code, Some(0));
+    let listed = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let hazards: Vec<Value> = listed.filter(|it| it["hazard"].is_string()).collect();
+    assert!(hazards.len() >= 28, "{hazards:?}");
+    for hazard in hazards {
+        let id = hazard["hazard"].as_str().unwrap();
+        assert!(PAGE.contains(&format!("[`{id}`](#")), "no row of the map has {id}");
+        assert!(PAGE.contains(&format!("pictures/lab/{id}.svg")), "no section shows {id}");
+    }
+}
+
+#[test]
 fn hazards_and_algorithms_are_listed_and_unknown_ones_refused() {
     let (code, listed, _) = tenure(&["lab", "ls"]);
     assert_eq!(code, Some(0));

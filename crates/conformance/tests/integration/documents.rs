@@ -77,6 +77,22 @@ fn the_documents_grant_the_rights_that_redis_needs() {
     }
 }
 
+#[test]
+fn every_cell_of_the_table_that_compares_engines_links_to_its_evidence() {
+    const PAGE: &str = include_str!("../../../../docs/choosing.md");
+    let section = PAGE.split("## The table people know").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+    assert!(rows.len() >= 9, "{rows:?}");
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(cells.len(), 6, "{row}");
+        for cell in &cells[1..] {
+            assert!(cell.contains("](") && cell.contains(".md#"), "{}: {cell}", cells[0]);
+        }
+    }
+}
+
 /// Compares both tables with the engine behind `url`.
 async fn check(engine: &str, url: &str) {
     let client = tenure::connect(url).await.unwrap();
