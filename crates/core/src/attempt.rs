@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_proto::{Watchdog, deadline};
-use tracing::Instrument;
+use tracing::{Instrument, field};
 
 use crate::client::{Inner, unanswered, within};
 use crate::fault_budget::FaultBudget;
@@ -129,9 +129,12 @@ async fn claim_together(
 }
 
 /// The wait that is recorded, if one is, ends with the lock.
-fn granted(recorded: &mut Option<Recorded>) {
+fn granted(recorded: &mut Option<Recorded>, waiting: Option<&tracing::Span>, grant: &Grant) {
     if let Some(mut wait) = recorded.take() {
         wait.is_granted = true;
+    }
+    if let (Some(span), Some(token)) = (waiting, grant.token) {
+        span.record("token", token.get());
     }
 }
 
@@ -239,6 +242,7 @@ impl<'a> Attempt<'a> {
         });
         let mut wakes = SpuriousWakeBackoff::new(self.poll, now());
         let (mut waiting, mut recorded) = (None, None::<Recorded>);
+        let mut span = None::<tracing::Span>;
         let mut too_short = 0;
         loop {
             let mut sent = self.inner.clock.now();
@@ -247,7 +251,7 @@ impl<'a> Attempt<'a> {
                     let since = grant.since.unwrap_or(sent);
                     match self.check_term(since) {
                         Ok(()) => {
-                            granted(&mut recorded);
+                            granted(&mut recorded, span.as_ref(), &grant);
                             return Ok((grant, since));
                         }
                         // A repeated claim starts the term anew, and its reply may be quicker.
@@ -265,7 +269,11 @@ impl<'a> Attempt<'a> {
                     if let (None, Some(waits)) = (&recorded, &self.inner.long_waits) {
                         recorded = Some(waits.begin(&self.undo.claim, self.started));
                     }
-                    let Some(outcome) = self.wait(&ticket).await else { continue };
+                    let lock = &self.undo.claim.name;
+                    let of_wait = || tracing::debug_span!("waiting", %lock, token = field::Empty);
+                    let span = span.get_or_insert_with(of_wait).clone();
+                    let waited = self.wait(&ticket).instrument(span).await;
+                    let Some(outcome) = waited else { continue };
                     // The claim was answered. If the wait failed, the outage begins here.
                     sent = self.inner.clock.now();
                     let fruitless = match &outcome {
@@ -285,7 +293,7 @@ impl<'a> Attempt<'a> {
                 // anew.
                 Ok(ClaimOutcome::Granted(grant)) => match grant.since {
                     Some(since) if self.check_term(since).is_ok() => {
-                        granted(&mut recorded);
+                        granted(&mut recorded, span.as_ref(), &grant);
                         return Ok((grant, since));
                     }
                     _ => {}

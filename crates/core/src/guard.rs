@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_proto::Watchdog;
+use tracing::Instrument;
 
 pub use self::typed::{FencedGuard, ReadGuard, WriteGuard};
 use crate::client::Inner;
@@ -34,6 +35,8 @@ pub struct Guard {
     inner: Arc<Inner>,
     lease: Arc<Lease>,
     release: Release,
+    /// Lasts as long as the guard.
+    holding: tracing::Span,
 }
 
 /// For how many call timeouts a downgrade is tried while the store fails, if the lease lasts that long.
@@ -54,8 +57,10 @@ enum Release {
 impl Guard {
     pub(crate) fn new(inner: Arc<Inner>, lease: Arc<Lease>, watchdog: Watchdog) -> Self {
         inner.keeper.watch(Arc::clone(&lease), watchdog);
-        tracing::debug!(lock = %lease.claim.name, token = ?lease.token, "acquired");
-        Self { inner, lease, release: Release::Due }
+        let (lock, token) = (&lease.claim.name, lease.token.map(Token::get));
+        let holding = tracing::debug_span!("holding", %lock, token);
+        holding.in_scope(|| tracing::debug!(%lock, token, "acquired"));
+        Self { inner, lease, release: Release::Due, holding }
     }
 
     /// The lock's name.
@@ -160,7 +165,7 @@ impl Guard {
     /// # Cancel safety
     /// Dropping it drops `work`; the lock stays held by the guard.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        run_under(self.owner(), self.validity().run(work)).await
+        run_under(self.owner(), self.validity().run(work)).instrument(self.holding.clone()).await
     }
 
     /// Records that the lock is lost, as the store shows by other means than an answer to a renewal.

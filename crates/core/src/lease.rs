@@ -202,8 +202,8 @@ impl Lease {
     pub(crate) fn warn(&self) {
         if self.turn([SOUND], DANGER) {
             let (lock, owner) = (&self.claim.name, self.claim.owner);
-            let left = self.remaining();
-            tracing::warn!(%lock, ?owner, ?left, "lease in danger: not renewed for half its term");
+            let (token, left) = (self.token.map(Token::get), self.remaining());
+            tracing::warn!(%lock, ?owner, token, ?left, "lease in danger: not renewed for half its term");
             self.held.in_danger();
             self.changed.notify_waiters();
         }
