@@ -14,11 +14,11 @@ use tenure_core::store::{Background, Moment, now, step_limit};
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_tls::{Password, Tls};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::Notify;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Status};
 
-use self::login::Login;
+use self::login::Logins;
 use self::members::{addresses, discover, look_up_again, with_members};
 pub(crate) use self::server::Link;
 use self::server::{Headers, Numbered, Server, channel_in};
@@ -34,9 +34,7 @@ pub(crate) struct Endpoints {
     /// How many times calls moved on to the next server. The remainder is the index of the one to ask.
     rotations: AtomicUsize,
     login: Option<(String, Password)>,
-    login_token: Mutex<Login>,
-    /// Held by the login that serves all calls which wait for one.
-    logging_in: AsyncMutex<()>,
+    logins: Mutex<Logins>,
     tls: Option<Tls>,
     /// How long to wait for a connection or a reply.
     step_limit: Duration,
@@ -123,8 +121,7 @@ impl Endpoints {
             servers: Mutex::new(servers.into()),
             rotations: AtomicUsize::new(0),
             login: config.username.clone().zip(config.password.clone()),
-            login_token: Mutex::default(),
-            logging_in: AsyncMutex::new(()),
+            logins: Mutex::default(),
             tls: config.tls.clone(),
             step_limit: step_limit(config.timeout),
             caller: Handle::current().id(),
@@ -178,7 +175,7 @@ impl Endpoints {
 
     fn link_to(&self, server: &Server) -> Link {
         let (_, channel) = self.channel(server);
-        let token = self.login_token.lock().token.clone();
+        let token = self.logins.lock().token.clone();
         InterceptedService::new(channel, Headers(token))
     }
 
@@ -196,7 +193,7 @@ impl Endpoints {
         let mut failed = 0;
         let mut doubt = false;
         loop {
-            let (rotation, login) = (self.rotations(), self.login_token.lock().number);
+            let (rotation, login) = (self.rotations(), self.logins.lock().number);
             let server = self.server(rotation);
             let status = match self.ask_one(rotation, &server, ask(self.link_to(&server))).await {
                 Ok(reply) => return Ok(reply.into_inner()),

@@ -1,7 +1,9 @@
 //! Servers that do not answer for a while: waiting acquires go on waiting, and entries that an outage
 //! leaves behind are removed once.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -174,6 +176,59 @@ on_servers! {
         let logins = logins(&server);
         assert!(logins <= 20, "{logins} logins");
     }
+}
+
+on_servers! {
+    /// The password is changed in etcd before it is changed for the clients: a server spends as much on
+    /// the logins that it refuses as on others.
+    async fn a_changed_password_costs_few_logins_whatever_the_number_of_calls() {
+        const LOCKS: usize = 200;
+        const LONG: Duration = Duration::from_secs(6);
+        let server = EtcdServer::start(&[]).unwrap();
+        let client = logged_in(&server).await;
+        let options = Options::new().ttl(Duration::from_secs(60));
+        let mut waiting = JoinSet::new();
+        let mut guards = Vec::new();
+        for lock in 0..LOCKS {
+            let mutex = client.mutex(&lock.to_string()).unwrap().with(options.clone());
+            guards.push(mutex.acquire().await.unwrap());
+        }
+        change_password(&server, "root:secret", "changed");
+        let before = logins(&server);
+        let until = now() + LONG;
+        for lock in 0..LOCKS {
+            let client = client.clone();
+            waiting.spawn(async move {
+                let (mut refused, name) = (0, lock.to_string());
+                while now() < until {
+                    let error = client.inspect(&name).await.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+                    refused += 1;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                refused
+            });
+        }
+        let refused: usize = waiting.join_all().await.into_iter().sum();
+        let logins = logins(&server) - before;
+        assert!(refused >= LOCKS, "{refused} calls");
+        assert!(logins <= LONG.as_secs() + 2, "{logins} logins for {refused} calls in {LONG:?}");
+        // The first login after this is made at once or soon.
+        change_password(&server, "root:changed", "secret");
+        let back = || async { client.list("").await.is_ok() };
+        assert!(eventually(GENEROUS, back).await, "{}", client.list("").await.unwrap_err());
+        for guard in guards {
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+fn change_password(server: &EtcdServer, login: &str, password: &str) {
+    let words = ["--user", login, "user", "passwd", "root", "--interactive=false"];
+    let mut command = server.controller(&words);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{password}").unwrap();
+    assert!(child.wait().unwrap().success());
 }
 
 /// Returns when this many tasks have had their lock.
