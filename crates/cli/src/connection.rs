@@ -39,7 +39,16 @@ pub(crate) fn warn_of_visible_password(global: &args::Global) {
 impl Connection {
     /// Connects to the store of `url`.
     pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
+        Self::open_with(url, None).await
+    }
+
+    /// As [`open`](Self::open), for claims of this TTL.
+    pub(crate) async fn open_with(url: &str, ttl: Option<Duration>) -> Result<Self, Failure> {
         let url = registry().parse(url).and_then(StoreUrl::resolved)?;
+        let url = match ttl {
+            Some(ttl) => url.for_ttl(ttl),
+            None => url,
+        };
         let client = registry().connect_to(&url).await.map_err(|error| {
             let line = exit::line(&error);
             match error.kind() {
@@ -55,17 +64,16 @@ impl Connection {
         Ok(Self { client, url })
     }
 
-    /// As [`open`](Self::open), for this lock: with its metrics, if they are asked for.
+    /// As [`open_with`](Self::open_with), for this lock: with its metrics, if they are asked for.
     pub(crate) async fn open_for(url: &str, lock: &args::Lock) -> Result<Self, Failure> {
         #[cfg(feature = "metrics")]
         if let Some(address) = lock.metrics {
             crate::metrics::serve(address);
-            let Self { client, url } = Self::open(url).await?;
+            let Self { client, url } = Self::open_with(url, lock.ttl).await?;
             let client = client.with_lock_labels([lock.name.as_str()])?;
             return Ok(Self { client, url });
         }
-        let _ = lock;
-        Self::open(url).await
+        Self::open_with(url, lock.ttl).await
     }
 
     /// Connects to the store of `url`, calls `action`, and closes the connection.

@@ -25,7 +25,8 @@ pub(crate) async fn execute(store: &str, arguments: &args::Elect, output: &Outpu
     lock::check_name(&lock.name)?;
     check_program(&run::command_line(&arguments.program)[0])?;
     let mut signals = Signals::listen()?;
-    let connection = match signals.unless_interrupted(Connection::open(store)).await {
+    let opening = Connection::open_with(store, lock.ttl);
+    let connection = match signals.unless_interrupted(opening).await {
         Ok(connection) => connection?,
         Err(signal) => return Ok(exit::with_signal(signal)),
     };

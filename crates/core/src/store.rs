@@ -195,7 +195,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(self.inspect(name).await?.holders)
     }
 
-    /// The names of all locks that are held or waited for and begin with `prefix`, sorted.
+    /// The names of all locks that are held or waited for and begin with `prefix`, sorted. Of very many locks,
+    /// it may name some that have become free, where to know that would take a call for each.
     ///
     /// # Errors
     /// Faults of the store.

@@ -24,6 +24,8 @@ pub struct StoreUrl {
     tls: bool,
     location: Location,
     timeout: Option<Duration>,
+    /// No part of the URL.
+    ttl: Option<Duration>,
     /// The engine's own options, in the order given.
     options: Vec<(&'static UrlOption, String)>,
 }
@@ -195,6 +197,19 @@ impl StoreUrl {
         Ok(self)
     }
 
+    /// The same URL for a client whose claims will have this TTL. The engine may prepare for them when it
+    /// connects: ZooKeeper's opens a session that fits. Other TTLs work as well.
+    #[must_use]
+    pub const fn for_ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The TTL that the first claims will have, if it is known ([`for_ttl`](Self::for_ttl)).
+    pub const fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
     /// Whether both name the same locks: the same store and options, apart from those that are
     /// [cosmetic](UrlOption::cosmetic), such as `timeout=`.
     pub fn same_store(&self, other: &Self) -> bool {
@@ -307,7 +322,7 @@ impl StoreUrl {
                 Location::Servers(read_servers(scheme, tls, place, query)?)
             }
         };
-        let mut url = Self { scheme, tls, location, timeout: None, options: Vec::new() };
+        let mut url = Self { scheme, tls, location, timeout: None, ttl: None, options: Vec::new() };
         url.read_options(query.unwrap_or_default(), engine)?;
         Ok(url)
     }

@@ -6,7 +6,8 @@
 //! An expiry is a lease of the cell's own. etcd counts whole seconds, and makes no lease shorter than its
 //! election timeout (two seconds by default): so a cell may stay up to two seconds longer. A leader that
 //! takes over starts every lease anew, so it may stay for its time once more. A write with an expiry is
-//! two calls, one for the lease; one that keeps the expiry, or has none, is one. The lease of a value that
+//! three calls: a read, which tells whether a lease is worth its cost; one for the lease; and the write.
+//! One that keeps the expiry is two, one without an expiry a single call. The lease of a value that
 //! was replaced is ended in the background, so that a cell that is written often does not fill etcd with leases.
 //!
 //! etcd has no clock to read: [`time`](Cells::time) is that of the client's machine.
@@ -85,7 +86,12 @@ impl EtcdEngine {
             Expiry::Never => self.write(key, swap, 0).await,
             Expiry::Keep => self.write_on_its_lease(key, swap).await,
             Expiry::After(ttl) => {
-                let lease = self.grant_lease(ttl).await?;
+                // To read is cheaper than to grant a lease and to end it: both are agreed on by the servers.
+                let present = self.endpoints.get(WRITE, key).await?;
+                if present.as_ref().map(version) != swap.expected {
+                    return Ok(Swapped::Conflict(present.map(stored)));
+                }
+                let lease = self.grant_lease(WRITE, ttl).await?;
                 let swapped = self.write(key, swap, lease).await;
                 if matches!(swapped, Ok(Swapped::Conflict(_))) {
                     self.revoke_lease(lease);
@@ -99,23 +105,23 @@ impl EtcdEngine {
         }
     }
 
-    /// A lease for one cell. It is not kept alive.
-    async fn grant_lease(&self, ttl: Duration) -> Result<i64> {
+    /// A lease for one key. It is not kept alive.
+    pub(crate) async fn grant_lease(&self, operation: &'static str, ttl: Duration) -> Result<i64> {
         let request = LeaseGrantRequest { ttl: whole_seconds(ttl).min(LONGEST_LEASE) };
         let ask = |link| async move { LeaseClient::new(link).lease_grant(request).await };
         // A lease that is granted twice by a repeated call expires by itself.
-        let reply = self.endpoints.call(WRITE, IfUnanswered::AskAnother, ask).await?;
-        self.endpoints.check_cluster(WRITE, reply.header)?;
+        let reply = self.endpoints.call(operation, IfUnanswered::AskAnother, ask).await?;
+        self.endpoints.check_cluster(operation, reply.header)?;
         Ok(reply.id)
     }
 
-    /// Ends a lease that no cell is on, in the background: left alone, it ends by itself.
-    fn revoke_lease(&self, id: i64) {
+    /// Ends a lease that no key is on, in the background: left alone, it ends by itself.
+    pub(crate) fn revoke_lease(&self, id: i64) {
         let endpoints = Arc::clone(&self.endpoints);
         drop(self.background.runtime().spawn(async move {
             let request = LeaseRevokeRequest { id };
             let ask = |link| async move { LeaseClient::new(link).lease_revoke(request).await };
-            if let Err(error) = endpoints.call(WRITE, IfUnanswered::AskAnother, ask).await {
+            if let Err(error) = endpoints.call("end a lease", IfUnanswered::AskAnother, ask).await {
                 tracing::debug!(lease = id, %error, "the lease was not ended: it will expire");
             }
         }));

@@ -11,18 +11,18 @@ use futures_util::{StreamExt, stream};
 use tenure_core::store::{Background, Cells, Claim, Eviction, Fencing, Moment, Store, now};
 use tenure_core::{AuditRecord, Error, ErrorKind, Fence, Finding, LockName, Mode, Result, Token};
 use tenure_ordered::{
-    Change, Details, Engine, Entered, Entry, Listing, OrderedStore, Session, Watching, with_loss,
+    Change, Details, Engine, Entered, Entry, Listing, OrderedStore, Session, Watching,
 };
 
 use crate::config::EtcdConfig;
 use crate::diagnose;
 use crate::endpoints::{Endpoints, IfUnanswered};
-use crate::entry::{EntryKey, delete_entry, entry, listing, token};
+use crate::entry::{EntryKey, delete_entry, entry, listing, may_be_marked, token};
 use crate::fault::is_lease_gone;
 use crate::keys::{Keys, Queue, mark_of};
 use crate::lease::{Lease, Leases};
-use crate::rpc::{RangeRequest, TxnRequest};
-use crate::txn::{created_at, delete, get, look, names_of, put, written_at};
+use crate::rpc::{KeyValue, RangeRequest, TxnRequest};
+use crate::txn::{created_at, delete, get, look, names_of, oldest_names_of, put, written_at};
 use crate::watch::Watches;
 
 /// Locks on etcd.
@@ -43,6 +43,9 @@ const GLANCE: i64 = 16;
 
 /// How often an arrival is tried again when the write fence was moved meanwhile.
 const ROUNDS: usize = 5;
+
+/// How many keys are read one by one, in one transaction: etcd allows 128 by default.
+const FEW: usize = 64;
 
 /// How many keys are listed, and how many leases are asked for, at once.
 const PAGE: i64 = 2_000;
@@ -134,6 +137,22 @@ impl Engine for EtcdEngine {
         let queue = self.keys.queue(name);
         let (found, revision) = self.endpoints.range(LIST, names_of(&queue)).await?;
         Ok(listing(&queue, &found.kvs, revision))
+    }
+
+    async fn first(&self, name: &LockName, limit: usize) -> Result<(Vec<Entry<EntryKey>>, bool)> {
+        let queue = self.keys.queue(name);
+        let (found, revision) = self.endpoints.range(LIST, oldest_names_of(&queue, limit)).await?;
+        let mut entries = listing(&queue, &found.kvs, revision).entries;
+        // A mark is younger than its key, and may be younger than all keys of this page. Only an entry
+        // that holds is marked, so of several exclusive ones only the first may be.
+        if found.more
+            && let Some(first) = entries.first_mut().filter(|first| may_be_marked(first))
+            && let Some(mark) = self.endpoints.get(LIST, &mark_of(&first.key.key)).await?
+            && mark.create_revision > first.key.revision
+        {
+            first.mode = Mode::Shared;
+        }
+        Ok((entries, found.more))
     }
 
     async fn watch_queue(
@@ -247,29 +266,10 @@ impl Engine for EtcdEngine {
         entry: &Entry<EntryKey>,
         held: bool,
     ) -> Result<bool> {
-        let EntryKey { key, revision, lease } = &entry.key;
-        let mut compare = vec![created_at(key, *revision)];
-        let mut success = delete_entry(entry);
-        if held {
-            let audit = self.keys.audit(&eviction.name);
-            let older = self.endpoints.get(EVICT, &audit).await?;
-            compare.push(written_at(&audit, older.as_ref().map_or(0, |kv| kv.mod_revision)));
-            let older = older.map(|kv| kv.value).unwrap_or_default();
-            let record = eviction.clone().with_token(Some(token(*revision))).record();
-            success.push(put(&audit, record.before(&older), 0));
-        }
-        // Another program's lease has no channel.
-        let losses = self.keys.losses(*lease);
-        if let Some(known) = self.endpoints.get(EVICT, &losses).await? {
-            compare.push(written_at(&losses, known.mod_revision));
-            let content = with_loss(&known.value, &eviction.owner, Some(token(*revision)));
-            success.push(put(&losses, content, *lease));
-        }
-        let request = TxnRequest { compare, success, failure: Vec::new() };
-        match self.endpoints.txn(EVICT, IfUnanswered::Fail, request).await {
+        match self.try_evict(eviction, entry, held).await {
             // The entry is gone with its lease.
             Err(error) if is_lease_gone(&error) => Ok(false),
-            outcome => Ok(outcome?.succeeded),
+            outcome => outcome,
         }
     }
 
@@ -280,17 +280,7 @@ impl Engine for EtcdEngine {
     }
 
     async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<bool> {
-        let audit = self.keys.audit(name);
-        let older = self.endpoints.get(WRITE_AUDIT, &audit).await?;
-        let revision = older.as_ref().map_or(0, |older| older.mod_revision);
-        let older = older.map(|older| older.value).unwrap_or_default();
-        let request = TxnRequest {
-            compare: vec![written_at(&audit, revision)],
-            success: vec![put(&audit, record.before(&older), 0)],
-            failure: Vec::new(),
-        };
-        let written = self.endpoints.txn(WRITE_AUDIT, IfUnanswered::Fail, request).await;
-        Ok(written.map_err(|error| error.about(name))?.succeeded)
+        self.try_record(name, record).await.map_err(|error| error.about(name))
     }
 
     async fn details(
@@ -299,11 +289,9 @@ impl Engine for EtcdEngine {
         entries: &[Entry<EntryKey>],
         holders: usize,
     ) -> Result<Vec<Option<Details>>> {
-        let queue = self.keys.queue(name);
-        let request = RangeRequest { keys_only: false, ..names_of(&queue) };
-        let (found, _) = self.endpoints.range(INSPECT, request).await?;
+        let found = self.read_entries(name, entries).await?;
         let mut records: HashMap<i64, Vec<u8>> =
-            found.kvs.into_iter().map(|kv| (kv.create_revision, kv.value)).collect();
+            found.into_iter().map(|kv| (kv.create_revision, kv.value)).collect();
         let left = self.time_left(&entries[..holders]).await?;
         let details = |(place, entry): (usize, &Entry<EntryKey>)| {
             let EntryKey { revision, lease, .. } = &entry.key;
@@ -323,7 +311,8 @@ impl Engine for EtcdEngine {
         let mut names: Vec<LockName> = Vec::new();
         loop {
             let range_end = range_end.clone();
-            let page = RangeRequest { key, range_end, limit: PAGE, keys_only: true };
+            let page =
+                RangeRequest { key, range_end, limit: PAGE, keys_only: true, ..Default::default() };
             let (page, _) = self.endpoints.range(LIST, page).await?;
             names.extend(page.kvs.iter().filter_map(|kv| self.keys.lock_of(&kv.key)));
             names.dedup();
@@ -438,6 +427,27 @@ impl EtcdEngine {
         }
     }
 
+    /// The keys of these entries with their values, as far as they are there: one by one if they are few, else
+    /// with the whole queue.
+    async fn read_entries(
+        &self,
+        name: &LockName,
+        entries: &[Entry<EntryKey>],
+    ) -> Result<Vec<KeyValue>> {
+        if entries.len() > FEW {
+            let queue = self.keys.queue(name);
+            let request = RangeRequest { keys_only: false, ..names_of(&queue) };
+            return Ok(self.endpoints.range(INSPECT, request).await?.0.kvs);
+        }
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let success = entries.iter().map(|entry| get(&entry.key.key)).collect();
+        let request = TxnRequest { success, ..Default::default() };
+        let outcome = self.endpoints.txn(INSPECT, IfUnanswered::AskAnother, request).await?;
+        Ok(outcome.reads.into_iter().flat_map(|read| read.kvs).collect())
+    }
+
     /// How long each of these entries' leases lasts yet; `None` for one that has ended.
     async fn time_left(
         &self,
@@ -461,9 +471,7 @@ impl fmt::Debug for EtcdEngine {
 
 const ACQUIRE: &str = "acquire";
 const RENEW: &str = "renew";
-const EVICT: &str = "evict";
 const READ_AUDIT: &str = "read the records of";
-const WRITE_AUDIT: &str = "write a record of";
 const INSPECT: &str = "inspect";
 const LIST: &str = "list locks";
 const WATCH: &str = "watch";

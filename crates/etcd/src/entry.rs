@@ -51,9 +51,13 @@ pub(crate) fn entry(queue: &Queue, kv: &KeyValue) -> Entry<EntryKey> {
 /// Deletes the key of an entry, and the mark that it may have.
 pub(crate) fn delete_entry(entry: &Entry<EntryKey>) -> Vec<RequestOp> {
     let key = &entry.key.key;
-    let may_be_marked = entry.owner.is_some() && !entry.key.has_mode();
-    let mark = may_be_marked.then(|| delete(&mark_of(key)));
+    let mark = may_be_marked(entry).then(|| delete(&mark_of(key)));
     std::iter::once(delete(key)).chain(mark).collect()
+}
+
+/// Whether an entry is an exclusive one of tenure, by its key: it may have been downgraded.
+pub(crate) fn may_be_marked(entry: &Entry<EntryKey>) -> bool {
+    entry.owner.is_some() && !entry.key.has_mode()
 }
 
 /// The revision that created an entry: revisions number the transactions of all of etcd.

@@ -7,7 +7,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `engine`, `entry` | each primitive call; entries as keys, and queues as listings of keys |
+//! | `engine`, `entry`, `evict` | each primitive call; entries as keys, and queues as listings of keys; eviction |
 //! | `lease` | leases, which are the sessions: granted, confirmed, ended; the write fence |
 //! | `endpoints` | the servers: which one is asked, logins, members that join |
 //! | `dial` | connections, with or without TLS |
@@ -26,7 +26,7 @@
 //! | `tenure/orders/<owner id>-reads` | marks the exclusive claim of this owner as shared: it was downgraded. No entry itself |
 //! | `tenure/orders/<owner id>-shared` | a shared claim |
 //! | `tenure/orders/<owner id>-permits-2-5` | a claim for two of five permits |
-//! | `tenure/%audit/orders` | evictions and revocations, newest first, at most 100 |
+//! | `tenure/%audit/orders` | evictions and revocations, newest first, at most 100; on a lease of 30 days |
 //! | `tenure/%cell/orders`, `%counter/orders` and so on | values beside locks (module `cells`) |
 //! | `tenure/%lease/<lease id>` | the loss channel of a lease: names the entries that were evicted from it |
 //! | `tenure/%fence/<lease id>` | the write fence of a lease |
@@ -93,6 +93,7 @@ mod dial;
 mod endpoints;
 mod engine;
 mod entry;
+mod evict;
 mod factory;
 mod fault;
 mod keys;

@@ -8,6 +8,7 @@ use crate::endpoints::{Endpoints, IfUnanswered};
 use crate::keys::Queue;
 use crate::rpc::compare::{CompareTarget, TargetUnion};
 use crate::rpc::kv_client::KvClient;
+use crate::rpc::range_request::{SortOrder, SortTarget};
 use crate::rpc::request_op::Request;
 use crate::rpc::response_op::Response;
 use crate::rpc::{
@@ -112,7 +113,18 @@ pub(crate) fn look(queue: &Queue, limit: i64) -> RequestOp {
 
 /// The names of all keys of a queue.
 pub(crate) fn names_of(queue: &Queue) -> RangeRequest {
-    RangeRequest { key: queue.first(), range_end: queue.end(), keys_only: true, limit: 0 }
+    let (key, range_end) = (queue.first(), queue.end());
+    RangeRequest { key, range_end, keys_only: true, ..Default::default() }
+}
+
+/// The names of the oldest keys of a queue.
+pub(crate) fn oldest_names_of(queue: &Queue, limit: usize) -> RangeRequest {
+    RangeRequest {
+        limit: i64::try_from(limit).unwrap_or(i64::MAX),
+        sort_order: SortOrder::Ascend.into(),
+        sort_target: SortTarget::Create.into(),
+        ..names_of(queue)
+    }
 }
 
 fn op(request: Request) -> RequestOp {

@@ -107,6 +107,17 @@ pub trait Engine: fmt::Debug + Sized + Send + Sync + 'static {
     /// If no answer came.
     async fn list(&self, name: &LockName) -> Result<Listing<Self::Key>>;
 
+    /// The first entries of a lock's queue in their order, and whether there are more: about `limit` of them, at
+    /// least those that hold the lock, as far as they are among the first `limit`. An engine whose servers
+    /// cannot sort lists all. Linearizable.
+    ///
+    /// # Errors
+    /// If no answer came.
+    async fn first(&self, name: &LockName, limit: usize) -> Result<(Vec<Entry<Self::Key>>, bool)> {
+        let _ = limit;
+        Ok((self.list(name).await?.entries, false))
+    }
+
     /// Watches a queue as a whole, and lists it. The listing shows the queue at some moment after the
     /// watch was in place, and the future resolves after the first removal since then. It may resolve
     /// for other changes too.

@@ -12,17 +12,17 @@ use crate::record::Record;
 use crate::shared::Shared;
 use crate::store::is_admitted;
 
+/// How many entries are listed to find the holders among them, at first.
+const FEW: usize = 16;
+
 /// How often an eviction begins anew when the lock was changed meanwhile.
 const ROUNDS: usize = 5;
 
 impl<E: Engine> Shared<E> {
-    /// The lock with its holders, and with its waiters if they are wanted.
-    pub(crate) async fn inspect(&self, name: &LockName, queue: bool) -> Result<LockState> {
-        let mut entries = self.engine.list(name).await?.entries;
+    /// The lock with its holders and its waiters.
+    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let entries = self.engine.list(name).await?.entries;
         let inside = admitted(entries.iter().map(|entry| entry.mode));
-        if !queue {
-            entries.truncate(inside);
-        }
         let details = self.engine.details(name, &entries, inside).await?;
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
         for (place, (entry, details)) in entries.iter().zip(details).enumerate() {
@@ -35,6 +35,23 @@ impl<E: Engine> Shared<E> {
             }
         }
         Ok(LockState::new(name.clone(), holders, waiters))
+    }
+
+    /// The holders of a lock. The queue behind them is not read.
+    pub(crate) async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
+        let mut wanted = FEW;
+        let entries = loop {
+            let (mut entries, more) = self.engine.first(name, wanted).await?;
+            let inside = admitted(entries.iter().map(|entry| entry.mode));
+            if inside < entries.len() || !more {
+                entries.truncate(inside);
+                break entries;
+            }
+            wanted = wanted.saturating_mul(8);
+        };
+        let details = self.engine.details(name, &entries, entries.len()).await?;
+        let there = entries.iter().zip(details).filter_map(|(entry, it)| Some((entry, it?)));
+        Ok(there.map(|(entry, details)| self.holder(name, entry, details)).collect())
     }
 
     fn holder(&self, name: &LockName, entry: &Entry<E::Key>, details: Details) -> Holder {

@@ -121,11 +121,11 @@ impl<E: Engine> Store for OrderedStore<E> {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        self.shared.inspect(name, true).await
+        self.shared.inspect(name).await
     }
 
     async fn holders(&self, name: &LockName) -> Result<Vec<Holder>> {
-        Ok(self.shared.inspect(name, false).await?.holders)
+        self.shared.holders(name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {

@@ -213,6 +213,41 @@ pub async fn an_arrival_costs_the_same_in_a_long_queue(
     }
 }
 
+/// What it costs to find the holder behind ten waiters and behind two thousand: requests, and bytes of
+/// replies. Each of many waiting processes asks for the holder now and then.
+///
+/// `connect` is given the address of a proxy to `server`.
+///
+/// # Panics
+/// If another holder is found, or a call fails.
+pub async fn costs_to_find_the_holder(
+    server: &impl Member,
+    connect: impl AsyncFn(&str) -> Client,
+) -> [(f64, f64); 2] {
+    const LOOKS: u32 = 20;
+    let proxy = Proxy::start(server.port()).unwrap();
+    let client = connect(&proxy.address()).await;
+    let mut costs = [(0.0, 0.0); 2];
+    for (count, cost) in [10, 2_000].into_iter().zip(&mut costs) {
+        let name = format!("behind-{count}");
+        let mutex = client.mutex(&name).unwrap().with(patient());
+        let holder = mutex.acquire().await.unwrap();
+        arrive(&client, &name, count).await;
+        let (requests, replied) = until_quiet(server, &proxy).await;
+        for _ in 0..LOOKS {
+            let seen = client.store().holders(mutex.name()).await.unwrap();
+            let owners: Vec<&str> = seen.iter().map(|one| one.owner.as_str()).collect();
+            assert_eq!(owners, [holder.owner().to_string()]);
+        }
+        let (requests_then, replied_then) = until_quiet(server, &proxy).await;
+        let each = |sum: f64| sum / f64::from(LOOKS);
+        *cost = (each((requests_then - requests) as f64), each((replied_then - replied) as f64));
+        println!("the holder before {count} waiters: {:.2} requests, {:.0} bytes", cost.0, cost.1);
+        drop(holder.release().await);
+    }
+    costs
+}
+
 /// Adds this many claims to the queue.
 async fn arrive(client: &Client, name: &str, count: usize) {
     let policy = WaitPolicy::queue(patient_ttl());

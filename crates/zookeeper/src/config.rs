@@ -26,6 +26,9 @@ pub struct ZooKeeperConfig {
     pub tls: Option<Tls>,
     /// Which other clients' locks exclude tenure's, beside Curator's mutex.
     pub compat: Compat,
+    /// The TTL that the first session is opened for. Claims of another TTL may need a session of their own, and
+    /// with it a connection.
+    pub ttl: Duration,
     /// How long one call may take: the client's call timeout. A dial and a reply get nine tenths of it.
     pub timeout: Duration,
 }
@@ -70,6 +73,7 @@ impl ZooKeeperConfig {
             access: Access::World,
             tls: None,
             compat: Compat::default(),
+            ttl: Duration::from_secs(30),
             timeout: CALL_TIMEOUT,
         }
     }

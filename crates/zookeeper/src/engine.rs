@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +22,7 @@ use crate::names::{
     Key, Limits, is_curator_writer, listing, lock_created, number, reader_nodes, replaced_by,
 };
 use crate::reads::{
-    changed, children, empty_listing, find_reader, if_there, read, up_to_date, watch_synced,
+    changed, children, empty_listing, find_reader, if_there, read_synced, up_to_date, watch_synced,
 };
 use crate::session::ZooKeeperSession;
 use crate::sessions::Sessions;
@@ -34,7 +35,7 @@ pub(crate) const ACQUIRE: &str = "acquire";
 const RENEW: &str = "renew";
 const RELEASE: &str = "release";
 const DOWNGRADE: &str = "downgrade";
-const WAIT: &str = "wait";
+pub(crate) const WAIT: &str = "wait";
 const INSPECT: &str = "inspect";
 const LIST: &str = "list locks";
 const EVICT: &str = "evict";
@@ -45,6 +46,10 @@ const WRITE_AUDIT: &str = "write a record of";
 /// How often an entry is sent again because a node that it needs was missing.
 const ROUNDS: usize = 5;
 
+/// How many locks are looked into by one call that lists them: whether a lock's node has entries takes a
+/// request for each. The servers remove an empty node within a minute or two.
+const LOOKS: usize = 1_000;
+
 /// How many nodes are read at once.
 const AT_ONCE: usize = 64;
 
@@ -54,9 +59,11 @@ pub struct ZooKeeperEngine {
     pub(crate) layout: Arc<Layout>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) limits: Limits,
-    background: Background,
+    pub(crate) background: Background,
     /// Locks whose own node was there, and could be listed, when it was last used.
     pub(crate) parent_cache: Mutex<HashSet<String>>,
+    /// How many locks were looked into to list those in use, where there were too many for one call.
+    looked: AtomicUsize,
 }
 
 #[async_trait]
@@ -75,6 +82,7 @@ impl Engine for ZooKeeperEngine {
             limits: Limits::default(),
             background: background.clone(),
             parent_cache: Mutex::default(),
+            looked: AtomicUsize::default(),
         })
     }
 
@@ -196,17 +204,16 @@ impl Engine for ZooKeeperEngine {
         let path = format!("{lock}/{node}");
         let watched = watch_synced(&session, &path, since, seen).await.map_err(failed)?;
         if !is_curator_writer(&node) {
-            return Ok(watched.map(|watch| changed(WAIT, session, watch)));
+            return Ok(watched);
         }
-        let Some(watch) = watched else {
+        let Some(changed) = watched else {
             let reader = find_reader(&session, &lock, &node, seen).await.map_err(failed)?;
             let Some(reader) = reader else { return Ok(None) };
             let path = format!("{lock}/{reader}");
-            let watched = watch_synced(&session, &path, since, seen).await;
-            return Ok(watched.map_err(failed)?.map(|watch| changed(WAIT, session, watch)));
+            return watch_synced(&session, &path, since, seen).await.map_err(failed);
         };
         Ok(Some(Box::pin(async move {
-            let change = changed(WAIT, Arc::clone(&session), watch).await?;
+            let change = changed.await?;
             if change != Change::Removed {
                 return Ok(change);
             }
@@ -335,7 +342,11 @@ impl Engine for ZooKeeperEngine {
 
     async fn evict(&self, eviction: &Eviction, entry: &Entry<Key>, held: bool) -> Result<bool> {
         let session = self.sessions.any(EVICT).await?;
-        match self.try_evict(&session, eviction, entry, held).await {
+        let outcome = self.try_evict(&session, eviction, entry, held).await;
+        if held {
+            self.forget_old_records(&session, &eviction.name);
+        }
+        match outcome {
             Err(Fault::Refused(Code::NoNode | Code::BadVersion | Code::NodeExists)) => Ok(false),
             outcome => outcome.map(|()| true).map_err(|error| fault(EVICT, error)),
         }
@@ -348,7 +359,9 @@ impl Engine for ZooKeeperEngine {
 
     async fn add_audit_record(&self, name: &LockName, record: &AuditRecord) -> Result<bool> {
         let session = self.sessions.any(WRITE_AUDIT).await?;
-        match self.try_record(&session, name, record).await {
+        let outcome = self.try_record(&session, name, record).await;
+        self.forget_old_records(&session, name);
+        match outcome {
             Err(Fault::Refused(Code::NoNode | Code::BadVersion | Code::NodeExists)) => Ok(false),
             outcome => {
                 let failed = |error| fault(WRITE_AUDIT, error).about(name);
@@ -367,7 +380,7 @@ impl Engine for ZooKeeperEngine {
         let paths: Vec<String> = entries.iter().map(|entry| self.path(name, entry)).collect();
         let read = |path: String| {
             let session = Arc::clone(&session);
-            async move { read(&session, path).await.map_err(|error| fault(INSPECT, error)) }
+            async move { read_synced(&session, path).await.map_err(|error| fault(INSPECT, error)) }
         };
         let read: Vec<_> = stream::iter(paths).map(read).buffered(AT_ONCE).collect().await;
         read.into_iter().collect()
@@ -379,7 +392,10 @@ impl Engine for ZooKeeperEngine {
         let (children, _) = children(&session, folder).await.map_err(|error| fault(LIST, error))?;
         let children = children.map(|(names, _)| names).unwrap_or_default();
         let locks = children.iter().filter_map(|child| self.layout.lock_of(child));
-        let asked: Vec<LockName> = locks.filter(|name| name.as_str().starts_with(prefix)).collect();
+        let mut asked: Vec<LockName> =
+            locks.filter(|name| name.as_str().starts_with(prefix)).collect();
+        asked.sort();
+        let unseen = self.beyond_turn(&mut asked);
         let look = |name: LockName| {
             let (session, lock) = (Arc::clone(&session), self.layout.lock(&name));
             async move {
@@ -404,6 +420,7 @@ impl Engine for ZooKeeperEngine {
         if let Some(error) = refused.filter(|_| all) {
             return Err(fault(LIST, error));
         }
+        names.extend(unseen);
         names.sort();
         Ok(names)
     }
@@ -512,6 +529,16 @@ impl ZooKeeperEngine {
             // The servers refuse this if there are other entries.
             drop(session.wire.send(Delete { path: lock.into(), version: None }));
         }
+    }
+
+    /// Leaves those of the locks whose turn it is to be looked into, and returns the others.
+    fn beyond_turn(&self, locks: &mut Vec<LockName>) -> Vec<LockName> {
+        if locks.len() <= LOOKS {
+            return Vec::new();
+        }
+        let turn = self.looked.fetch_add(LOOKS, Ordering::Relaxed) % locks.len();
+        locks.rotate_left(turn);
+        locks.split_off(LOOKS)
     }
 
     /// The path of the node that is watched.

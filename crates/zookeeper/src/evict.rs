@@ -1,6 +1,10 @@
 //! Eviction, and the audit record of a lock: each is one transaction.
 
-use tenure_core::store::Eviction;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure_core::store::{AUDIT_KEPT, Eviction};
 use tenure_core::{AuditRecord, LockName, Mode};
 use tenure_ordered::{Entry, with_loss};
 
@@ -9,7 +13,9 @@ use crate::keys::parent;
 use crate::names::{Key, reader_nodes};
 use crate::reads::if_there;
 use crate::session::ZooKeeperSession;
-use crate::wire::{Code, CreateMode, Delete, Exists, Fault, GetData, Multi, Op, SetData, Stat};
+use crate::wire::{
+    Code, CreateMode, Delete, Exists, Fault, GetChildren, GetData, Multi, Op, SetData, Stat,
+};
 
 impl ZooKeeperEngine {
     /// Deletes the nodes of an entry, and writes to the audit record and the session's loss channel, all or
@@ -72,6 +78,17 @@ impl ZooKeeperEngine {
         done.map(drop).map_err(|failed| Fault::Refused(failed.code))
     }
 
+    /// Deletes records that are old, in the background, after one of this lock was written: ZooKeeper does not
+    /// end a node at a time. If it fails, the next record that is written deletes them.
+    pub(crate) fn forget_old_records(&self, session: &Arc<ZooKeeperSession>, written: &LockName) {
+        let (session, audit) = (Arc::clone(session), self.layout.audit(written));
+        drop(self.background.runtime().spawn(async move {
+            if let Err(error) = delete_old_records(&session, &audit, AUDIT_KEPT).await {
+                tracing::debug!(%error, "old audit records stay for now");
+            }
+        }));
+    }
+
     /// The write that adds a record to the older ones of a lock, if these are still as they were read.
     async fn recording(
         &self,
@@ -92,4 +109,46 @@ impl ZooKeeperEngine {
             }
         })
     }
+}
+
+/// How many records are looked at when one was written. One in this many is new at the most, so old ones do not
+/// pile up.
+const OTHERS: usize = 16;
+
+/// Deletes some of the records beside the one at `audit` that were not written to for longer than `kept`, by
+/// the servers' clock as of the last write to `audit`.
+pub(crate) async fn delete_old_records(
+    session: &ZooKeeperSession,
+    audit: &str,
+    kept: Duration,
+) -> Result<(), Fault> {
+    let folder = parent(audit);
+    let written = session.wire.send(Exists::new(audit));
+    let listed = session.wire.send(GetChildren::new(folder)).await;
+    let (Some(written), Some((mut others, _))) = (written.await?, if_there(listed)?) else {
+        return Ok(());
+    };
+    let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+    let is_old = |stat: &Stat| written.mtime.saturating_sub(stat.mtime) > kept;
+    // The number of the transaction, which differs each time, chooses which.
+    let first = usize::try_from(written.mzxid.unsigned_abs()).unwrap_or_default();
+    let length = others.len().max(1);
+    others.rotate_left(first % length);
+    others.truncate(OTHERS);
+    let paths: Vec<String> = others.iter().map(|other| format!("{folder}/{other}")).collect();
+    let looks = paths.iter().map(|path| session.wire.send(Exists::new(path.as_str())));
+    let seen = join_all(looks.collect::<Vec<_>>()).await;
+    let delete = |(path, seen): (String, Result<Option<Stat>, Fault>)| {
+        let stat = seen.ok().flatten().filter(is_old)?;
+        // Unless it is written to meanwhile.
+        Some(session.wire.send(Delete { path, version: Some(stat.version) }))
+    };
+    let deleted: Vec<_> = paths.into_iter().zip(seen).filter_map(delete).collect();
+    for deleted in deleted {
+        match deleted.await {
+            Ok(()) | Err(Fault::Refused(Code::NoNode | Code::BadVersion)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

@@ -67,6 +67,9 @@ fn config(url: &StoreUrl, context: &Connecting) -> Result<ZooKeeperConfig> {
     config.compat = compat(url)?;
     config.tls = Tls::of(url)?;
     config.timeout = context.timeout();
+    if let Some(ttl) = url.ttl() {
+        config.ttl = ttl;
+    }
     if let Some(prefix) = url.option("prefix") {
         config.prefix = prefix.into();
     }

@@ -22,7 +22,7 @@
 //! | `/tenure/orders/_c_<owner id>-lock-0000000017` | an exclusive claim; ephemeral |
 //! | `…/_c_<owner id>-__READ__0000000018` | a shared claim |
 //! | `…/_c_<owner id>-permits-2-5-0000000019` | a claim for two of five permits |
-//! | `/tenure/%audit/orders` | evictions and revocations, newest first, at most 100 |
+//! | `/tenure/%audit/orders` | evictions and revocations, newest first, at most 100; deleted when 30 days old |
 //! | `/tenure/%cell/orders`, `%counter/orders` and so on | values beside locks (module `cells`) |
 //! | `/tenure/%holder-<session id>` | the loss channel of a session: its evicted entries; ephemeral |
 //! | `/tenure/%fence-<session id>-<number>` | the write fence of a session; ephemeral, empty |

@@ -20,15 +20,14 @@ use crate::wire::{self, Target};
 
 const CONNECT: &str = "connect to ZooKeeper";
 
-/// The TTL that the first session is for, before any lock is asked for: the default.
-const FIRST: Duration = Duration::from_secs(30);
-
 /// How many sessions there are before claims share one that outlives them by more than their TTL.
 const FEW: usize = 8;
 
 pub(crate) struct Sessions {
     layout: Arc<Layout>,
     target: Arc<Target>,
+    /// The TTL that a session is for which is opened before any lock is asked for.
+    first: Duration,
     background: Background,
     open: Mutex<Vec<Arc<ZooKeeperSession>>>,
     /// The latest transaction that sessions have seen that are not among the open ones any more.
@@ -57,13 +56,14 @@ impl Sessions {
         let sessions = Arc::new(Self {
             layout: Arc::clone(layout),
             target: Arc::new(target),
+            first: config.ttl,
             background: background.clone(),
             open: Mutex::default(),
             seen_before: AtomicI64::default(),
             opening: Mutex::default(),
             longest: Mutex::default(),
         });
-        sessions.open(CONNECT, FIRST).await?;
+        sessions.open(CONNECT, config.ttl).await?;
         Ok(sessions)
     }
 
@@ -127,7 +127,7 @@ impl Sessions {
                 Err(error) => return Err(fault(operation, error)),
             }
         }
-        let session = self.open(operation, FIRST).await?;
+        let session = self.open(operation, self.first).await?;
         session.wire.ready().await.map_err(|error| fault(operation, error))?;
         Ok(session)
     }

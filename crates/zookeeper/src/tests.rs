@@ -8,16 +8,17 @@ use std::time::Duration;
 use tenure_core::store::{
     Background, Claim, ClaimOutcome, Eviction, Released, Store, WaitPolicy, now,
 };
-use tenure_core::{Effect, ErrorKind, LockName, Mode};
+use tenure_core::{AuditEvent, AuditRecord, Effect, ErrorKind, LockName, Mode};
 use tenure_ordered::{Engine, Entered, Entry, Session, Watching};
 use tenure_testkit::{GENEROUS, Proxy, ZooKeeperServer, eventually};
 
 use crate::config::Compat;
 use crate::engine::ZooKeeperEngine;
+use crate::evict::delete_old_records;
 use crate::names::{Key, Limits, lock_created, number, order, stems};
 use crate::session::ZooKeeperSession;
 use crate::testing::{Bare, Kind, Rights};
-use crate::wire::{Code, CreateMode, FailedOp, Multi, Op};
+use crate::wire::{Code, CreateMode, Exists, FailedOp, Multi, Op};
 use crate::{ZooKeeperConfig, ZooKeeperStore};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -102,7 +103,8 @@ on_a_server! {
                 assert!(engine.remove(&claim.name, &entry).await.unwrap());
                 assert!(!engine.remove(&claim.name, &entry).await.unwrap());
             }
-            assert_eq!(bare.data(&lock).await.unwrap(), b"");
+            let state = session.wire.send(Exists::new(lock)).await.unwrap().unwrap();
+            assert_eq!(state.version, 0, "the lock's node was written to");
             assert_eq!(engine.is_free(&claim.name).await.unwrap(), Some(true));
         }
     }
@@ -445,5 +447,28 @@ on_a_server! {
             assert!(engine.evict(&eviction, &seen[0], true).await.unwrap());
             assert_eq!(bare.children(LOCK).await.unwrap(), Vec::<String>::new(), "{compat:?}");
         }
+    }
+}
+
+on_a_server! {
+    async fn records_that_are_old_are_deleted_when_another_is_written(server) {
+        let (engine, _background, session) = engine(config(&server)).await;
+        let record = AuditRecord::new(AuditEvent::Revoked, "owner", None, "test");
+        let name = |number: u32| LockName::new(&format!("lock-{number}")).unwrap();
+        for number in 0..5 {
+            assert!(engine.add_audit_record(&name(number), &record).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        for number in [3, 4] {
+            assert!(engine.add_audit_record(&name(number), &record).await.unwrap());
+        }
+        let audit = engine.layout.audit(&name(4));
+        delete_old_records(&session, &audit, Duration::from_secs(60)).await.unwrap();
+        let bare = Bare::connect(server.port()).await.unwrap();
+        assert_eq!(bare.children("/tenure/%audit").await.unwrap().len(), 5);
+        delete_old_records(&session, &audit, Duration::from_secs(1)).await.unwrap();
+        let mut left = bare.children("/tenure/%audit").await.unwrap();
+        left.sort();
+        assert_eq!(left, ["lock-3", "lock-4"]);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use tenure_core::store::{Moment, now};
 use tenure_core::Result;
+use tenure_core::store::{Moment, now};
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use crate::common::{client, config, config_of, store, write_if};
 use futures_util::FutureExt;
-use tenure_core::store::{ClaimOutcome, Eviction, Released, Renewal, Store, WaitPolicy, now};
+use tenure_core::store::{
+    AUDIT_KEPT, CellKey, CellSpace, ClaimOutcome, Eviction, Expiry, Released, Renewal, Store, Swap,
+    Swapped, WaitPolicy, now,
+};
+use tenure_core::{AuditEvent, AuditRecord};
 use tenure_testkit::{EtcdServer, GENEROUS, Proxy, Way, eventually};
 use tenure_trials::claim;
 
@@ -207,17 +211,27 @@ on_servers! {
 }
 
 on_servers! {
-    /// No claim uses the lease any more.
-    async fn a_hold_that_was_evicted_keeps_no_lease() {
+    /// The records of evictions from a lock are on one lease of their own, however many there are.
+    async fn a_hold_that_was_evicted_keeps_no_lease_and_its_record_expires() {
         let server = EtcdServer::start(&[]).unwrap();
         let [store, other] = [store(&config_of(&server)).await, store(&config_of(&server)).await];
-        let taken = claim("taken", TTL);
-        store.claim(&taken, WaitPolicy::NoWait).await.unwrap();
-        let order = Eviction::new(taken.name.clone(), taken.owner, "test");
-        assert_eq!(other.evict(&order).await.unwrap(), Released::Released);
-        assert_eq!(store.release(&taken).await.unwrap(), Released::NotHeld);
+        for _ in 0..3 {
+            let taken = claim("taken", TTL);
+            store.claim(&taken, WaitPolicy::NoWait).await.unwrap();
+            let order = Eviction::new(taken.name.clone(), taken.owner, "test");
+            assert_eq!(other.evict(&order).await.unwrap(), Released::Released);
+            assert_eq!(store.release(&taken).await.unwrap(), Released::NotHeld);
+        }
+        let name = "taken".parse().unwrap();
+        let record = AuditRecord::new(AuditEvent::Revoked, "owner", None, "test");
+        other.add_audit_record(&name, &record).await.unwrap();
         store.close_idle().await;
-        assert_eq!(leases(&server).len(), 0);
+        let one_is_left = || async { leases(&server).len() == 1 };
+        assert!(eventually(GENEROUS, one_is_left).await, "{:?}", leases(&server));
+        let lease = server.control(&["lease", "timetolive", &leases(&server)[0], "--keys"]).unwrap();
+        assert!(lease.contains("attached keys([tenure/%audit/taken])"), "{lease}");
+        assert!(lease.contains(&format!("granted with TTL({}s)", AUDIT_KEPT.as_secs())), "{lease}");
+        assert_eq!(other.audit(&name).await.unwrap().len(), 4);
     }
 }
 
@@ -258,5 +272,23 @@ on_servers! {
         let none_is_left = || async { leases(&server).is_empty() };
         assert!(eventually(GENEROUS, none_is_left).await, "{:?}", leases(&server));
         assert_eq!(cell.get().await.unwrap(), Some(20), "the value went with a lease");
+    }
+}
+
+on_servers! {
+    async fn a_write_of_a_value_that_has_changed_grants_no_lease() {
+        let server = EtcdServer::start(&[]).unwrap();
+        let store = store(&config_of(&server)).await;
+        let cells = store.cells().unwrap();
+        let key = CellKey::new(CellSpace::Cell, "contended".parse().unwrap());
+        let expiry = Expiry::After(Duration::from_secs(600));
+        let swap = |expected| Swap::new(expected, b"value".to_vec(), expiry);
+        assert!(matches!(cells.swap(&key, &swap(None)).await.unwrap(), Swapped::Done(_)));
+        let granted = || server.metric("grpc_server_started_total", "LeaseGrant").unwrap();
+        let before = granted();
+        for _ in 0..3 {
+            assert!(matches!(cells.swap(&key, &swap(None)).await.unwrap(), Swapped::Conflict(_)));
+        }
+        assert_eq!(granted(), before);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{client, config, config_of};
+use tenure_core::store::now;
 use tenure_core::{Client, Error, ErrorKind, Options};
 use tenure_testkit::{
     Certificates, GENEROUS, Member, Proxy, ZooKeeperEnsemble, ZooKeeperServer, eventually,
@@ -250,8 +251,8 @@ on_servers! {
         let server = ZooKeeperServer::start(&[]).unwrap();
         let other = Bare::connect(server.port()).await.unwrap();
         other.make("/tenure/orders").await.unwrap();
-        let node = "/tenure/orders/_c_11111111-2222-3333-4444-555555555555-lock-";
-        let created = other.create(node, b"", Kind::EphemeralSequential, Rights::Blind).await;
+        let unreadable = "/tenure/orders/_c_11111111-2222-3333-4444-555555555555-lock-";
+        let created = other.create(unreadable, b"", Kind::EphemeralSequential, Rights::Blind).await;
         let node = created.unwrap();
         let client = client(&config_of(&server)).await;
         let mutex = client.mutex("orders").unwrap().with(Options::new().ttl(Duration::from_secs(60)));
@@ -262,6 +263,18 @@ on_servers! {
         tokio::time::sleep(long).await;
         let sent = server.requests().unwrap() - before;
         assert!(sent <= 20, "{sent} requests in {long:?}");
+        // Nor in a lively queue: each arrival changes what is watched.
+        let queued = "/tenure/orders/_c_99999999-2222-3333-4444-555555555555-lock-";
+        let mut arrived = 0;
+        let (before, until) = (server.requests().unwrap(), now() + long);
+        while now() < until {
+            other.create(queued, b"", Kind::EphemeralSequential, Rights::All).await.unwrap();
+            arrived += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let sent = server.requests().unwrap() - before - arrived;
+        assert!(arrived >= 50, "{arrived} arrivals");
+        assert!(sent <= arrived + 40, "{sent} requests in {long:?} with {arrived} arrivals");
         assert!(!waiting.is_finished(), "{:?}", waiting.await);
         other.delete(&node).await.unwrap();
         let held = tokio::time::timeout(GENEROUS, waiting).await.expect("the waiter is stuck").unwrap();

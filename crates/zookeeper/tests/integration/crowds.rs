@@ -1,7 +1,7 @@
 //! Many tasks of one process that wait for one lock: none fails, and idle ones cost next to nothing.
 
 use crate::common::{client, config, config_of, connect};
-use tenure_core::Mode;
+use tenure_core::{Client, Mode};
 use tenure_testkit::{Ensemble, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer};
 use tenure_trials::crowds;
 
@@ -34,16 +34,27 @@ on_servers! {
     }
 }
 
+/// A client whose calls do not time out on a busy machine: they would be counted twice.
+async fn patient(addresses: &str) -> Client {
+    let mut config = config(addresses);
+    config.timeout = GENEROUS;
+    client(&config).await
+}
+
 on_servers! {
     async fn an_arrival_costs_the_same_behind_ten_waiters_and_behind_two_thousand() {
         let server = ZooKeeperServer::start(&[]).unwrap();
-        // A call that times out on a busy machine would be counted twice.
-        let patient = async |addresses: &str| {
-            let mut config = config(addresses);
-            config.timeout = GENEROUS;
-            client(&config).await
-        };
         crowds::an_arrival_costs_the_same_in_a_long_queue(&server, patient).await;
+    }
+}
+
+on_servers! {
+    /// ZooKeeper lists all children of a node, so the names of the waiters are read, and nothing else of them.
+    async fn to_find_the_holder_reads_of_two_thousand_waiters_the_names_alone() {
+        let server = ZooKeeperServer::start(&[]).unwrap();
+        let [few, many] = crowds::costs_to_find_the_holder(&server, patient).await;
+        assert!(many.0 <= few.0 + 1.0, "{} requests, not {}", many.0, few.0);
+        assert!(many.1 <= few.1 + 2_000.0 * 70.0, "{} bytes, not {}", many.1, few.1);
     }
 }
 
