@@ -335,7 +335,11 @@ mod tests {
         assert_eq!(latch.leases.permits(), Latch::MAX_PARTIES);
         // Parties that have died stay in the list without a lease.
         let parties = vec![OwnerId::random(); Latch::MAX_PARTIES as usize];
-        latch.change(|state| Ok(state.parties.clone_from(&parties))).await.unwrap();
+        let fill = |state: &mut State| {
+            state.parties.clone_from(&parties);
+            Ok(())
+        };
+        latch.change(fill).await.unwrap();
         let refused = latch.join().await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
         assert_eq!(latch.count_down().await.unwrap(), 4_999);
