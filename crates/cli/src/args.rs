@@ -527,7 +527,7 @@ pub(crate) struct Oversell {
 ///
 /// Starts servers of its own on the loopback address, in temporary directories, and plays scripted
 /// hazards against lock algorithms with real processes: crashes, pauses, partitions, failovers, wrong
-/// clocks. Each experiment ends with a verdict: `safe`, `fenced` (two clients believed to hold the lock,
+/// clocks. Each experiment ends with a verdict: `safe`, `fenced` (two clients believed that they held it,
 /// and every stale write was rejected), `broken`, or `-` where it does not apply. Some algorithms are
 /// specimens, known to be broken: they show that the experiments can tell. --store is not used.
 #[cfg(feature = "lab")]

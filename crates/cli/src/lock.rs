@@ -90,14 +90,15 @@ pub(crate) fn describe_loss(name: &LockName, reason: LossReason) -> String {
     }
 }
 
-/// The message about a request to let go.
+/// The message about a revocation.
 pub(crate) fn describe_revocation(name: &LockName, request: &Revocation) -> String {
     let Revocation { reason, by, .. } = request;
     let (host, pid) = (&by.host, by.pid);
-    let left =
-        request.remaining().map(|left| format!(", which takes it in {:.1}s", left.as_secs_f64()));
+    let left = request
+        .remaining()
+        .map(|left| format!(" and evicts its holder in {:.1}s", left.as_secs_f64()));
     let left = left.unwrap_or_default();
-    format!("asked to let go of the lock {name:?} by {host}:{pid}{left}: {reason}")
+    format!("{host}:{pid} asks for the lock {name:?}{left}: {reason}")
 }
 
 /// The failure for a lock that could not be acquired.

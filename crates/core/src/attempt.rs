@@ -128,8 +128,8 @@ async fn claim_together(
     Some(Err(error))
 }
 
-/// The wait that is recorded, if one is, ends with the lock.
-fn granted(recorded: &mut Option<Recorded>, waiting: Option<&tracing::Span>, grant: &Grant) {
+/// Marks the recorded wait as ended by a grant.
+fn mark_granted(recorded: &mut Option<Recorded>, waiting: Option<&tracing::Span>, grant: &Grant) {
     if let Some(mut wait) = recorded.take() {
         wait.is_granted = true;
     }
@@ -251,7 +251,7 @@ impl<'a> Attempt<'a> {
                     let since = grant.since.unwrap_or(sent);
                     match self.check_term(since) {
                         Ok(()) => {
-                            granted(&mut recorded, span.as_ref(), &grant);
+                            mark_granted(&mut recorded, span.as_ref(), &grant);
                             return Ok((grant, since));
                         }
                         // A repeated claim starts the term anew, and its reply may be quicker.
@@ -293,7 +293,7 @@ impl<'a> Attempt<'a> {
                 // anew.
                 Ok(ClaimOutcome::Granted(grant)) => match grant.since {
                     Some(since) if self.check_term(since).is_ok() => {
-                        granted(&mut recorded, span.as_ref(), &grant);
+                        mark_granted(&mut recorded, span.as_ref(), &grant);
                         return Ok((grant, since));
                     }
                     _ => {}

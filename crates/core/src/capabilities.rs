@@ -27,7 +27,8 @@ pub struct Capabilities {
     pub downgrade: bool,
     /// The death of a holder's process frees its locks at once, not only when the lease ends.
     pub detects_death: bool,
-    /// A holder is told at once that its lock was taken by force; without it, at its next renewal.
+    /// The store reports an eviction to the holder at once. Without this, the holder learns of it at its next
+    /// renewal.
     pub tells_losses: bool,
     /// Records of evictions and revocations can be read and written
     /// ([`Store::audit`](crate::store::Store::audit)).

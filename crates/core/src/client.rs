@@ -164,10 +164,11 @@ impl Client {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tenure_core::{Client, MemoryStore};
+    /// use tenure::{Client, MemoryStore};
+    ///
     /// let client = Client::new(Arc::new(MemoryStore::new()))?;
     /// let client = client.with_lock_labels(["deploy", "orders/*"])?;
-    /// # Ok::<(), tenure_core::Error>(())
+    /// # Ok::<(), tenure::Error>(())
     /// ```
     ///
     /// # Errors
@@ -319,7 +320,7 @@ impl Client {
     ///
     /// `owner` is what [`inspect`](Self::inspect) shows as [`Holder::owner`](crate::Holder::owner). If
     /// another claim holds the lock by now, nothing happens. The store keeps a record of the eviction with
-    /// the `reason`, its fencing token moves on, and the holder is told of the loss. The holder's work may
+    /// the `reason`, advances the lock's fencing token, and tells the holder of the loss. The holder's work may
     /// go on for a moment all the same: only a resource that checks fencing tokens is safe from it.
     ///
     /// # Errors
@@ -351,10 +352,10 @@ impl Client {
         within(limit, "diagnose the store", self.inner.store.diagnose()).await
     }
 
-    /// Waits until every release that was left to the background is done, or its TTL has passed; writes
-    /// down [long waits](Self::with_long_waits) that are over; then has the store give back what it kept for this client. Call it before the process ends,
-    /// or what was dropped last is freed only by its TTL. Locks that are still held stay held, and
-    /// the client can be used again.
+    /// Waits until every release that was left to the background is done, or its TTL has passed; writes the
+    /// [long waits](Self::with_long_waits) that have ended; then has the store give back what it kept for this
+    /// client. Call it before the process ends, or what was dropped last is freed only by its TTL. Locks that
+    /// are still held stay held, and the client can be used again.
     ///
     /// # Cancel safety
     /// Dropping it stops the waiting, not the releases.

@@ -23,9 +23,9 @@ const KEPT: &str = "several locks at once";
 /// as a transfer between two accounts.
 ///
 /// A wait cannot deadlock: all `MultiLock`s wait for their locks one after the other in the order of their
-/// names, and of the URLs of their stores, and hold no later one meanwhile. Locks that are all free are taken at once: in one call where the
-/// store has one for it (Redis, but not a Cluster), otherwise by calls side by side. The locks may be on
-/// different stores ([`MultiLock::of`]).
+/// names, and of the URLs of their stores, and hold no later one meanwhile. Locks that are all free are taken
+/// at once, with one call if the engine supports it (Redis without Cluster), otherwise with concurrent calls.
+/// The locks may be on different stores ([`MultiLock::of`]).
 ///
 /// ```
 /// # use std::sync::Arc;

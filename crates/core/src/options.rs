@@ -125,7 +125,7 @@ impl Options {
             return fault(format!("max-hold ({most:?}) is shorter than at-least ({least:?})"));
         }
         if let (Some(_), Some(what)) = (self.at_least, self.not_kept) {
-            return fault(format!("at-least is for single locks, not for {what}: leave it away"));
+            return fault(format!("at-least is for single locks, not for {what}: remove it"));
         }
         if !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&self.poll_cap) {
             return fault(format!("the poll cap is {:?}: choose 1ms to 1h", self.poll_cap));

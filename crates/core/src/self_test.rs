@@ -31,11 +31,11 @@ pub async fn self_test(store: &dyn Store, timeout: Duration, remedy: &'static st
     }
     match outcome {
         Ok(Verdict::HandedOver) => {
-            Finding::fine("a trial lock was taken, handed over, renewed and released")
+            Finding::fine("a self-test lock was taken, handed over, renewed and released")
         }
         Ok(Verdict::NotWoken) => {
             let what = format!(
-                "a trial lock was handed over, but its waiter was not woken within {timeout:?}: \
+                "a self-test lock was handed over, but its waiter was not woken within {timeout:?}: \
                  waiters poll instead"
             );
             Finding::advice(what, remedy)
@@ -95,7 +95,7 @@ async fn is_woken(
 
 fn failed(why: &str) -> Finding {
     Finding::danger(
-        format!("a trial lock failed: {why}"),
+        format!("a self-test lock failed: {why}"),
         "locks fail in the same way: see the message",
     )
 }

@@ -61,8 +61,8 @@ pub const AUDIT_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Implementers promise:
 /// - Every call is idempotent on its [`Claim`]: repeating it, also after a lost reply, changes
 ///   nothing more.
-/// - No call but [`wait`](Store::wait) waits for the lock, and none retries. Renewing a hold is the
-///   caller's part. A fault is returned at once, with its effect. The caller bounds each call; a store that
+/// - No call but [`wait`](Store::wait) waits for the lock, and none retries. The caller renews
+///   holds. A fault is returned at once, with its effect. The caller bounds each call; a store that
 ///   bounds steps of it, such as a dial, does so by [`step_limit`].
 /// - Every future may be dropped at any await. What a dropped call did in the store is undone by
 ///   the caller with [`release`](Store::release), sent after it in the same order.

@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 
 use crate::OwnerId;
 
-/// The place in the program that made a call.
+/// The source location of a call.
 pub(crate) type CallSite = &'static Location<'static>;
 
 /// The task that runs now; outside a task, as in `block_on`, the thread.

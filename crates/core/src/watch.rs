@@ -28,7 +28,8 @@ use crate::{AuditRecord, Client, LockName, LockState, Result, require_runtime};
 /// from one of the others is reported as a release.
 /// A lock that cannot be read although the store answers, such as a damaged one, is logged once and left out.
 ///
-/// After each look at the store is a rest of three times as long as it took, failed or not, and of at most 30 s.
+/// After each look at the store, successful or not, the watch pauses for three times as long as it took, at
+/// most 30 s.
 ///
 /// ```
 /// # use std::sync::Arc;

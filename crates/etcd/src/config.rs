@@ -9,6 +9,7 @@ use crate::srv::Srv;
 
 /// Where an etcd store is, and how it locks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EtcdConfig {
     /// Hosts and ports of servers of the cluster. Its other members are found.
     pub servers: Vec<(String, u16)>,

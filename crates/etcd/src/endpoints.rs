@@ -350,7 +350,7 @@ impl Drop for Silence<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize as Count;
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::net::TcpListener;
 
@@ -363,7 +363,7 @@ mod tests {
         const CALLS: u32 = 200;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = ("127.0.0.1".into(), listener.local_addr().unwrap().port());
-        let accepted = Arc::new(Count::new(0));
+        let accepted = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&accepted);
         tokio::spawn(async move {
             let mut kept = Vec::new();

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tenure_core::Result;
 use tenure_core::store::{Background, Moment, now};
 use tenure_ordered::Session;
-use tokio::sync::{Mutex as Turn, watch};
+use tokio::sync::{Mutex as AsyncMutex, watch};
 use tonic::{Code, Status};
 
 use crate::endpoints::{Endpoints, IfUnanswered};
@@ -33,9 +33,9 @@ pub struct Lease {
     read: AtomicU64,
     over: watch::Sender<bool>,
     /// Held by the call that keeps it alive, for all calls that wait for that.
-    keep_alive: Turn<()>,
+    keep_alive: AsyncMutex<()>,
     /// Held by the call that moves the write fence, for all calls that wait for that.
-    move_fence: Turn<()>,
+    move_fence: AsyncMutex<()>,
     /// The revision that last wrote the write fence.
     fence: AtomicI64,
     /// A moment before the last request was sent that moved the write fence.
@@ -96,7 +96,7 @@ pub(crate) struct Leases {
 }
 
 /// The lease of one length. Locked by the call that replaces it, for all calls that wait for that.
-type Slot = Turn<Option<Arc<Lease>>>;
+type Slot = AsyncMutex<Option<Arc<Lease>>>;
 
 impl Leases {
     pub(crate) fn new(endpoints: Arc<Endpoints>, keys: Keys, background: Background) -> Arc<Self> {
@@ -153,8 +153,8 @@ impl Leases {
             confirmed: AtomicU64::new(sent.as_nanos()),
             read: AtomicU64::new(sent.as_nanos()),
             over: watch::Sender::new(false),
-            keep_alive: Turn::new(()),
-            move_fence: Turn::new(()),
+            keep_alive: AsyncMutex::new(()),
+            move_fence: AsyncMutex::new(()),
             fence: AtomicI64::new(0),
             fenced: AtomicU64::new(0),
         });

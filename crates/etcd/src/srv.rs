@@ -15,6 +15,7 @@ const DNS_PORT: u16 = 53;
 /// A domain whose SRV records name the servers: `_etcd-client._tcp`, or `_etcd-client-ssl._tcp` for
 /// those with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Srv {
     /// The domain.
     pub domain: String,
@@ -23,6 +24,11 @@ pub struct Srv {
 }
 
 impl Srv {
+    /// A domain that the name servers of `/etc/resolv.conf` know.
+    pub fn new(domain: impl Into<String>) -> Self {
+        Self { domain: domain.into(), name_server: None }
+    }
+
     /// The servers, the ones with the lowest priority first.
     pub(crate) async fn look_up(&self, tls: bool, limit: Duration) -> Result<Vec<(String, u16)>> {
         let service = if tls { "_etcd-client-ssl" } else { "_etcd-client" };

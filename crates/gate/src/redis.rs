@@ -25,7 +25,7 @@ pub const SET: &str = concat!(include_str!("../lua/gate.lua"), include_str!("../
 /// token; its own keys and arguments follow.
 ///
 /// ```
-/// let debit = tenure_gate::redis::gated("return redis.call('DECRBY', KEYS[2], ARGV[2])");
+/// let debit = tenure::gate::redis::gated("return redis.call('DECRBY', KEYS[2], ARGV[2])");
 /// ```
 pub fn gated(body: &str) -> String {
     concat!(include_str!("../lua/gate.lua"), "\n").to_owned() + body

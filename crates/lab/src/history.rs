@@ -1,4 +1,5 @@
-//! What happened in an experiment: who believed to hold a lock and when, and what reached the resource.
+//! What happened in an experiment: which client believed that it held a lock, and when; and what reached the
+//! resource.
 //!
 //! All stamps are nanoseconds of `CLOCK_BOOTTIME`, which all processes of a machine share.
 
@@ -30,7 +31,7 @@ pub struct Grant {
     pub held: Stamp,
     /// The fencing token.
     pub token: Option<u64>,
-    /// Until when the client believed to hold the lock without a further renewal, if its algorithm has such a
+    /// Until when the client believed that it held the lock without a further renewal, if its algorithm has such a
     /// deadline.
     pub deadline: Option<Stamp>,
     /// When the release was invoked.

@@ -15,7 +15,7 @@ use crate::history::{Access, Grant, History, Kind, Stamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// At most one client at a time believed to hold the lock, and nothing stale was written.
+    /// At most one client at a time believed that it held the lock, and nothing stale was written.
     Safe,
     /// Beliefs overlapped or a stale write was sent, and the resource rejected every stale write.
     Fenced,
@@ -29,7 +29,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
-    /// Two clients believed to hold a lock at the same time.
+    /// Two clients believed that they held a lock at the same time.
     Overlap {
         /// The grant that came first.
         first: String,
@@ -94,7 +94,7 @@ struct Rules {
     concurrent_acquires_are_unordered: bool,
     progress: bool,
     herd: bool,
-    teeth: bool,
+    needs_damage: bool,
 }
 
 const RULES: Rules = Rules {
@@ -114,7 +114,7 @@ const RULES: Rules = Rules {
     concurrent_acquires_are_unordered: true,
     progress: true,
     herd: true,
-    teeth: true,
+    needs_damage: true,
 };
 
 /// Judges a history.
@@ -122,7 +122,7 @@ pub fn judge(history: &History) -> Judgement {
     RULES.judge(history)
 }
 
-/// When a client stopped to believe that it holds the lock. Its own release, the end of its lease or the news
+/// When a client stopped believing that it holds the lock. Its own release, the end of its lease or the news
 /// of a loss end it, whichever came first; without any of these, nothing does.
 pub fn belief_end(grant: &Grant) -> Stamp {
     RULES.belief_end(grant)
@@ -148,7 +148,7 @@ impl Rules {
             .any(|finding| !matches!(finding, Finding::Overlap { .. } | Finding::StaleRejected(_)));
         let verdict = match (is_broken, overlaps, findings.is_empty()) {
             (true, ..) => Verdict::Broken,
-            (false, true, _) if self.teeth && damage == 0 => Verdict::Void,
+            (false, true, _) if self.needs_damage && damage == 0 => Verdict::Void,
             (false, _, false) => Verdict::Fenced,
             (false, _, true) => Verdict::Safe,
         };

@@ -84,8 +84,8 @@ struct Soak<'a> {
 struct Slot {
     name: String,
     process: Process,
-    /// Its ways to the private servers.
-    ways: Vec<Proxy>,
+    /// Its proxies to the private servers.
+    proxies: Vec<Proxy>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,9 +127,9 @@ pub fn run(plan: &Plan, program: &ClientProgram, report: impl Fn(Duration)) -> i
     }
     runtime.block_on(async {
         for _ in 0..plan.processes {
-            let ways = soak.servers.as_ref().map_or(Ok(Vec::new()), PrivateServers::proxies)?;
-            let (name, process) = soak.start(&ways)?;
-            soak.slots.push(Slot { name, process, ways });
+            let proxies = soak.servers.as_ref().map_or(Ok(Vec::new()), PrivateServers::proxies)?;
+            let (name, process) = soak.start(&proxies)?;
+            soak.slots.push(Slot { name, process, proxies });
         }
         // The figures are worth having, whatever stops it.
         let loaded = soak.load(Schedule::new(plan.seed, scope), report).await;
@@ -149,13 +149,13 @@ impl Soak<'_> {
         Scope { processes, servers, ttl, longest_stall }
     }
 
-    fn subject(&self, ways: &[Proxy]) -> Subject {
+    fn subject(&self, proxies: &[Proxy]) -> Subject {
         match (&self.plan.target, &self.servers) {
             (Target::Algorithm(info), Some(servers)) => Subject::Algorithm {
                 id: info.id.into(),
-                servers: match ways {
+                servers: match proxies {
                     [] => servers.addresses(),
-                    ways => ways.iter().map(Proxy::address).collect(),
+                    proxies => proxies.iter().map(Proxy::address).collect(),
                 },
                 url_options: servers::url_options(info, self.plan.ttl),
             },
@@ -164,7 +164,7 @@ impl Soak<'_> {
         }
     }
 
-    fn start(&mut self, ways: &[Proxy]) -> io::Result<(String, Process)> {
+    fn start(&mut self, proxies: &[Proxy]) -> io::Result<(String, Process)> {
         self.started += 1;
         let name = format!("p{}", self.started);
         let tasks = worker::TASKS as f64 * self.plan.processes as f64;
@@ -173,7 +173,7 @@ impl Soak<'_> {
             name: name.clone(),
             prefix: self.prefix.clone(),
             resource: format!("127.0.0.1:{}", self.resource.port()),
-            subject: self.subject(ways),
+            subject: self.subject(proxies),
             ttl: self.plan.ttl,
             seed: self.plan.seed.wrapping_mul(1_000_003).wrapping_add(self.started * worker::TASKS),
             interval: Duration::from_secs_f64(interval),
@@ -203,7 +203,7 @@ impl Soak<'_> {
     }
 
     fn inject(&mut self, Fault { kind, target, lasts, .. }: Fault) -> io::Result<()> {
-        let set_ways = |slot: &Slot, way| slot.ways.iter().for_each(|proxy| proxy.set(way));
+        let set_proxies = |slot: &Slot, way| slot.proxies.iter().for_each(|proxy| proxy.set(way));
         let slot = target.min(self.slots.len() - 1);
         // On a machine that is too busy, the last fault of the server may not be over.
         let is_too_early = kind.hits_server() && self.is_server_in_fault(target);
@@ -232,15 +232,15 @@ impl Soak<'_> {
             }
             (Kind::BlackHole | Kind::LoseReplies, _) => {
                 let way = if kind == Kind::BlackHole { Way::Black } else { Way::Deaf };
-                set_ways(&self.slots[slot], way);
+                set_proxies(&self.slots[slot], way);
                 Some(Recovery::Reconnect(slot))
             }
             (Kind::Delay, _) => {
-                set_ways(&self.slots[slot], Way::Shut);
+                set_proxies(&self.slots[slot], Way::Shut);
                 Some(Recovery::Deliver(slot))
             }
             (Kind::Reset, _) => {
-                self.slots[slot].ways.iter().for_each(Proxy::heal);
+                self.slots[slot].proxies.iter().for_each(Proxy::heal);
                 None
             }
             (Kind::StopServer | Kind::KillServer, None) => return Ok(()),
@@ -274,9 +274,9 @@ impl Soak<'_> {
         // It believes nothing from now on, though it may go on for a moment.
         let at = now();
         self.slots[slot].process.kill9()?;
-        let ways = std::mem::take(&mut self.slots[slot].ways);
-        let (name, process) = self.start(&ways)?;
-        let killed = std::mem::replace(&mut self.slots[slot], Slot { name, process, ways });
+        let proxies = std::mem::take(&mut self.slots[slot].proxies);
+        let (name, process) = self.start(&proxies)?;
+        let killed = std::mem::replace(&mut self.slots[slot], Slot { name, process, proxies });
         self.tally.died(killed.name, at, killed.process);
         Ok(())
     }
@@ -299,9 +299,9 @@ impl Soak<'_> {
             (Recovery::RestartServer(number), Some(servers)) => return servers.restart(number),
             (Recovery::ResumeServer(_) | Recovery::RestartServer(_), None) => {}
             (Recovery::Deliver(slot), _) => {
-                self.slots[slot].ways.iter().for_each(|proxy| proxy.set(Way::Open));
+                self.slots[slot].proxies.iter().for_each(|proxy| proxy.set(Way::Open));
             }
-            (Recovery::Reconnect(slot), _) => self.slots[slot].ways.iter().for_each(Proxy::heal),
+            (Recovery::Reconnect(slot), _) => self.slots[slot].proxies.iter().for_each(Proxy::heal),
         }
         Ok(())
     }

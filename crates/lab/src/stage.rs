@@ -47,10 +47,10 @@ pub(crate) struct Stage {
     setup: Setup,
 }
 
-/// A client process, and its ways to the servers and to the resource.
+/// A client process, and its proxies to the servers and to the resource.
 pub(crate) struct Client {
     pub(crate) process: Process,
-    pub(crate) ways: Vec<Proxy>,
+    pub(crate) proxies: Vec<Proxy>,
     pub(crate) resource: Proxy,
     invoked: BTreeMap<String, (u64, String)>,
 }
@@ -97,7 +97,7 @@ impl Stage {
         })
     }
 
-    /// Starts a client with ways of its own to the servers.
+    /// Starts a client with proxies of its own to the servers.
     pub(crate) async fn enter(&mut self, name: &'static str) -> io::Result<()> {
         self.enter_on_clock(name, None).await
     }
@@ -116,10 +116,10 @@ impl Stage {
         name: &'static str,
         clock: Option<&FakeClock>,
     ) -> io::Result<()> {
-        let ways = self.servers.ports.iter().map(|&port| Proxy::start(port));
-        let ways = ways.collect::<io::Result<Vec<_>>>()?;
+        let proxies = self.servers.ports.iter().map(|&port| Proxy::start(port));
+        let proxies = proxies.collect::<io::Result<Vec<_>>>()?;
         let resource = Proxy::start(self.resource.port())?;
-        let mut addresses: Vec<String> = ways.iter().map(Proxy::address).collect();
+        let mut addresses: Vec<String> = proxies.iter().map(Proxy::address).collect();
         if addresses.is_empty() {
             addresses = self.servers.addresses();
         }
@@ -135,7 +135,7 @@ impl Stage {
             command.envs(clock.environment());
         }
         let process = Process::spawn(command)?;
-        self.clients.insert(name, Client { process, ways, resource, invoked: BTreeMap::new() });
+        self.clients.insert(name, Client { process, proxies, resource, invoked: BTreeMap::new() });
         match self.next(name, &["ready"], AT_ONCE).await? {
             Some(_) => Ok(()),
             None => Err(io::Error::other(format!("client {name} did not start"))),
@@ -391,22 +391,22 @@ impl Stage {
         Ok(())
     }
 
-    /// Sets all ways of a client to the servers.
+    /// Sets all proxies between a client and the servers.
     pub(crate) fn set_ways(&mut self, name: &str, way: Way) -> io::Result<()> {
-        self.client(name)?.ways.iter().for_each(|proxy| proxy.set(way));
+        self.client(name)?.proxies.iter().for_each(|proxy| proxy.set(way));
         Ok(())
     }
 
-    /// All ways of a client carry new connections; those there are end.
+    /// All proxies of a client carry new connections; existing ones end.
     pub(crate) fn heal(&mut self, name: &str) -> io::Result<()> {
-        self.client(name)?.ways.iter().for_each(Proxy::heal);
+        self.client(name)?.proxies.iter().for_each(Proxy::heal);
         Ok(())
     }
 
     /// Waits until a reply to the client has been lost: the servers have served its request.
     pub(crate) async fn until_reply_is_lost(&mut self, name: &str) -> io::Result<()> {
         let end = now() + AT_ONCE.as_nanos() as u64;
-        while self.client(name)?.ways.iter().all(|way| way.swallowed() == 0) {
+        while self.client(name)?.proxies.iter().all(|way| way.swallowed() == 0) {
             if now() > end {
                 return Err(io::Error::other("no request reached the servers"));
             }
@@ -479,10 +479,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Lets all ways of a client lead to this server.
+    /// Lets all proxies of a client lead to this server.
     pub(crate) fn lead_to(&mut self, port: u16) {
         for client in self.clients.values() {
-            client.ways.iter().for_each(|way| way.lead_to(port));
+            client.proxies.iter().for_each(|way| way.lead_to(port));
         }
         if let Some(observer) = &self.observer {
             observer.lead_to(self.servers.addresses());

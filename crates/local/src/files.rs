@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Access as Mode, FlockOperation, flock, statfs};
+use rustix::fs::{FlockOperation, flock, statfs};
 use tenure_core::ErrorKind;
 
 use crate::access::{Access, share};
@@ -24,8 +24,11 @@ pub(crate) fn prepare(dir: &Path, access: &Access) -> Result<()> {
     let metadata = std::fs::metadata(dir).map_err(|error| looked(dir, error))?;
     access.check_directory(&metadata, dir)?;
     access.check_owner(&metadata, dir)?;
-    rustix::fs::access(dir, Mode::READ_OK | Mode::WRITE_OK | Mode::EXEC_OK)
-        .map_err(|error| Fault::io("writing to", dir, error))?;
+    rustix::fs::access(
+        dir,
+        rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+    )
+    .map_err(|error| Fault::io("writing to", dir, error))?;
     let stats = statfs(dir).map_err(|error| looked(dir, error.into()))?;
     if let Some(name) = remote_name(stats.f_type as u64 & 0xffff_ffff)
         && !access.any_file_system

@@ -18,7 +18,7 @@ pub struct Holds {
     pub votes: Vec<[Option<u8>; NODES]>,
     /// How often nodes may lose all their data.
     pub forgets: u8,
-    /// Whether a node loses data only while a majority of the others is known to have the token. Counters
+    /// If true, a node may lose its data only while two other nodes are known to have the token. Counters
     /// without a clock need that; otherwise only the hold is checked, not the token.
     pub remembered: bool,
     /// A deliberate mistake.

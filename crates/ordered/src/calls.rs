@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 #[derive(Clone)]
 pub(crate) struct CallOrder {
     last: Arc<Mutex<HashMap<OwnerId, Last>>>,
-    /// Where calls go on whose callers have gone away.
+    /// Runs the calls whose callers were dropped.
     runtime: Handle,
 }
 

@@ -44,6 +44,7 @@ impl<E: Engine> OrderedStore<E> {
 
     /// Connects. The watched entries of a queue are looked at every `check`.
     pub(crate) async fn connect_checking(config: E::Config, check: Duration) -> Result<Self> {
+        require_runtime("open the store")?;
         let background = Background::start("tenure-ordered")?;
         let engine = E::connect(config, &background).await?;
         let shared = Shared::new(engine, background, check);

@@ -12,6 +12,7 @@ use crate::credentials::CredentialsProvider;
 
 /// Where a Redis store is, and how it locks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RedisConfig {
     /// The servers.
     pub topology: Topology,
@@ -77,6 +78,7 @@ pub enum Sharded {
 
 /// How the servers are arranged.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Topology {
     /// One server.
     Single {
@@ -158,7 +160,7 @@ impl RedisConfig {
             return invalid("a Cluster has database 0 only: leave the number away");
         }
         if matches!(self.topology, Topology::Cluster { .. }) && self.cells == CellUpdates::Watch {
-            return invalid("cells=watch is not for a Cluster: leave it away");
+            return invalid("cells=watch is not for a Cluster: remove it");
         }
         if self.username.is_some() && self.password.is_none() && self.credentials.is_none() {
             return invalid("a user needs a password (in the URL, or in TENURE_PASSWORD)");
@@ -172,6 +174,7 @@ impl RedisConfig {
 
 /// Which servers are the quorum, and how it locks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RedlockConfig {
     /// The servers, each independent ([`Topology::Single`]): an odd number, at least three. All have the
     /// same prefix.

@@ -30,8 +30,9 @@
 //! - A free lock without waiters is taken by `take.lua`, with three keys and four commands, or, without
 //!   fencing, by a plain `SET`. A reader takes it by `claim.lua`, and is alone in the holder's value until
 //!   another claim comes: then it becomes a pool of one. Several free locks of one slot are taken by one run
-//!   of `take.lua`, and released by one of `free.lua`. Only if the lock is held does the claim go on to `claim.lua`. The code
-//!   for queues and pools is composed into the scripts that need it when the store connects.
+//!   of `take.lua`, and released by one of `free.lua`. Only if the lock is held does the claim go on to
+//!   `claim.lua`. The code for queues and pools is composed into the scripts that need it when the store
+//!   connects.
 //! - A mark behind the owner id in the holder's value says that a claim may be waiting. A release
 //!   without the mark does not look at the queue.
 //! - Where the server has `DELIFEQ` (Valkey 9) or `DELEX` (Redis 8.4) and `SET … IFEQ`, a lock that was

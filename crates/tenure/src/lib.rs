@@ -61,6 +61,8 @@
 #[cfg(doctest)]
 mod documents;
 mod registry;
+#[cfg(test)]
+mod tests;
 
 pub use registry::Registry;
 #[cfg(feature = "json")]
@@ -109,7 +111,12 @@ pub async fn connect(url: &str) -> Result<Client> {
 /// [`Guard::run`](blocking::Guard::run) then fails at its end, and long work asks
 /// [`Guard::is_valid`](blocking::Guard::is_valid). A guard that is dropped in a panic releases its lock.
 pub mod blocking {
-    pub use tenure_core::blocking::*;
+    pub use tenure_core::blocking::{
+        Barrier, Cell, Client, Counter, Election, FencedGuard, FencedMutex, Guard, Latch,
+        LatchParty, Leaders, Leadership, MultiGuard, MultiLock, Mutex, Once, OnceRun, OnceStart,
+        RateLimiter, ReadGuard, ReentrantGuard, ReentrantMutex, Revoke, RwLock, Semaphore,
+        ThreadGuard, ThreadMutex, Validity, Watch, WriteGuard,
+    };
 
     use crate::{Registry, Result};
 
@@ -127,7 +134,13 @@ pub mod blocking {
 /// holder that has lost its lock.
 #[cfg(feature = "gate")]
 pub mod gate {
-    pub use tenure_gate::*;
+    #[cfg(feature = "gate-http")]
+    pub use tenure_gate::http;
+    #[cfg(feature = "gate-postgres")]
+    pub use tenure_gate::postgres;
+    pub use tenure_gate::{
+        FileGate, FileRegister, GateError, MemoryRegister, Register, redis,
+    };
 }
 
 /// The embedded store: the processes of one Linux machine, without a server.
@@ -140,9 +153,10 @@ pub mod local {
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use tenure_redis::{
-        ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_SENTINEL, ACL_WATCH, CellUpdates,
-        Credentials, CredentialsProvider, Password, RedisConfig as Config, RedisFactory as Factory,
-        RedisStore as Store, RedlockConfig, RedlockFactory, RedlockStore, Tls, Topology,
+        ACL, ACL_CLUSTER, ACL_DELEX, ACL_DELIFEQ, ACL_QUORUM, ACL_REDISSON, ACL_SENTINEL,
+        ACL_WATCH, CellUpdates, Credentials, CredentialsProvider, Password, RedisConfig as Config,
+        RedisFactory as Factory, RedisStore as Store, RedissonStore, RedlockConfig, RedlockFactory,
+        RedlockStore, Sharded, Tls, Topology,
     };
 }
 

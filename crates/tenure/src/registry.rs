@@ -199,7 +199,7 @@ fn not_compiled_in(engine: &str) -> Error {
         return Error::new(ErrorKind::Unsupported, "open the store", why);
     }
     let why = format!(
-        "this build of tenure has no {engine} engine: use a build that has it, or another store"
+        "this build of tenure has no {engine} engine: enable its feature `{engine}`, or use another store"
     );
     Error::new(ErrorKind::Unsupported, "open the store", why)
 }

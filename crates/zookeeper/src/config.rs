@@ -9,6 +9,7 @@ use crate::wire::CreateMode;
 
 /// Where a ZooKeeper store is, and how it locks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ZooKeeperConfig {
     /// Hosts and ports of the servers, one or more.
     pub servers: Vec<(String, u16)>,
@@ -35,6 +36,7 @@ pub struct ZooKeeperConfig {
 
 /// Which users may use and delete the nodes that tenure creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Access {
     /// Every client that reaches the server.
     World,
@@ -45,6 +47,7 @@ pub enum Access {
 /// Other clients that ignore the node of Curator's mutex. A claim has one more node for each of them;
 /// its nodes are created and deleted together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Compat {
     /// Curator's `InterProcessReadWriteLock`.
     pub curator_rw: bool,
@@ -53,6 +56,19 @@ pub struct Compat {
 }
 
 impl Compat {
+    /// Curator's mutex alone.
+    pub const NONE: Self = Self { curator_rw: false, kazoo: false };
+
+    /// Also Curator's `InterProcessReadWriteLock`.
+    pub const fn with_curator_rw(self) -> Self {
+        Self { curator_rw: true, ..self }
+    }
+
+    /// Also kazoo's locks.
+    pub const fn with_kazoo(self) -> Self {
+        Self { kazoo: true, ..self }
+    }
+
     /// The kind of a lock's own node. The servers delete a container when the lock is not used any more.
     /// kazoo's lock creates the node once, and fails for ever when it is gone.
     pub(crate) const fn lock_mode(self) -> CreateMode {

@@ -43,8 +43,8 @@ pub(crate) fn if_there<T>(read: Result<T, Fault>) -> Result<Option<T>, Fault> {
     }
 }
 
-/// The queue of a lock whose node is not there: none of the entries that were added before is there,
-/// and all that are added later are below a node that is created later.
+/// The queue of a lock whose node is not there. Earlier entries are gone, and later entries belong to a
+/// later node, so an empty listing up to `zxid` is complete.
 pub(crate) fn empty_listing(zxid: i64) -> Listing<Key> {
     Listing { entries: Vec::new(), covers: order_before(zxid) }
 }
@@ -185,7 +185,8 @@ async fn read(session: &ZooKeeperSession, path: String) -> Result<Option<Details
     match session.wire.send(GetData::new(path.as_str())).await {
         Ok((record, stat)) => Ok(Some(details(record, &stat))),
         Err(Fault::Refused(Code::NoNode)) => Ok(None),
-        // The user may not read the node. Its name says the most, and its existence may be known.
+        // The user may not read the node. The node's name carries mode and owner, and `exists` needs no
+        // read permission.
         Err(Fault::Refused(Code::NoAuth)) => {
             let stat = session.wire.send(Exists::new(path)).await?;
             Ok(stat.map(|stat| details(Vec::new(), &stat)))

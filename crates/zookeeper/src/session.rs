@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tenure_core::store::{Moment, now};
 use tenure_ordered::Session;
-use tokio::sync::Mutex as Turn;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::keys::{Layout, with_ancestors};
 use crate::wire::{
@@ -46,10 +46,10 @@ pub struct ZooKeeperSession {
     opened_for: Duration,
     confirmed: AtomicU64,
     /// Held by the call that has the session confirmed, for all calls that wait for it.
-    confirming: Turn<Failed>,
+    confirming: AsyncMutex<Failed>,
     fence: Mutex<Fence>,
     /// Held by the call that makes or moves the fence, for all calls that wait for it.
-    fencing: Turn<Failed>,
+    fencing: AsyncMutex<Failed>,
 }
 
 /// When the last call that failed was sent, and how it failed. Calls that were made before that, and
@@ -79,9 +79,9 @@ impl ZooKeeperSession {
             layout,
             opened_for,
             confirmed: AtomicU64::new(sent.as_nanos()),
-            confirming: Turn::default(),
+            confirming: AsyncMutex::default(),
             fence: Mutex::default(),
-            fencing: Turn::default(),
+            fencing: AsyncMutex::default(),
         }
     }
 

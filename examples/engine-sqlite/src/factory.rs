@@ -40,7 +40,7 @@ impl StoreFactory for SqliteFactory {
     async fn connect(&self, url: &StoreUrl, context: &Connecting) -> Result<Arc<dyn Store>> {
         let path =
             url.file().ok_or_else(|| url.invalid("name a file: write sqlite:/path/of.db"))?;
-        let mut store = SqliteStore::open(path, context.timeout()).await?;
+        let mut store = SqliteStore::open(path, step_limit(context.timeout())).await?;
         if let Some(interval) = url.duration("look-every")? {
             store = store.look_every(interval);
         }

@@ -16,7 +16,7 @@
 //! Every change is one transaction that first removes the rows whose time has passed, then does its work,
 //! and then gives tokens to the rows that have become holders. So a release hands the lock to the next
 //! waiter, and the death of a process frees its locks when their terms end. A waiter finds out by looking
-//! at its row again and again: SQLite tells no process of another's changes.
+//! at its row again and again: SQLite does not notify a process of another's changes.
 //!
 //! # What it does not promise
 //!

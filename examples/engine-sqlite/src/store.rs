@@ -44,7 +44,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     /// Promised: the order of arrival, shared holders and permits, tokens, the age of a hold.
     ///
-    /// Not promised: `push` (SQLite tells no process of another's changes, so waiters look), `detects_death`
+    /// Not promised: `push` (SQLite does not notify a process of another's changes, so waiters look), `detects_death`
     /// (a dead process's rows stay until their terms end), `tells_losses` (a holder that was evicted finds
     /// out when it renews). Terms run on the clock that goes on while the machine sleeps, so a hold does
     /// not survive a suspend.

@@ -56,8 +56,8 @@ pub(crate) async fn execute(store: &str, arguments: &args::Ui, output: &Output) 
     let site = Site::new(live, url.unwrap_or_default(), address, arguments.allow_release);
     if !address.ip().is_loopback() {
         report(&format!(
-            "other machines can reach {address}, and the connection is not encrypted: whoever reads the URL \
-             can {}",
+            "other machines can reach {address}, and the connection is not encrypted: anyone who has the \
+             URL can {}",
             if arguments.allow_release { "see and release locks" } else { "see the locks" }
         ));
     }

@@ -51,7 +51,7 @@ fn doctor_diagnoses_a_redis_server_and_exits_with_69_if_it_is_down() {
     let url = format!("redis://127.0.0.1:{}?timeout=5s", server.port());
     let ran = store.run(&["--store", &url, "doctor"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    for part in ["maxmemory-policy volatile-lru", "loses every lock", "fine    a trial lock"] {
+    for part in ["maxmemory-policy volatile-lru", "loses every lock", "fine    a self-test lock"] {
         assert!(ran.stdout.contains(part), "{part}: {ran:?}");
     }
     for setting in [["maxmemory-policy", "noeviction"], ["appendonly", "yes"]] {

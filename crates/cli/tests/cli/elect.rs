@@ -297,7 +297,10 @@ async fn a_leader_that_is_asked_to_let_go_between_two_runs_resigns_and_stands_ag
     while !line(&mut leader).await.contains("starting it again in 4") {}
     candidates.store.run(&["revoke", "a", "--reason", "deploy", "--wait", "20s"]).ok();
     let message = line(&mut leader).await;
-    assert!(message.contains("asked to let go") && message.ends_with("deploy"), "{message}");
+    assert!(
+        message.contains(" asks for the lock \"a\"") && message.ends_with("deploy"),
+        "{message}"
+    );
     assert_eq!(line(&mut leader).await, "tenure: resigned from \"a\"");
     assert!(line(&mut leader).await.starts_with("tenure: leading \"a\""));
 }

@@ -13,8 +13,8 @@ use crate::{Error, ErrorKind, Guard, LockName, LossReason, Mode, Options, Result
 /// A lock with at most one holder. Use it to keep a piece of work from running twice at a time, on any
 /// number of machines.
 ///
-/// The same name can be locked with a `Mutex`, a [`RwLock`](crate::RwLock) or a [`Semaphore`](crate::Semaphore): all of them wait in the
-/// same queue. Cloning is cheap.
+/// The same name can be locked with a `Mutex`, a [`RwLock`](crate::RwLock) or a
+/// [`Semaphore`](crate::Semaphore): all of them wait in the same queue. Cloning is cheap.
 ///
 /// A task that holds the lock and acquires it again waits for itself. Where this is certain, because the work
 /// that acquires the lock runs under it ([`run`](Self::run), [`Guard::run`]), the second call fails as
@@ -123,9 +123,9 @@ impl Mutex {
     ///
     /// # Errors
     /// A fault of the store that lasts for five call timeouts
-    /// ([`Client::with_call_timeout`](crate::Client::with_call_timeout)) before the claim is queued; a fault that no retry heals, such
-    /// as [`Denied`](ErrorKind::Denied), at any time; and options that make no sense. The claim is given
-    /// back in every case.
+    /// ([`Client::with_call_timeout`](crate::Client::with_call_timeout)) before the claim is queued; a fault
+    /// that no retry heals, such as [`Denied`](ErrorKind::Denied), at any time; and options that make no sense.
+    /// The claim is given back in every case.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the claim, also one that was granted just then. The claim loses its

@@ -84,8 +84,8 @@ impl Client {
     /// they ended within the time `since` or are not over; and the present waits for locks that begin with
     /// `prefix`, of any client.
     ///
-    /// A present wait is put down to the process that holds the lock now, for as long as it has held it. The
-    /// call reads at most 10,000 locks, those with remembered waits first.
+    /// A wait that has not ended is attributed to the current holder, for the time that it has held the lock.
+    /// The call reads at most 10,000 locks, those with remembered waits first.
     ///
     /// # Errors
     /// Faults of the store.
@@ -136,7 +136,7 @@ fn cell_of(lock: &LockName) -> usize {
     lock.as_str().bytes().fold(0, mix) % CELLS
 }
 
-/// The waits of this moment that have been long.
+/// The current waits that exceed `threshold`.
 fn present_waits(state: &LockState, threshold: Duration, now: SystemTime) -> Vec<LongWait> {
     let blocker = blocker(&state.holders);
     let long = state.waiters.iter().filter(|waiter| waiter.age >= threshold);
@@ -197,7 +197,7 @@ struct OpenWait {
     waiter: Party,
     began: Moment,
     began_at: SystemTime,
-    /// Who blocked, and for how long, up to the last look.
+    /// The blockers seen so far, each with the time that it blocked.
     blamed: Vec<Blame>,
     looked: Moment,
     look_again: Moment,
@@ -300,8 +300,8 @@ impl Recorder {
         }
     }
 
-    /// Writes what is over, as soon as a write is done that is under way. Takes as long as a few calls at the
-    /// most. Waits that are not written are kept for the next time, also if this is dropped.
+    /// Writes the waits that have ended. Waits for a write in progress first, and takes as long as a few calls
+    /// at most. Waits that are not written are kept for the next time, also if this is dropped.
     pub(crate) async fn write(&self, client: &Arc<Inner>) {
         let _turn = self.0.writing.lock().await;
         let over = std::mem::take(&mut self.0.waits.lock().over);
@@ -417,8 +417,8 @@ impl Waits {
 }
 
 impl OpenWait {
-    /// Puts the time since the last look down to this holder, as far as it has held the lock for so long; the
-    /// rest to the one before.
+    /// Attributes the time since the last look to `holder`, for as long as it has held the lock, and the
+    /// remainder to the previous blocker.
     fn blame(&mut self, holder: Option<&Holder>, now: Moment) {
         let looked = std::mem::replace(&mut self.looked, now);
         let passed = now.since(looked);

@@ -22,9 +22,9 @@ on_servers! {
         assert!(has(&found, Severity::Advice, "no user has to log in"), "{found:?}");
         assert!(has(&found, Severity::Fine, "no alarm"), "{found:?}");
         assert!(has(&found, Severity::Fine, "as short as 2s"), "{found:?}");
-        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "self-test lock"), "{found:?}");
         assert!(found.iter().all(|one| one.severity < Severity::Unsafe), "{found:?}");
-        // The trial lock leaves nothing behind.
+        // The self-test lock leaves nothing behind.
         assert_eq!(store(&config_of(&server)).await.list("").await.unwrap(), []);
     }
 }
@@ -46,7 +46,7 @@ on_servers! {
         let found = findings(&all).await;
         let dead = format!(":{}", all.servers[2].1);
         assert!(has(&found, Severity::Advice, &dead), "{found:?}");
-        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "self-test lock"), "{found:?}");
     }
 }
 
@@ -62,7 +62,7 @@ on_servers! {
         }
         let found = findings(&config_of(&server)).await;
         assert!(has(&found, Severity::Unsafe, "NOSPACE"), "{found:?}");
-        assert!(has(&found, Severity::Unsafe, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Unsafe, "self-test lock"), "{found:?}");
     }
 }
 
@@ -87,6 +87,6 @@ on_servers! {
         let found = findings(&config).await;
         assert!(has(&found, Severity::Advice, "without encryption"), "{found:?}");
         assert!(has(&found, Severity::Advice, "whatever its TTL"), "{found:?}");
-        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "self-test lock"), "{found:?}");
     }
 }

@@ -90,7 +90,8 @@ on_servers! {
         let (before, after) =
             (Proxy::start(server.port()).unwrap(), Proxy::start(server.port()).unwrap());
         let names = NameServer::start(before.port()).await;
-        let srv = Srv { domain: "example".into(), name_server: Some(names.address) };
+        let mut srv = Srv::new("example");
+        srv.name_server = Some(names.address);
         let config = EtcdConfig { srv: Some(srv), ..EtcdConfig::new(Vec::new()) };
         let client = client(&config).await;
         let options = Options::new().ttl(Duration::from_secs(60));

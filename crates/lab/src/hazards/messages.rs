@@ -146,20 +146,20 @@ async fn retried_release(stage: &mut Stage) -> io::Result<()> {
     stage.enter_all(&["A", "B"]).await?;
     stage.hold("A", stage.ttl).await?;
     stage.fault("the network delays the release of A");
-    stage.client("A")?.ways.iter().for_each(Proxy::keep);
+    stage.client("A")?.proxies.iter().for_each(Proxy::keep);
     stage.tell("A", "release")?;
     stage.next("A", &["releasing"], SOON).await?;
     stage.wait(Duration::from_millis(100)).await?;
-    stage.client("A")?.ways.iter().for_each(Proxy::cut);
+    stage.client("A")?.proxies.iter().for_each(Proxy::cut);
     stage.next("A", &["released"], SOON).await?;
     match stage.acquire("A", LONG, stage.ttl * 4 + SOON).await? {
         Outcome::Held => stage.must_read("A").await?,
         other => return Err(io::Error::other(format!("A does not get the lock anew: {other:?}"))),
     }
     stage.fault("the old release of A arrives");
-    let ways = &stage.client("A")?.ways;
+    let proxies = &stage.client("A")?.proxies;
     // A server that is asked first may be enough for a release.
-    if ways.iter().filter(|way| way.deliver()).count() == 0 {
+    if proxies.iter().filter(|way| way.deliver()).count() == 0 {
         return Err(io::Error::other("nothing was delayed"));
     }
     if stage.acquire("B", LONG, BRIEFLY).await? == Outcome::Held {

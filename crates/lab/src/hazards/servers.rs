@@ -160,7 +160,7 @@ async fn hold_narrowly(stage: &mut Stage) -> io::Result<()> {
     stage.enter_all(&["A", "B"]).await?;
     if stage.info.family == Family::Redlock {
         stage.fault("A reaches three of five servers");
-        stage.client("A")?.ways[MAJORITY..].iter().for_each(|way| way.set(Way::Black));
+        stage.client("A")?.proxies[MAJORITY..].iter().for_each(|way| way.set(Way::Black));
     }
     stage.hold_and_read("A", LONG).await
 }
@@ -224,13 +224,13 @@ async fn failover(stage: &mut Stage) -> io::Result<()> {
 }
 
 async fn failover_after_wait(stage: &mut Stage) -> io::Result<()> {
-    let ways = [Proxy::start(stage.servers.ports[0])?, Proxy::start(stage.servers.ports[0])?];
-    for (replica, way) in stage.servers.replicas.iter().zip(&ways) {
+    let proxies = [Proxy::start(stage.servers.ports[0])?, Proxy::start(stage.servers.ports[0])?];
+    for (replica, way) in stage.servers.replicas.iter().zip(&proxies) {
         follow(replica, way)?;
     }
     stage.enter_all(&["A", "B"]).await?;
     stage.fault("the second replica lags");
-    ways[1].set(Way::Black);
+    proxies[1].set(Way::Black);
     stage.hold_and_read("A", LONG).await?;
     stage.fault("the first replica dies");
     stage.servers.replicas[0].kill9()?;
@@ -284,7 +284,7 @@ async fn work_after_loss(stage: &mut Stage) -> io::Result<()> {
 async fn delayed_restart(stage: &mut Stage) -> io::Result<()> {
     stage.enter_all(&["A", "B"]).await?;
     stage.fault("A reaches three of five servers");
-    stage.client("A")?.ways[MAJORITY..].iter().for_each(|way| way.set(Way::Black));
+    stage.client("A")?.proxies[MAJORITY..].iter().for_each(|way| way.set(Way::Black));
     count_up(stage).await?;
     stage.fault("its servers die");
     for server in &mut stage.servers.redis[..MAJORITY] {

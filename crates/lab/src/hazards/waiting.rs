@@ -97,7 +97,7 @@ async fn until_queued(stage: &mut Stage, name: &'static str) -> io::Result<()> {
 async fn lost_wakeup(stage: &mut Stage) -> io::Result<()> {
     wait_for(stage, LONG).await?;
     stage.fault("nothing reaches B on its connections");
-    stage.client("B")?.ways.iter().for_each(|way| way.strand());
+    stage.client("B")?.proxies.iter().for_each(|way| way.strand());
     stage.release("A").await?;
     stage.expect_work_after_wait("B", SOON * 3).await
 }
@@ -107,11 +107,11 @@ async fn reconnect_gap(stage: &mut Stage) -> io::Result<()> {
     stage.fault("B loses its connections");
     let ports = stage.servers.ports.clone();
     // No server listens there.
-    stage.client("B")?.ways.iter().for_each(|way| way.lead_to(1));
+    stage.client("B")?.proxies.iter().for_each(|way| way.lead_to(1));
     stage.release("A").await?;
     stage.wait(Duration::from_millis(200)).await?;
     stage.fault("B can connect again");
-    for (way, port) in stage.client("B")?.ways.iter().zip(ports) {
+    for (way, port) in stage.client("B")?.proxies.iter().zip(ports) {
         way.lead_new_to(port);
     }
     stage.expect_work_after_wait("B", SOON * 3).await

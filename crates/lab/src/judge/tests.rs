@@ -201,7 +201,7 @@ fn every_mutant_of_the_judge_is_caught() {
         concurrent_acquires_are_unordered: _,
         progress: _,
         herd: _,
-        teeth: _,
+        needs_damage: _,
     } = RULES;
     let mutants = mutants![
         belief_begins_when_acquire_returns,
@@ -220,7 +220,7 @@ fn every_mutant_of_the_judge_is_caught() {
         concurrent_acquires_are_unordered,
         progress,
         herd,
-        teeth,
+        needs_damage,
     ];
     for (rule, mutant) in mutants {
         let caught = cases().iter().any(|case| !is_right(&mutant, case));

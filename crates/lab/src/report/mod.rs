@@ -43,7 +43,7 @@ pub fn picture(result: &Result) -> Option<String> {
 fn summary(results: &[Result]) -> String {
     let count = |word| results.iter().filter(|result| result.outcome.word() == word).count();
     format!(
-        "<p class=\"legend\"><span class=\"mark safe\">{} safe</span> at most one client believed to hold \
+        "<p class=\"legend\"><span class=\"mark safe\">{} safe</span> at most one client believed that it held \
          the lock. <span class=\"mark fenced\">{} fenced</span> beliefs overlapped or a stale write was sent, \
          and the resource rejected it by its token. <span class=\"mark broken\">{} broken</span> a stale write \
          was accepted, tokens did not rise, or clients were stuck. A dot: not applicable. \

@@ -38,7 +38,10 @@ fn events(history: &History) -> Vec<(Stamp, String)> {
         events.push((grant.held, format!("{} holds {}{token}", grant.id, grant.lock)));
         let end = belief_end(grant);
         if end < history.end {
-            events.push((end, format!("{} no longer believes to hold {}", grant.id, grant.lock)));
+            events.push((
+                end,
+                format!("{} no longer believes that it holds {}", grant.id, grant.lock),
+            ));
         }
     }
     for access in &history.accesses {
@@ -80,7 +83,7 @@ pub(crate) fn explain(finding: &Finding, history: &History) -> String {
         Finding::Overlap { first, second, from, until } => {
             let until = (*until).min(history.end);
             let millis = until.saturating_sub(*from) / 1_000_000;
-            format!("{first} and {second} both believed to hold the lock, for {millis} ms")
+            format!("{first} and {second} both believed that they held the lock, for {millis} ms")
         }
         Finding::StaleAccepted(index) => {
             format!("a stale write of {} was accepted", history.accesses[*index].grant)

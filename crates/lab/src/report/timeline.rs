@@ -137,7 +137,7 @@ impl<'a> Picture<'a> {
             _ => "to the end".into(),
         };
         let tell = escape(&format!(
-            "{} believes to hold {} from {} s {until}; {token}",
+            "{} believes that it holds {} from {} s {until}; {token}",
             grant.id,
             grant.lock,
             self.seconds(grant.held)

@@ -52,7 +52,7 @@ pub(crate) trait Held {
         None
     }
 
-    /// Whether the client still believes to hold the lock.
+    /// Whether the client still believes that it holds the lock.
     fn is_valid(&self) -> bool {
         true
     }

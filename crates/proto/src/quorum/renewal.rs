@@ -15,8 +15,8 @@ pub enum RenewalVote {
     Silent,
 }
 
-/// Claim the node for a holder that lost it, with its token as the floor. A node that another claim
-/// holds is left alone. The outcome need not be reported: the next renewal sees it.
+/// An order to claim a node again for the holder, with the holder's token as the minimum. A node that
+/// another claim holds is left alone. The outcome need not be reported: the next renewal sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repair {
     /// The node.
@@ -33,8 +33,8 @@ pub struct Repair {
 /// the renewal has succeeded, so that a lease that is lost claims nothing anew. They help the
 /// next renewal: the holder can lose another node then, and another node may forget its counter.
 ///
-/// All nodes are asked, and a node that is not eligible may renew: it has the claim. It is not repaired:
-/// it may have forgotten a rival claim that it had granted. A node whose connection was replaced since
+/// All nodes are asked, and an ineligible node may confirm the renewal, because it still has the claim, but
+/// it is not repaired: it may have forgotten a rival claim that it had granted. A node whose connection was replaced since
 /// the renewal began may have restarted: report it silent.
 ///
 /// A renewal carries the token, and raises the counters of nodes that are behind: one that granted

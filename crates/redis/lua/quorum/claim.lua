@@ -38,8 +38,8 @@ local record = {number(now + place_ms), number(now), ARGV[2], ARGV[3], ARGV[7] o
 local before = call('HGET', W, owner)
 before = before and words(before, 3)
 -- A claim whose place has expired, or was lost, joins again.
-local seat = before and tonumber(before[1]) > now and call('ZSCORE', Q, owner)
-if seat then record[2] = before[2] end
+local position = before and tonumber(before[1]) > now and call('ZSCORE', Q, owner)
+if position then record[2] = before[2] end
 record = table.concat(record, ' ')
 local w = words(record, 10)
 
@@ -55,7 +55,7 @@ end
 
 if place_ms > 0 then
   call('HSET', W, owner, record)
-  if not seat then join(owner, tail()) end
+  if not position then join(owner, tail()) end
   mark()
   keep_line(place_ms)
 end

@@ -23,11 +23,11 @@
 //! | `tenure_holder:{encoders}:<owner>` | string, PX | a note of a holder of ours |
 //!
 //! Permits of the parties of latches and barriers are in the layout of the other dialect, under the prefix
-//! `tenure:`: they are no semaphores of a program, and nothing of them stays.
+//! `tenure:`: programs do not use them as semaphores, and they leave no keys behind.
 //!
 //! A claim is one holder: its id as a UUID, with the thread `0`. Threads of Java are counted from 1.
 //!
-//! # One lock for both kinds of Redisson
+//! # One layout for both kinds of Redisson lock
 //!
 //! Redisson's `RLock` and `RReadWriteLock` must not share a name: a reader that finds a hash without `mode`
 //! joins a plain lock's holder. A store cannot know for which of the two a program asks. So an exclusive
@@ -122,8 +122,8 @@ enum Asked {
 }
 
 impl RedissonStore {
-    /// Connects to the servers. The prefix belongs to the name of a lock, as Redisson knows it: leave it
-    /// empty, unless its clients have a name mapper that adds the same.
+    /// Connects to the servers. The prefix belongs to the name of a lock, as Redisson knows it: set it to
+    /// the empty string, unless its clients have a name mapper that adds the same.
     ///
     /// # Errors
     /// As [`RedisStore::connect`].

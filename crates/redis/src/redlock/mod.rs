@@ -35,7 +35,7 @@
 //!   (`ServerIdentities`): an address may later lead to another server.
 //! - A node without a connection is dialled in the background. A node that has not answered for longer
 //!   than its timeout is left out as long as the others are enough, so an unreachable node costs neither
-//!   time nor memory. The timeout is waited for in four pieces, so that a pause of this process is not
+//!   time nor memory. The timeout is split into four sleeps, so that a pause of this process is not
 //!   taken for a pause of the nodes.
 //! - Trust at first sight: a server that has been up for the longest TTL is trusted. A younger one may
 //!   have restarted and forgotten its locks just before this client connected. But a set of servers that

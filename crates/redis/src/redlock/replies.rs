@@ -53,8 +53,8 @@ pub(super) enum ReplyEvent<T> {
     TimedOut,
 }
 
-/// The timeout is waited for in this many pieces. If this process is suspended for longer than all of
-/// them, only one has passed: nodes whose replies were not read yet do not count as silent.
+/// The timeout is split into this many sleeps. After a suspend, only one sleep has ended, so replies that
+/// have arrived are read before their nodes count as silent.
 const TICKS: u32 = 4;
 
 impl<T> Replies<T> {

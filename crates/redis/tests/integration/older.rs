@@ -116,7 +116,7 @@ on_servers! {
         let server = without_hello();
         let store = RedisStore::connect(single(server.port())).await.unwrap();
         let findings = store.diagnose().await.unwrap();
-        let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
+        let trial = findings.iter().find(|finding| finding.what.contains("self-test lock")).unwrap();
         assert_eq!(trial.severity, Severity::Fine, "{findings:?}");
     }
 }
@@ -176,7 +176,7 @@ async fn a_cluster_before_7_0_hands_over_by_push_and_survives_a_master() {
         let store = RedisStore::connect(config.clone()).await.unwrap();
         store.diagnose().await.unwrap()
     };
-    let trial = findings.iter().find(|finding| finding.what.contains("trial lock")).unwrap();
+    let trial = findings.iter().find(|finding| finding.what.contains("self-test lock")).unwrap();
     assert_eq!(trial.severity, Severity::Fine, "{findings:?}");
     let shards = findings.iter().find(|finding| finding.what.contains("sharded")).unwrap();
     assert_eq!(shards.severity, Severity::Advice, "{findings:?}");

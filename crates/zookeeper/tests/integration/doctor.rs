@@ -21,13 +21,13 @@ on_servers! {
         assert!(has(&found, Severity::Advice, "its loss stops all locks"), "{found:?}");
         assert!(has(&found, Severity::Fine, "recent enough"), "{found:?}");
         assert!(has(&found, Severity::Fine, "as long as 598s"), "{found:?}");
-        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "self-test lock"), "{found:?}");
         assert!(found.iter().all(|one| one.severity < Severity::Unsafe), "{found:?}");
         // The nodes are there by now.
         let found = findings(&config_of(&server)).await;
         assert!(has(&found, Severity::Advice, "open to the world"), "{found:?}");
         assert!(has(&found, Severity::Fine, "end of its numbers"), "{found:?}");
-        // The trial lock leaves nothing behind.
+        // The self-test lock leaves nothing behind.
         assert_eq!(store(&config_of(&server)).await.list("").await.unwrap(), []);
     }
 }
@@ -44,7 +44,7 @@ on_servers! {
         assert!(has(&found, Severity::Advice, "a TTL above 10s is refused"), "{found:?}");
         assert!(has(&found, Severity::Advice, "word conf is off"), "{found:?}");
         assert!(has(&found, Severity::Advice, "without encryption"), "{found:?}");
-        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "self-test lock"), "{found:?}");
     }
 }
 
@@ -78,7 +78,7 @@ on_servers! {
         let found = findings(&all).await;
         let dead = format!(":{}", all.servers[2].1);
         assert!(has(&found, Severity::Advice, &dead), "{found:?}");
-        assert!(has(&found, Severity::Fine, "trial lock"), "{found:?}");
+        assert!(has(&found, Severity::Fine, "self-test lock"), "{found:?}");
     }
 }
 

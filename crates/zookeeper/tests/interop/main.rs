@@ -14,10 +14,10 @@ use scene::{Scene, Setting};
 use tenure_testkit::{ExternalClient, ZooKeeperServer};
 use tenure_zookeeper::Compat;
 
-const DEFAULT: Compat = Compat { curator_rw: false, kazoo: false };
-const CURATOR_RW: Compat = Compat { curator_rw: true, kazoo: false };
-const KAZOO: Compat = Compat { curator_rw: false, kazoo: true };
-const ALL: Compat = Compat { curator_rw: true, kazoo: true };
+const DEFAULT: Compat = Compat::NONE;
+const CURATOR_RW: Compat = Compat::NONE.with_curator_rw();
+const KAZOO: Compat = Compat::NONE.with_kazoo();
+const ALL: Compat = CURATOR_RW.with_kazoo();
 
 const CURATOR_DEBIAN: ExternalClient = ExternalClient { name: "curator-debian", needs: &["java"] };
 const CURATOR_MAVEN: ExternalClient = ExternalClient { name: "curator-maven", needs: &["java"] };
