@@ -41,21 +41,24 @@ impl Metadata {
             .filter(|package| package["source"].is_null() && package["publish"].is_null())
     }
 
+    /// The features of a package but `default`.
+    fn features(&self, name: &str) -> Vec<String> {
+        let package = self.published().find(|package| package["name"] == name);
+        let features = package.and_then(|package| package["features"].as_object());
+        let names = features.into_iter().flat_map(|features| features.keys());
+        names.filter(|name| *name != "default").cloned().collect()
+    }
+
     /// Checks of each published package that has features: with none of them, and with each alone.
     fn feature_checks(&self) -> Vec<Job> {
         let mut checks = Vec::new();
         for package in self.published() {
-            let (Some(name), Some(features)) =
-                (package["name"].as_str(), package["features"].as_object())
-            else {
-                continue;
-            };
-            let features = features.keys().map(String::as_str).filter(|name| *name != "default");
-            let features: Vec<&str> = features.collect();
+            let Some(name) = package["name"].as_str() else { continue };
+            let features = self.features(name);
             if features.is_empty() {
                 continue;
             }
-            for feature in [""].into_iter().chain(features) {
+            for feature in [""].into_iter().chain(features.iter().map(String::as_str)) {
                 let arguments =
                     ["check", "--package", name, "--no-default-features", "--features", feature];
                 let shown = if feature.is_empty() { "no features" } else { feature };
@@ -129,6 +132,7 @@ pub(crate) fn plan() -> io::Result<Plan> {
     let faults = metadata.dependency_faults(&fs::read_to_string(deny)?);
     let mut plan = Plan { jobs: metadata.feature_checks(), faults, ..Plan::default() };
     plan.dependencies();
+    plan.book();
     plan.foreign(&metadata)?;
     Ok(plan)
 }
@@ -156,8 +160,19 @@ impl Plan {
         }
     }
 
+    /// The pages in docs/ as a book, where mdBook is installed. The links are checked by this crate's tests.
+    fn book(&mut self) {
+        if !is_installed("mdbook") {
+            return self.skipped.push("the book: `cargo install --locked mdbook` first".into());
+        }
+        let mut build = Command::new("mdbook");
+        build.args(["build", "docs"]);
+        self.jobs.push(Job::new("the book", build));
+    }
+
     /// What `rustup` can neither find nor install is skipped, with the command that installs it.
     fn foreign(&mut self, metadata: &Metadata) -> io::Result<()> {
+        let features = metadata.features("tenure");
         let target_folder = target_folder()?.join("foreign");
         fs::create_dir_all(&target_folder)?;
         let compiler = stand_in_compiler(&target_folder)?;
@@ -170,7 +185,7 @@ impl Plan {
             }
             let mut command = cargo(&["check", "--target", target, "--package", "tenure"]);
             let variable = target.replace('-', "_");
-            command.args(["--features", "etcd,zookeeper"]);
+            command.args(["--features", &features.join(",")]);
             command.env(format!("CC_{variable}"), &compiler).env(format!("AR_{variable}"), "true");
             command.env("CARGO_TARGET_DIR", &target_folder);
             self.jobs.push(check(target, command));
@@ -183,7 +198,10 @@ impl Plan {
             && let Some(toolchain) = find()
         {
             let mut command = Command::new("rustup");
-            command.args(["run", &toolchain, "cargo", "check", "--package", "tenure-cli"]);
+            command.args(["run", &toolchain, "cargo", "check", "--all-features"]);
+            for package in metadata.published().filter_map(|package| package["name"].as_str()) {
+                command.args(["--package", package]);
+            }
             command.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
             command.env("CARGO_TARGET_DIR", &target_folder);
             self.jobs.push(check(name, command));

@@ -41,6 +41,39 @@ fn every_path_that_a_document_names_exists() {
     assert!(absent.is_empty(), "no such files:\n{}", absent.join("\n"));
 }
 
+/// What users read is written for the crate that they depend on. A crate that users do not depend on may name
+/// itself.
+#[test]
+fn examples_in_the_documentation_use_the_public_crate() {
+    const INTERNAL: [&str; 8] = [
+        "tenure_core",
+        "tenure_local",
+        "tenure_redis",
+        "tenure_etcd",
+        "tenure_zookeeper",
+        "tenure_ordered",
+        "tenure_gate",
+        "tenure_tls",
+    ];
+    let mut found = Vec::new();
+    for folder in
+        ["core", "local", "redis", "etcd", "zookeeper", "ordered", "gate", "tls", "tenure"]
+    {
+        for file in rust_below(&root().join("crates").join(folder).join("src")) {
+            let text = fs::read_to_string(&file).unwrap();
+            for line in
+                examples(&text).filter(|line| INTERNAL.iter().any(|name| line.contains(name)))
+            {
+                found.push(format!("{}: {line}", file.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "write `tenure::…`:\n{}", found.join("\n"));
+    let text =
+        "/// ```\n/// use tenure_core::Client;\n/// ```\n/// see tenure_core\nuse tenure_core::X;";
+    assert_eq!(examples(text).collect::<Vec<_>>(), ["use tenure_core::Client;"]);
+}
+
 #[test]
 fn every_page_is_in_the_book() {
     let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
@@ -122,6 +155,27 @@ fn markdown_below(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+fn rust_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let of_entry = |path: PathBuf| if path.is_dir() { rust_below(&path) } else { vec![path] };
+    let files = entries.flat_map(of_entry);
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
+}
+
+/// The lines of fenced code in the doc comments of a source file.
+fn examples(source: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    let comments = source.lines().filter_map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim)
+    });
+    comments.filter(move |line| {
+        let fence = line.starts_with("```");
+        fenced ^= fence;
+        fenced && !fence
+    })
 }
 
 /// The text outside of fenced code.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_core::store::{
     Background, Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Grant, Hold,
-    LossListener, QueueTicket, Released, Renewal, Store, WaitPolicy, now,
+    LossListener, QueueTicket, Released, Renewal, Store, WaitPolicy, now, require_runtime,
 };
 use tenure_core::{
     AuditRecord, Effect, Error, ErrorKind, Fence, Finding, Holder, LockName, LockState, Mode,

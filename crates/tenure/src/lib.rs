@@ -138,9 +138,7 @@ pub mod gate {
     pub use tenure_gate::http;
     #[cfg(feature = "gate-postgres")]
     pub use tenure_gate::postgres;
-    pub use tenure_gate::{
-        FileGate, FileRegister, GateError, MemoryRegister, Register, redis,
-    };
+    pub use tenure_gate::{FileGate, FileRegister, GateError, MemoryRegister, Register, redis};
 }
 
 /// The embedded store: the processes of one Linux machine, without a server.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::Result;
-use tenure_core::store::{Connecting, Scheme, Store, StoreFactory, StoreUrl, UrlOption};
+use tenure_core::store::{
+    Connecting, Scheme, Store, StoreFactory, StoreUrl, UrlOption, step_limit,
+};
 
 use crate::SqliteStore;
 
