@@ -81,12 +81,12 @@ async fn wait_for(stage: &mut Stage, ttl: Duration) -> io::Result<()> {
 /// left alone, and gets half a second.
 async fn until_queued(stage: &mut Stage, name: &'static str) -> io::Result<()> {
     let polls = matches!(stage.info.waiting, Waiting::Line | Waiting::Hints | Waiting::Polls);
-    let has_ways = !stage.client(name)?.ways.is_empty();
+    let has_proxies = !stage.client(name)?.proxies.is_empty();
     let mut before = None;
     for _ in 0..20 {
         stage.wait(Duration::from_millis(500)).await?;
-        let replied: usize = stage.client(name)?.ways.iter().map(Proxy::replied).sum();
-        if polls || !has_ways || replied > 0 && before == Some(replied) {
+        let replied: usize = stage.client(name)?.proxies.iter().map(Proxy::replied).sum();
+        if polls || !has_proxies || replied > 0 && before == Some(replied) {
             break;
         }
         before = Some(replied);
