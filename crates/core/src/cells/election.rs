@@ -348,11 +348,11 @@ impl<T: CellValue> Observer<T> {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use tenure_core::{Client, MemoryStore};
+    /// # use tenure::{Client, MemoryStore};
     /// use futures_util::TryStreamExt;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> tenure_core::Result<()> {
+    /// # async fn main() -> tenure::Result<()> {
     /// # let client = Client::new(Arc::new(MemoryStore::new()))?;
     /// let election = client.election::<String>("scheduler")?;
     /// let mut leaders = Box::pin(election.observe().into_stream());
