@@ -92,7 +92,8 @@ on_servers! {
         let names = NameServer::start(before.port()).await;
         let mut srv = Srv::new("example");
         srv.name_server = Some(names.address);
-        let config = EtcdConfig { srv: Some(srv), ..EtcdConfig::new(Vec::new()) };
+        let mut config = EtcdConfig::new(Vec::new());
+        config.srv = Some(srv);
         let client = client(&config).await;
         let options = Options::new().ttl(Duration::from_secs(60));
         let guard = client.mutex("a").unwrap().with(options).acquire().await.unwrap();

@@ -204,9 +204,10 @@ async fn each_node_of_a_cluster_is_checked_and_a_missing_replica_is_reported() {
     }
     let mut cluster = RedisCluster::start_with(&FIT).unwrap();
     let nodes = tenure_testkit::parse_addresses(&cluster.addresses());
-    let config = || RedisConfig {
-        timeout: GENEROUS,
-        ..RedisConfig::new(Topology::Cluster { nodes: nodes.clone() })
+    let config = || {
+        let mut config = RedisConfig::new(Topology::Cluster { nodes: nodes.clone() });
+        config.timeout = GENEROUS;
+        config
     };
     let findings = diagnosed(config()).await;
     assert_eq!(unsafe_ones(&findings), [""; 0]);

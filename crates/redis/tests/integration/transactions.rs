@@ -13,8 +13,13 @@ use tenure_testkit::{GENEROUS, RedisServer, eventually};
 const OTHERS: usize = 2;
 const TRANSACTIONS: usize = 4;
 
+fn by_watch(mut config: RedisConfig) -> RedisConfig {
+    config.cells = CellUpdates::Watch;
+    config
+}
+
 async fn watching(server: &RedisServer) -> Client {
-    client(&RedisConfig { cells: CellUpdates::Watch, ..single(server.port()) }).await
+    client(&by_watch(single(server.port()))).await
 }
 
 fn connections(server: &RedisServer) -> usize {
@@ -120,7 +125,7 @@ on_servers! {
         for (user, right) in [("a", "-multi"), ("b", "-exec"), ("c", "-watch")] {
             let rules = ["ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all", right];
             assert_eq!(server.command(&rules).unwrap(), "OK");
-            let mut config = RedisConfig { cells: CellUpdates::Watch, ..single(server.port()) };
+            let mut config = by_watch(single(server.port()));
             (config.username, config.password) = (Some(user.into()), Some("pw".into()));
             let refused = client(&config).await.cell::<u64>("sum").unwrap();
             for _ in 0..2 {
@@ -140,7 +145,7 @@ on_servers! {
             assert_eq!(server.command(&rules).unwrap(), "OK");
         };
         password(">pw");
-        let mut config = RedisConfig { cells: CellUpdates::Watch, ..single(server.port()) };
+        let mut config = by_watch(single(server.port()));
         (config.username, config.password) = (Some("a".into()), Some("pw".into()));
         let sum = client(&config).await.cell::<u64>("sum").unwrap();
         // From here on only the connection that is there can be used.
@@ -161,7 +166,7 @@ on_servers! {
 async fn a_cluster_has_no_transactions() {
     let nodes = vec![("127.0.0.1".into(), 1)];
     let cluster = RedisConfig::new(Topology::Cluster { nodes });
-    let config = RedisConfig { cells: CellUpdates::Watch, ..cluster };
+    let config = by_watch(cluster);
     let refused = RedisStore::connect(config).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.to_string().contains("cells=watch"), "{refused}");
