@@ -60,7 +60,6 @@ fn every_public_handle_may_be_shared_by_threads() {
         LatchParty,
         Leader<String>,
         Leadership<String>,
-        Observer<String>,
         Once<String>,
         OnceOutcome<String>,
         OnceRun<String>,
@@ -68,6 +67,9 @@ fn every_public_handle_may_be_shared_by_threads() {
         RateLimiter,
         Updated<String>,
     );
+    // It is read by `&mut self` only.
+    const fn sent<T: Send + 'static>() {}
+    sent::<Observer<String>>();
     // Guards of one thread (`ThreadGuard`) are left out: they must stay on it.
     shared!(
         blocking::Barrier,
