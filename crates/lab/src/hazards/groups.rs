@@ -44,8 +44,11 @@ pub(super) async fn ask(stage: &mut Stage) -> io::Result<()> {
         stage.wait(Duration::from_millis(100)).await?;
         outcome = stage.acquire("B", LONG, wait).await?;
     }
-    if outcome == Outcome::Held {
-        stage.read("B").await?;
+    match outcome {
+        Outcome::Held => stage.read("B").await?,
+        Outcome::Busy => {}
+        // Without a master nothing was shown.
+        Outcome::Failed(why) => return Err(io::Error::other(why)),
     }
     stage.write("A").await?;
     stage.write("B").await
