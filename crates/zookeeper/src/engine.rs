@@ -48,7 +48,7 @@ const ROUNDS: usize = 5;
 
 /// How many locks are looked into by one call that lists them: whether a lock's node has entries takes a
 /// request for each. The servers remove an empty node within a minute or two.
-const LOOKS: usize = 1_000;
+const LOOKS: usize = 4_000;
 
 /// How many nodes are read at once.
 const AT_ONCE: usize = 64;

@@ -60,7 +60,7 @@ on_servers! {
 on_servers! {
     /// Whether a lock's node is in use takes a request for each.
     async fn to_list_very_many_locks_takes_a_bounded_number_of_requests() {
-        const MANY: usize = 3_000;
+        const MANY: usize = 5_000;
         let server = ZooKeeperServer::start(&[]).unwrap();
         let client = client(&config_of(&server)).await;
         let bare = Bare::connect(server.port()).await.unwrap();
@@ -74,10 +74,10 @@ on_servers! {
             let before = server.requests().unwrap();
             let names = client.list("").await.unwrap();
             let sent = server.requests().unwrap() - before;
-            assert!(sent <= 1_020, "{sent} requests");
+            assert!(sent <= 4_020, "{sent} requests");
             assert!(names.iter().any(|name| name.as_str() == "held"), "a lock that is held is missing");
             let free: Vec<_> = names.into_iter().filter(|name| name.as_str() != "held").collect();
-            assert!(free.len() <= MANY + 1 - 999, "{} that are free are listed", free.len());
+            assert!(free.len() <= MANY + 1 - 3_999, "{} that are free are listed", free.len());
         }
         assert_eq!(client.inspect_all("").await.unwrap().len(), 1);
         assert_eq!(client.list("held").await.unwrap().len(), 1);
