@@ -8,13 +8,20 @@ use serde_json::Value;
 /// Runs a quick measurement. Its times are those of a debug build on a busy machine, so bounds may be missed.
 fn bench(folder: &Path, words: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-bench"));
-    let output = command.arg("--quick").arg("--out").arg(folder).args(words).output().unwrap();
+    let output = command
+        .arg("--quick")
+        .arg("--out")
+        .arg(folder)
+        .args(words)
+        .output()
+        .expect("the bench can be started");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
 }
 
 fn report(folder: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(folder.join("bench.json")).unwrap()).unwrap()
+    let written = std::fs::read(folder.join("bench.json")).expect("the bench writes its results");
+    serde_json::from_slice(&written).expect("the results are JSON")
 }
 
 #[test]

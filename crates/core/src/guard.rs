@@ -35,8 +35,8 @@ pub struct Guard {
     inner: Arc<Inner>,
     lease: Arc<Lease>,
     release: Release,
-    /// Lasts as long as the guard.
-    holding: tracing::Span,
+    /// Lasts as long as the guard. `None` if no subscriber wants it.
+    holding: Option<Box<tracing::Span>>,
 }
 
 /// For how many call timeouts a downgrade is tried while the store fails, if the lease lasts that long.
@@ -60,6 +60,7 @@ impl Guard {
         let (lock, token) = (&lease.claim.name, lease.token.map(Token::get));
         let holding = tracing::debug_span!("holding", %lock, token);
         holding.in_scope(|| tracing::debug!(%lock, token, "acquired"));
+        let holding = (!holding.is_disabled()).then(|| Box::new(holding));
         Self { inner, lease, release: Release::Due, holding }
     }
 
@@ -165,7 +166,8 @@ impl Guard {
     /// # Cancel safety
     /// Dropping it drops `work`; the lock stays held by the guard.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        run_under(self.owner(), self.validity().run(work)).instrument(self.holding.clone()).await
+        let holding = self.holding.as_deref().cloned().unwrap_or_else(tracing::Span::none);
+        run_under(self.owner(), self.validity().run(work)).instrument(holding).await
     }
 
     /// Records that the lock is lost, as the store shows by other means than an answer to a renewal.
