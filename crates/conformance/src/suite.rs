@@ -73,6 +73,7 @@ macro_rules! suite {
             barrier::a_wait_that_was_dropped_is_continued,
             barrier::a_party_that_lost_its_lease_gets_an_error_and_may_wait_again,
             barrier::numbers_of_parties_that_make_no_sense_are_refused,
+            blocking::calls_block_a_thread_with_and_without_a_runtime,
             eviction::an_evicted_guard_is_lost_at_its_next_renewal,
             eviction::an_evicted_guard_is_notified_at_once_if_the_store_reports_losses,
             eviction::an_evicted_waiter_leaves_the_queue,

@@ -54,6 +54,17 @@ fn leader_leads_and_resigns() {
 }
 
 #[test]
+fn leader_is_replaced_when_it_is_killed_and_when_it_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run_with("leader", &["play"], folder.path());
+    let expected = "killed:  the next leader has a higher term: true\n\
+                    stopped: the next leader has a higher term: true\n\
+                    it said: lost\n\
+                    last:    led and resigned\n";
+    assert_eq!(said, expected);
+}
+
+#[test]
 fn once_takes_over_from_a_killed_and_from_a_stopped_runner() {
     let folder = tempfile::tempdir().unwrap();
     let said = run("once", folder.path());
@@ -72,7 +83,12 @@ fn testing_with_chaos_passes_its_own_tests() {
 
 /// Runs an example with a local store and temporary files of its own.
 fn run(example: &str, folder: &Path) -> String {
+    run_with(example, &[], folder)
+}
+
+fn run_with(example: &str, arguments: &[&str], folder: &Path) -> String {
     let mut command = Command::new(program(example));
+    command.args(arguments);
     command.env_remove("TENURE_STORE").env("TENURE_DIR", folder.join("locks"));
     let done = command.env("TMPDIR", folder).output().unwrap();
     let said = String::from_utf8(done.stdout).unwrap();

@@ -1,7 +1,7 @@
 //! `tenure demo oversell`.
 
 use serde_json::Value;
-use tenure_testkit::{RedisServer, lacks};
+use tenure_testkit::{EtcdServer, RedisServer, ZooKeeperServer, lacks};
 
 use crate::common::{Ran, Store};
 
@@ -50,6 +50,29 @@ fn on_redis_watch_is_one_of_the_ways_and_no_value_is_left() {
     check_sales(&objects, &["mutex", "watch", "swap", "counter"]);
     let keys = server.command(&["KEYS", "*demo*"]).unwrap();
     assert_eq!(keys.trim(), "", "left behind");
+}
+
+fn check_on(url: &str) {
+    let objects = objects(Store::new().run(&[&["--store", url, "--json"], &SMALL[..]].concat()));
+    check_sales(&objects, &["mutex", "swap", "counter"]);
+}
+
+#[test]
+fn only_the_sale_without_a_lock_oversells_on_etcd() {
+    if lacks("etcd", "the shop on etcd") {
+        return;
+    }
+    let server = EtcdServer::start(&[]).unwrap();
+    check_on(&format!("etcd://127.0.0.1:{}", server.port()));
+}
+
+#[test]
+fn only_the_sale_without_a_lock_oversells_on_zookeeper() {
+    if ZooKeeperServer::is_missing("the shop on ZooKeeper") {
+        return;
+    }
+    let server = ZooKeeperServer::start(&[]).unwrap();
+    check_on(&format!("zk://127.0.0.1:{}", server.port()));
 }
 
 #[test]

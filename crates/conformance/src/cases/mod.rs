@@ -1,6 +1,7 @@
 //! The cases, one module per subject. The name of a case states its requirement.
 
 pub mod barrier;
+pub mod blocking;
 pub mod cancel;
 pub mod capabilities;
 pub mod cells;

@@ -126,6 +126,7 @@ const PRIMITIVES: &[(&str, &[&str])] = &[
     ("re-entrant mutex", &["reentrant"]),
     ("read-write lock, downgrade", &["shared", "downgrade"]),
     ("multi-lock", &["multi"]),
+    ("`blocking`", &["blocking"]),
     ("semaphore", &["permits"]),
     ("`cell`", &["cells"]),
     ("`counter`", &["counters"]),
@@ -174,6 +175,15 @@ async fn check_primitives(engine: &str, client: &Client) {
             "multi-lock" => {
                 let locks = client.multi_lock(["tried-3", "tried-4"]).unwrap();
                 locks.try_acquire().await.map(drop)
+            }
+            "`blocking`" => {
+                let client = client.clone();
+                let blocks = move || {
+                    let store = client.store().clone();
+                    let client = tenure_core::blocking::Client::new(store)?;
+                    client.mutex("tried-6")?.try_acquire().map(drop)
+                };
+                tokio::task::spawn_blocking(blocks).await.unwrap()
             }
             "semaphore" => client.semaphore("tried-5", 2).unwrap().try_acquire().await.map(drop),
             "`cell`" => client.cell::<u64>("tried").map(drop),
