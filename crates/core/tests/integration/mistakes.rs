@@ -63,6 +63,8 @@ fn at(line: u32) -> String {
 }
 
 const LONG: Duration = Duration::from_secs(5);
+/// For what a faulty lock would wait for without end.
+const GENEROUS: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_error_says_that_this_client_holds_the_lock_and_where() {
@@ -118,8 +120,9 @@ async fn work_that_acquires_the_lock_it_runs_under_fails_at_once_with_both_place
     let client = client();
     let mutex = client.mutex("a").unwrap();
     let first = line!() + 1;
-    let nested = mutex.run(async |_| mutex.acquire().await.map(drop)).await.unwrap();
-    let error = nested.unwrap_err();
+    let nested = mutex.run(async |_| mutex.acquire().await.map(drop));
+    let nested = tokio::time::timeout(GENEROUS, nested).await.expect("it does not wait for itself");
+    let error = nested.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.lock().unwrap().as_str()), (ErrorKind::Invalid, "a"));
     assert_eq!(error.to_string().matches(&at(first)).count(), 2, "{error}");
     let [warning] = &warnings.take()[..] else { panic!("one warning") };

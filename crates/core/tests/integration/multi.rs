@@ -18,6 +18,8 @@ use tenure_core::{
 };
 
 const SOON: Duration = Duration::from_millis(50);
+/// For what a faulty lock would wait for without end.
+const GENEROUS: Duration = Duration::from_secs(20);
 
 fn client() -> Client {
     Client::new(Arc::new(MemoryStore::new())).unwrap()
@@ -213,9 +215,12 @@ async fn locks_of_one_name_on_two_stores_have_one_order() {
         (lock(&one).acquire().await.unwrap(), lock(&other).acquire().await.unwrap());
     for locks in [[lock(&one), lock(&other)], [lock(&other), lock(&one)]] {
         let attempt = tokio::spawn(async move { MultiLock::of(locks).unwrap().acquire().await });
-        while one.inspect("x").await.unwrap().waiters.is_empty() {
-            tokio::task::yield_now().await;
-        }
+        let waits_for_the_first = async {
+            while one.inspect("x").await.unwrap().waiters.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(GENEROUS, waits_for_the_first).await.expect("the first one comes first");
         assert!(other.inspect("x").await.unwrap().waiters.is_empty(), "the first one comes first");
         attempt.abort();
         let _ = attempt.await;
