@@ -19,7 +19,7 @@
 use std::fs::File;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -42,9 +42,10 @@ const LOCKS: u64 = 16;
 const SWAP_TAKES: Duration = Duration::from_secs(2);
 /// How long a wait for a change sleeps between two looks: it grows from the first to the second.
 const POLL: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
-/// After this many swaps of one process, at most this many files are checked for their expiry.
+/// After this many swaps of one process, at most this many files are checked for their expiry: twice as many
+/// as were created meanwhile, so the checks keep up.
 const SWEEP_EVERY: u32 = 512;
-const SWEEP_FILES: usize = 4_096;
+const SWEEP_FILES: usize = 1_024;
 
 const READ: &str = "read the cell";
 const WRITE: &str = "write the cell";
@@ -161,6 +162,11 @@ impl Ends {
         Self { boot, boot_nanos: (now() + ttl).as_nanos(), wall_millis }
     }
 
+    /// As the words of a header say.
+    fn of(words: &[u64; WORDS]) -> Self {
+        Self { boot: words[2], boot_nanos: words[3], wall_millis: words[4] }
+    }
+
     fn has_come(self, boot: u64) -> bool {
         match self.boot_nanos {
             0 => false,
@@ -214,6 +220,14 @@ impl CellFile<'_> {
         })
     }
 
+    /// Whether the header says so. It is not compared with the checksum, which needs the value.
+    fn seems_expired(&self) -> bool {
+        let Ok(Some(mut file)) = files::open(&self.path(), self.access) else { return false };
+        let mut header = [0; HEADER];
+        let is_read = file.read_exact(&mut header).is_ok();
+        is_read && Ends::of(&words(&header)).has_come(self.boot)
+    }
+
     /// The caller has the cell's lock, so the name of the new file is its own.
     fn replace(&self, bytes: &[u8]) -> fault::Result<()> {
         let draft = format!("new-{}", self.name);
@@ -250,17 +264,21 @@ fn seal(version: u64, ends: Ends, value: &[u8]) -> Vec<u8> {
 }
 
 fn open(bytes: &[u8]) -> Option<Content> {
-    let (header, value) = bytes.split_at_checked(HEADER)?;
+    let (header, value) = bytes.split_first_chunk()?;
+    let words = words(header);
+    let sound = words[0] == MARK
+        && words[5] == value.len() as u64
+        && words[6] == checksum(&words[..WORDS - 1], value);
+    let stored = Stored::new(value.to_vec(), Version::new(words[1]));
+    sound.then(|| Content { stored, ends: Ends::of(&words) })
+}
+
+fn words(header: &[u8; HEADER]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(header.as_chunks().0) {
         *word = u64::from_le_bytes(*bytes);
     }
-    let [mark, version, boot, boot_nanos, wall_millis, length, check] = words;
-    let sound = mark == MARK
-        && length == value.len() as u64
-        && checksum(&words[..WORDS - 1], value) == check;
-    let stored = Stored::new(value.to_vec(), Version::new(version));
-    sound.then_some(Content { stored, ends: Ends { boot, boot_nanos, wall_millis } })
+    words
 }
 
 fn checksum(words: &[u64], value: &[u8]) -> u64 {
@@ -278,37 +296,41 @@ fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Deletes files that have expired, each under its lock if that is free. What goes wrong is left for
-/// the next time.
+/// Now and then deletes files that have expired, a part of the directory each time.
 fn sweep_now_and_then(store: &LocalStore, present: &CellFile<'_>) {
     static SWAPS: AtomicU32 = AtomicU32::new(0);
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
     if SWAPS.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
-        sweep(store, present);
+        let first = NEXT.load(Ordering::Relaxed);
+        NEXT.store(sweep(store, present, first, SWEEP_FILES), Ordering::Relaxed);
     }
 }
 
-fn sweep(store: &LocalStore, present: &CellFile<'_>) {
+/// Checks this many files from the `first` one of the directory on, and deletes those that have expired, each
+/// under its lock if that is free. What goes wrong is left for the next time. Returns where to go on.
+fn sweep(store: &LocalStore, present: &CellFile<'_>, first: usize, files: usize) -> usize {
     let CellFile { access, dir, boot, .. } = present;
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for entry in entries.flatten().take(SWEEP_FILES) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let (mut checked, mut deleted) = (0, 0);
+    for entry in entries.flatten().skip(first).take(files) {
+        checked += 1;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let cell = CellFile { access, dir: dir.clone(), name, boot: *boot };
-        let expired = || {
-            let content = cell.content().ok().flatten();
-            content.is_some_and(|content| content.ends.has_come(*boot))
-        };
         let is_cell = !cell.name.starts_with("lock-") && !cell.name.starts_with("new-");
-        if !is_cell || cell.name == present.name || !expired() {
+        if !is_cell || cell.name == present.name || !cell.seems_expired() {
             continue;
         }
         // The lock of the present cell is held already; to open the lock file again would wait for it.
         let locked = futures_now(store.lock_cell(&cell));
         if let Some(Ok(_lock)) = locked
-            && expired()
+            && let Ok(Some(content)) = cell.content()
+            && content.ends.has_come(*boot)
         {
-            let _ = std::fs::remove_file(cell.path());
+            deleted += usize::from(std::fs::remove_file(cell.path()).is_ok());
         }
     }
+    // The entries behind those that were deleted move up.
+    if checked == files { first + checked - deleted } else { 0 }
 }
 
 /// What a future yields at its first poll, if it is ready by then.
@@ -382,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_that_have_expired_are_swept_and_others_stay() {
+    async fn files_that_have_expired_are_swept_part_by_part_and_others_stay() {
         let dir = tempfile::tempdir().unwrap();
         let store = LocalStore::open(dir.path()).unwrap();
         for number in 0..40 {
@@ -393,14 +415,30 @@ mod tests {
             };
             store.swap(&key, &Swap::new(None, b"x".to_vec(), expiry)).await.unwrap();
         }
+        // The header alone says that this one has expired.
+        let header = seal(1, Ends { boot: 0, boot_nanos: 1, wall_millis: 1 }, b"longer");
+        std::fs::write(dir.path().join("cells/cell-cut"), &header[..HEADER]).unwrap();
         let key = CellKey::new(CellSpace::Cell, "a".parse().unwrap());
-        sweep(&store, &store.cell_file(&key));
-        let left: Vec<String> = std::fs::read_dir(dir.path().join("cells"))
+        let cell = store.cell_file(&key);
+        assert_eq!(sweep(&store, &cell, 1_000, 7), 0, "past the end");
+        // Two rounds: where a file is deleted, the file system may move others to places before it.
+        let (mut next, mut rounds) = (0, 0);
+        for _ in 0..50 {
+            next = sweep(&store, &cell, next, 7);
+            rounds += u32::from(next == 0);
+        }
+        assert!(rounds >= 2, "{rounds}");
+        let mut left: Vec<String> = std::fs::read_dir(dir.path().join("cells"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter(|name| name.starts_with("cell-"))
             .collect();
+        left.retain(|name| name != "cell-cut");
         assert_eq!(left.len(), 20, "{left:?}");
         assert!(left.iter().all(|name| name.ends_with(['1', '3', '5', '7', '9'])), "{left:?}");
+        assert!(
+            dir.path().join("cells/cell-cut").exists(),
+            "a damaged file is for people to look at"
+        );
     }
 }
