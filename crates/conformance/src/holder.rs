@@ -20,6 +20,7 @@
 //! | `campaign NAME VALUE TTL_MS` | as `acquire`, with the leadership of an election |
 //! | `once KEY VALUE TTL_MS` | `running` if it does the work, which lasts until `finish`; then `ran`, `replayed VALUE`, or `lost` for a late result |
 //! | `barrier NAME PARTIES TTL_MS` | `waiting`, then `passed` or `broken`; it stays a party until it exits |
+//! | `latch NAME COUNT TTL_MS` | `joined`; it stays a party, and never counts down |
 //! | `count NAME FILE ROUNDS TTL_MS` | takes the lock ROUNDS times and appends its token to FILE each time, by reading and rewriting the file; then `counted` |
 //!
 //! When the lock is lost it prints `lost expired`, `lost not-held` or `lost max-hold` at once, and on
@@ -161,6 +162,15 @@ impl CommandLoop {
                         Err(error) => println!("error {error}"),
                     }
                     // Stays a party.
+                    std::future::pending::<()>().await;
+                });
+            }
+            ["latch", name, count, ttl] => {
+                let latch = self.client.latch(name, count.parse().unwrap()).unwrap();
+                let party = latch.with(options(ttl)).join().await.unwrap();
+                println!("joined");
+                tokio::spawn(async move {
+                    let _stays = party;
                     std::future::pending::<()>().await;
                 });
             }

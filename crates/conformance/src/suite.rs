@@ -67,6 +67,7 @@ macro_rules! suite {
             latch::counting_below_zero_is_refused_and_nothing_is_lost,
             latch::a_latch_that_expires_ends_the_wait,
             latch::a_party_that_dies_or_leaves_breaks_the_latch,
+            latch::a_killed_party_process_breaks_the_latch,
             barrier::parties_pass_one_generation_after_the_other,
             barrier::a_party_that_leaves_breaks_the_barrier_for_the_others,
             barrier::a_killed_party_process_breaks_the_barrier,

@@ -9,7 +9,9 @@ use tenure_testkit::GENEROUS;
 
 use crate::Fixture;
 use crate::cases::cells::raw_cells;
+use crate::cases::processes::{ttl_for_killed_process, url};
 use crate::fixture::{client, name};
+use crate::holder_process::HolderProcess;
 
 /// A latch on a connection of its own. `None`: the store keeps no values, and says why.
 async fn latch(fixture: &dyn Fixture, name: &LockName, count: u32) -> Option<(Client, Latch)> {
@@ -118,6 +120,26 @@ pub async fn a_party_that_dies_or_leaves_breaks_the_latch(fixture: &dyn Fixture)
         assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Broken);
         assert_eq!(broken.wait().await.unwrap_err().kind(), ErrorKind::Broken);
     }
+}
+
+/// A party whose process is killed before it has counted down breaks the latch.
+pub async fn a_killed_party_process_breaks_the_latch(fixture: &dyn Fixture) {
+    let name = name("latch-killed");
+    let raw = crate::fixture::raw(fixture).await;
+    let Some(url) = url(fixture, &raw) else { return };
+    let Some((client, latch)) = latch(fixture, &name, 2).await else { return };
+    if !client.store().capabilities().permits {
+        return;
+    }
+    let mut victim = HolderProcess::start(&url).await;
+    let ttl = ttl_for_killed_process(fixture, &raw).as_millis();
+    victim.send(&format!("latch {name} 2 {ttl}"));
+    victim.expect_line("joined").await;
+    assert_eq!(latch.count_down().await.unwrap(), 1);
+    let waiting = tokio::spawn(async move { latch.wait().await });
+    victim.process.kill9().unwrap();
+    let ended = tokio::time::timeout(GENEROUS, waiting).await.expect("the wait ends");
+    assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Broken);
 }
 
 /// A latch whose parties never come expires: those that wait for it get an error.

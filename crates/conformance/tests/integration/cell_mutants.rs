@@ -211,6 +211,7 @@ mutants! {
         cells::versions_never_repeat,
         counters::a_counter_expires_after_its_first_change,
         latch::a_latch_that_expires_ends_the_wait,
+        once::a_run_that_was_dropped_is_done_by_the_next,
     ];
     ExpiresEarly fails [
         cells::a_cell_expires_and_not_before_its_time,
@@ -231,6 +232,9 @@ mutants! {
         cells::odd_names_are_cells_of_their_own,
         latch::counting_below_zero_is_refused_and_nothing_is_lost,
     ];
-    ClockRuns fails [limits::no_more_than_the_limit_is_let_through_under_load];
+    ClockRuns fails [
+        limits::no_more_than_the_limit_is_let_through_under_load,
+        limits::a_decision_contains_what_is_left_and_when_to_try_again,
+    ];
     RefusesWithoutReason fails [cells::a_cell_has_the_value_that_was_swapped_in];
 }

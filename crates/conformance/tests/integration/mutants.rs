@@ -64,6 +64,8 @@ mutants! {
         eviction::an_evicted_waiter_leaves_the_queue,
         reentrant::an_evicted_hold_is_lost_to_all_its_guards,
         multi::losing_one_of_several_locks_loses_the_hold,
+        election::a_late_write_of_an_old_leader_is_refused,
+        barrier::a_party_that_lost_its_lease_gets_an_error_and_may_wait_again,
     ], AgeIsAlwaysZero fails [
         inspection::renewing_a_hold_does_not_reset_its_age,
     ], ShowsReleasedHolds fails [
@@ -76,6 +78,11 @@ mutants! {
         reentrant::a_holder_enters_again_and_the_last_guard_releases,
         multi::several_locks_are_held_together_or_not_at_all,
         multi::dropping_a_wait_for_several_locks_leaves_all_free,
+        multi::dropping_an_attempt_or_a_release_of_several_locks_leaves_all_free,
+        once::a_run_that_was_dropped_is_done_by_the_next,
+        election::observers_see_leaders_their_values_and_that_there_is_none,
+        barrier::a_party_that_leaves_breaks_the_barrier_for_the_others,
+        latch::a_party_that_dies_or_leaves_breaks_the_latch,
     ];
     a_store_that_always_grants_is_caught: AlwaysGrants fails [
         exclusion::at_most_one_task_holds_a_mutex_under_load,
@@ -86,6 +93,7 @@ mutants! {
         reentrant::a_holder_enters_again_and_the_last_guard_releases,
         multi::several_locks_are_held_together_or_not_at_all,
         multi::locks_named_in_any_order_do_not_deadlock_under_load,
+        election::candidates_lead_one_after_the_other,
     ];
     a_store_that_repeats_tokens_is_caught: RepeatsTokens fails [
         capabilities::tokens_increase_however_the_lock_changes_hands,
@@ -93,6 +101,7 @@ mutants! {
         lease::claiming_again_after_expiry_is_a_new_hold_with_a_higher_token,
         exclusion::at_most_one_task_holds_a_mutex_under_load,
         scale::concurrent_tasks_of_one_client_are_all_granted,
+        election::candidates_lead_one_after_the_other,
     ];
     a_store_that_issues_a_token_per_call_is_caught: NewTokenPerCall fails [
         release::claiming_again_returns_the_same_hold,

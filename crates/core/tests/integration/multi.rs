@@ -145,7 +145,10 @@ async fn options_that_keep_a_lock_taken_are_refused_of_each_lock() {
     let client = client();
     let kept = client.mutex("b").unwrap().with(Options::new().at_least(Duration::from_secs(3600)));
     let locks = MultiLock::of([client.mutex("a").unwrap(), kept]).unwrap();
-    for attempt in [locks.try_acquire().await, locks.acquire().await] {
+    let attempts = async { [locks.try_acquire().await, locks.acquire().await] };
+    let attempts =
+        tokio::time::timeout(GENEROUS, attempts).await.expect("no wait for its own lock");
+    for attempt in attempts {
         let error = attempt.unwrap_err();
         assert_eq!((error.kind(), error.lock().unwrap().as_str()), (ErrorKind::Invalid, "b"));
     }
@@ -220,7 +223,9 @@ async fn locks_of_one_name_on_two_stores_have_one_order() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(GENEROUS, waits_for_the_first).await.expect("the first one comes first");
+        tokio::time::timeout(GENEROUS, waits_for_the_first)
+            .await
+            .expect("the first one comes first");
         assert!(other.inspect("x").await.unwrap().waiters.is_empty(), "the first one comes first");
         attempt.abort();
         let _ = attempt.await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::store::{
-    Capabilities, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, LossListener,
+    Capabilities, Cells, Claim, ClaimOutcome, Downgraded, Eviction, Fencing, Grant, LossListener,
     QueueTicket, Released, Renewal, Store, WaitPolicy,
 };
 use tenure_core::{
@@ -183,6 +183,10 @@ impl Store for Mutant {
             _ => {}
         }
         capabilities
+    }
+
+    fn cells(&self) -> Result<&dyn Cells> {
+        self.store.cells()
     }
 
     fn longest_ttl(&self) -> Option<Duration> {
