@@ -284,7 +284,6 @@ impl ReadGuard {
     ///
     /// # Errors
     /// Always, as [`crate::ReadGuard::upgrade`].
-    #[expect(clippy::result_large_err, reason = "the error gives the guard back")]
     pub fn upgrade(self) -> Result<WriteGuard, (Self, Error)> {
         match crate::ReadGuard::new(self.0.into_inner()).upgrade() {
             Ok(writer) => Ok(writer.into()),

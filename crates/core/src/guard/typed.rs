@@ -44,7 +44,6 @@ impl ReadGuard {
     /// # Errors
     /// Always: this guard, which still holds the lock, and an [`Unsupported`](crate::ErrorKind::Unsupported)
     /// that says what to do instead.
-    #[expect(clippy::result_large_err, reason = "the error gives the guard back")]
     pub fn upgrade(self) -> Result<WriteGuard, (Self, Error)> {
         let why = "two readers that become writers would wait for each other for ever: release the read \
                    hold, acquire the lock for writing, and read again what may have changed in between";
