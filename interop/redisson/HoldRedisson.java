@@ -107,18 +107,24 @@ public final class HoldRedisson {
         }
     }
 
-    private static String latch(RCountDownLatch latch, String[] words) {
+    private static String latch(RCountDownLatch latch, String[] words) throws Exception {
         switch (words[0]) {
             case "size":
                 return String.valueOf(latch.trySetCount(Long.parseLong(words[1])));
             case "count":
                 return latch.getCount() + " 0";
+            case "await":
+                latch.await();
+                return "open";
+            case "down":
+                latch.countDown();
+                return "counted";
             default:
                 throw new IllegalArgumentException(words[0]);
         }
     }
 
-    /** A port, `cluster:PORT,PORT` or `sentinel:PORT,PORT`, all on 127.0.0.1. */
+    /** A port, `cluster:PORT,PORT` or `sentinel:PORT,PORT`, all on 127.0.0.1; `cluster+on` and `+off` set the mode. */
     static Config config(String servers, long watchdog) {
         Config config = new Config();
         config.setThreads(4).setNettyThreads(2).setLockWatchdogTimeout(watchdog);
@@ -126,7 +132,9 @@ public final class HoldRedisson {
         for (int at = 0; at < ports.length; at++) {
             ports[at] = "redis://127.0.0.1:" + ports[at];
         }
-        if (servers.startsWith("cluster:")) {
+        if (servers.startsWith("cluster")) {
+            String kind = servers.substring(0, servers.indexOf(':'));
+            setShardedSubscriptionMode(config.useClusterServers(), kind.substring("cluster".length()));
             config.useClusterServers().addNodeAddress(ports).setScanInterval(500)
                     .setMasterConnectionMinimumIdleSize(2).setMasterConnectionPoolSize(8)
                     .setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(4);
@@ -140,6 +148,21 @@ public final class HoldRedisson {
                     .setConnectionMinimumIdleSize(2).setConnectionPoolSize(8);
         }
         return config;
+    }
+
+    /** Releases before 3.29 have no such mode. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void setShardedSubscriptionMode(Object servers, String mode) {
+        if (mode.isEmpty()) {
+            return;
+        }
+        try {
+            Class<?> type = Class.forName("org.redisson.config.ShardedSubscriptionMode");
+            Object value = Enum.valueOf((Class<Enum>) type, mode.substring(1).toUpperCase());
+            servers.getClass().getMethod("setShardedSubscriptionMode", type).invoke(servers, value);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalArgumentException(mode, error);
+        }
     }
 
     static RLock lock(RedissonClient client, String name, String kind) {
@@ -206,6 +229,8 @@ public final class HoldRedisson {
                 return String.valueOf(fence);
             case "contend":
                 return contend(client, lock, name, words);
+            case "outlast":
+                return outlast(lock, words);
             default:
                 throw new IllegalArgumentException(words[0]);
         }
@@ -245,5 +270,60 @@ public final class HoldRedisson {
             total += counts[at];
         }
         return String.valueOf(total);
+    }
+
+    /**
+     * Ends every hold of this thread. A command whose answer was lost is sent again, so one tryLock may have entered
+     * twice, and the watchdog would keep that for good.
+     */
+    private static void leave(RLock lock) {
+        try {
+            while (lock.isHeldByCurrentThread()) {
+                System.err.println("still held: " + lock.getHoldCount());
+                lock.unlock();
+            }
+        } catch (Exception error) {
+            System.err.println(error);
+        }
+    }
+
+    /**
+     * `outlast THREADS MS LATE FILE`: as `contend`, but goes on after errors, for a server that dies. Answers how
+     * often all have counted, and how often after LATE ms.
+     */
+    private static String outlast(RLock lock, String[] words) throws Exception {
+        Path file = Path.of(words[4]);
+        long start = System.nanoTime();
+        long end = start + TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[2]));
+        long late = start + TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[3]));
+        Thread[] threads = new Thread[Integer.parseInt(words[1])];
+        long[] counts = new long[2];
+        for (int at = 0; at < threads.length; at++) {
+            threads[at] = new Thread(() -> {
+                while (System.nanoTime() < end) {
+                    try {
+                        if (!lock.tryLock(2, TimeUnit.SECONDS)) {
+                            continue;
+                        }
+                        long before = Long.parseLong(Files.readString(file).trim());
+                        Files.writeString(file, String.valueOf(before + 1));
+                        synchronized (counts) {
+                            counts[0]++;
+                            counts[1] += System.nanoTime() > late ? 1 : 0;
+                        }
+                        lock.unlock();
+                    } catch (Exception error) {
+                        // The master is gone: what it had locked ends with its term.
+                        System.err.println(error);
+                    }
+                    leave(lock);
+                }
+            });
+            threads[at].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return counts[0] + " " + counts[1];
     }
 }

@@ -78,9 +78,10 @@ pub(crate) fn clients() -> ExitCode {
 
 /// Runs the tests with other projects' lock clients, and writes what they have shown into docs/neighbours.md.
 pub(crate) fn neighbours() -> ExitCode {
-    const TESTS: [[&str; 6]; 2] = [
+    const TESTS: [[&str; 6]; 3] = [
         ["test", "--package", "tenure-redis", "--test", "interop", "--no-fail-fast"],
         ["test", "--package", "tenure-etcd", "--test", "integration", "clients::"],
+        ["test", "--package", "tenure-zookeeper", "--test", "interop", "handed_over"],
     ];
     let mut report = Report::default();
     let steps = TESTS.map(|words| report.step(&format!("tests: {}", words[2]), cargo(&words)));

@@ -61,6 +61,14 @@ pub struct SharedLock<'a> {
     pub setting: &'a str,
 }
 
+/// Reports that `contenders` of ours and as many of a client's have added to one counter under a lock and lost no
+/// update: another row of docs/neighbours.md.
+pub fn report_count(client: &str, contenders: &str, ours: u64, theirs: u64) {
+    let counted = ours + theirs;
+    let row = format!("| {client} | {contenders} | {ours} | {theirs} | {counted} |");
+    let _ = writeln!(io::stdout(), "counted: {row}");
+}
+
 impl SharedLock<'_> {
     /// Reports that a test has seen the lock handed over from theirs to ours, and from ours to theirs, in these
     /// times. `cargo xtask neighbours` writes the table from such lines, and `cargo xtask test` compares them.

@@ -29,7 +29,7 @@ pub use child_process::ChildProcess;
 pub use dice::Dice;
 pub use ensemble::{Ensemble, Member};
 pub use etcd::{EtcdCluster, EtcdServer};
-pub use external_client::{ExternalClient, SharedLock};
+pub use external_client::{ExternalClient, SharedLock, report_count};
 pub use fake_clock::FakeClock;
 pub use fake_sync::FakeSync;
 pub use postgres::PostgresServer;

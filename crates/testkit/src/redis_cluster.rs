@@ -122,6 +122,14 @@ impl RedisCluster {
         self.nodes[node].kill9()
     }
 
+    /// Starts a node again that was killed: it follows the node that took its slots.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn restart(&mut self, node: usize) -> io::Result<()> {
+        self.nodes[node].restart()
+    }
+
     fn meet(&self) -> io::Result<()> {
         for (epoch, node) in (1..).zip(&self.nodes) {
             done(&node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch.to_string()])?)?;

@@ -22,6 +22,7 @@ mod nested;
 mod passwords;
 mod periods;
 mod privileges;
+mod redisson;
 mod release;
 mod revoke;
 mod terminal;

@@ -22,6 +22,7 @@ mod redis_unfenced;
 mod redisson;
 mod redisson_6_2;
 mod redisson_cluster;
+mod redisson_sentinel;
 mod redisson_valkey_9;
 mod redlock_3;
 mod redlock_5;

@@ -17,7 +17,7 @@ const JETCD: ExternalClient = ExternalClient { name: "jetcd", needs: &["etcd", "
 fn row(client: &ExternalClient) -> SharedLock<'static> {
     let (client, kind) = match client.name {
         "jetcd" => ("jetcd 0.8.6", "`Lock`"),
-        _ => ("etcd's Go client 3.7.3", "`concurrency.Mutex`"),
+        _ => ("etcd-go 3.7.3", "`concurrency.Mutex`"),
     };
     let (ours, setting) = ("mutex; other modes exclude it", "none: they call it `tenure/NAME`");
     SharedLock { client, kind, ours, setting }

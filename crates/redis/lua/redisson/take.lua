@@ -3,7 +3,8 @@
 --       reader (string, its value is the note)  5 queue of Redisson's fair lock (list)  6 its time-outs (zset)
 --       7 channel of plain locks
 -- ARGV  1 holder  2 ttl ms  3 'x' or 's'  4 '<pid> <host> <label>'  5 'fenced', or '' for no tokens
--- Returns 'granted <token>' | 'busy <ms until the lock ends, or -1> <lock, rwlock: the channel that says so>'
+-- Returns 'granted <token>' | 'busy <ms until the lock ends, or -1> <lock | reader | writer: what holds it, and so
+--         which channels say that it is free>'
 --         | 'foreign': something else has the lock's name
 -- Invariants: a claim that is not granted changes no hold and no other claim's place, but it removes waiters of a
 -- fair lock and readers of its own id that are gone. Every key of a lock has a TTL but the token.
@@ -78,4 +79,4 @@ if now == 'none' or now == 'read' and ARGV[3] == 's' then
   end
   return 'granted ' .. token
 end
-return 'busy ' .. call('PTTL', K) .. (now == 'lock' and ' lock' or ' rwlock')
+return 'busy ' .. call('PTTL', K) .. (now == 'lock' and ' lock' or now == 'read' and ' reader' or ' writer')

@@ -1,11 +1,56 @@
 //! What something that is not a lock of Redisson looks like.
 
-use crate::wire::Value;
+use tenure_core::{Error, ErrorKind, Result};
 
-use super::names::is_holder;
+use super::RedissonStore;
+use super::names::{Names, is_holder};
+use crate::wire::{Value, cmd};
+
+impl RedissonStore {
+    /// Says what has the name of a lock or semaphore.
+    pub(super) async fn foreign(
+        &self,
+        operation: &'static str,
+        names: &Names,
+        wanted: &str,
+    ) -> Error {
+        let found = self.family(operation, names).await;
+        let found = found.unwrap_or_else(|_| "something else".into());
+        let why = format!(
+            "the key {:?} holds {found}, not a {wanted} in Redisson's layout; nothing was touched: use \
+             another name, or the settings of the client that wrote it",
+            names.lock
+        );
+        Error::new(ErrorKind::Damaged, operation, why)
+    }
+
+    async fn family(&self, operation: &'static str, names: &Names) -> Result<String> {
+        let send = async |command| {
+            let (reply, _) = self.base.servers.call(operation, names.slot, &command, None).await?;
+            Ok::<_, Error>(reply)
+        };
+        let kind = send(cmd("TYPE").arg(&names.lock)).await?.text().unwrap_or_default();
+        let sample = match &*kind {
+            "string" => send(cmd("GETRANGE").arg(&names.lock).arg("0").arg("127")).await?,
+            "hash" => send(cmd("HRANDFIELD").arg(&names.lock).arg("8")).await?,
+            _ => Value::Null,
+        };
+        Ok(of_type(&kind, &sample))
+    }
+
+    /// Says that a semaphore's name is that of a latch.
+    pub(super) fn awaited_latch(names: &Names) -> Error {
+        let why = format!(
+            "Java programs wait for {:?} as for an RCountDownLatch of Redisson, so it is not a semaphore: a \
+             claim would count it down. Nothing was touched: use another name",
+            names.lock
+        );
+        Error::new(ErrorKind::Damaged, "acquire", why)
+    }
+}
 
 /// Names the family of a string under a lock's name.
-pub(super) fn of_string(value: &[u8]) -> &'static str {
+fn of_string(value: &[u8]) -> &'static str {
     let Ok(text) = std::str::from_utf8(value) else {
         return match value.len() {
             20 => "a lock of rslock (20 random bytes)",
@@ -39,7 +84,7 @@ pub(super) fn of_string(value: &[u8]) -> &'static str {
 }
 
 /// Names the family of a hash, of which these are some fields.
-pub(super) fn of_hash(fields: &[String]) -> &'static str {
+fn of_hash(fields: &[String]) -> &'static str {
     let any = |test: fn(&str) -> bool| fields.iter().any(|field| test(field));
     if any(|field| field.ends_with(":lock_count") || field.ends_with(":expire_time")) {
         "a group lock of Redisson (getMultiLock with a group and values), which tenure does not join"
@@ -55,7 +100,7 @@ pub(super) fn of_hash(fields: &[String]) -> &'static str {
 }
 
 /// Names the family by what `TYPE` says.
-pub(super) fn of_type(kind: &str, sample: &Value) -> String {
+fn of_type(kind: &str, sample: &Value) -> String {
     match (kind, sample) {
         ("string", Value::Text(value)) => of_string(value).into(),
         ("hash", fields) => of_hash(&fields.clone().texts().unwrap_or_default()).into(),

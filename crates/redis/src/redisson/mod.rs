@@ -38,9 +38,11 @@
 //! # Waiting
 //!
 //! Redisson keeps its waiters in its processes, and so does this dialect: no order among clients, and none
-//! shown. A claim that must wait subscribes to the channel on which the present holder will publish, asks
+//! shown. A claim that must wait subscribes to the channels on which the end of the present hold is published, asks
 //! once more, and then waits for a message, for the end of the holder's term, or for the poll cap. While
-//! waiters of a fair lock are in their queue, a free lock is theirs.
+//! waiters of a fair lock are in their queue, a free lock is theirs: `lua/redisson/fair.lua` says when one of them
+//! counts as gone. Ours do not queue there: that a lock is a fair one shows only while Java programs queue for it,
+//! and each of them removes those from the queue whose time-outs are over by its own clock.
 //!
 //! # What is refused
 //!
@@ -83,7 +85,8 @@ use crate::inbox::WaiterRegistry;
 use crate::inspect as redis_inspect;
 use crate::scripts::Call;
 use crate::store::{RedisStore, millis, origin_text, released, unexpected_reply};
-use crate::wire::{Arg, MessageListener, Value, cmd};
+use crate::wire::{Arg, MessageListener, Value};
+pub(crate) use names::keys_and_channels;
 use names::{Channel, Names, holder, lock_of_channel};
 use scripts::Scripts;
 use waiters::{Waiters, Wanted};
@@ -94,15 +97,6 @@ const ASKS: usize = 3;
 
 /// How often channels are looked for on which no claim waits.
 const SWEEP: Duration = Duration::from_secs(5);
-
-/// The keys of a lock, its own first, and its channels: what a user needs rights for.
-pub(crate) fn keys_and_channels(prefix: &str, name: &LockName) -> (Vec<String>, Vec<String>) {
-    let names = Names::new(prefix, name, false);
-    let channels = Channel::ALL.map(|channel| names.channel(channel)).to_vec();
-    let (timer, terms, [queue, timeouts]) = (names.timer("x"), names.terms(), names.fair);
-    let Names { lock, token, note, audit, .. } = names;
-    (vec![lock, token, note, audit, timer, terms, queue, timeouts], channels)
-}
 
 /// Locks on Redis in the layout of Redisson.
 pub struct RedissonStore {
@@ -118,7 +112,11 @@ pub struct RedissonStore {
 /// What the server answers to a claim.
 enum Asked {
     Granted(Grant),
-    Busy { again: Option<Duration>, channel: Channel },
+    /// When the lock may be free, and the channels that may say so before.
+    Busy {
+        again: Option<Duration>,
+        channels: &'static [Channel],
+    },
 }
 
 impl RedissonStore {
@@ -207,12 +205,14 @@ impl RedissonStore {
             }
             ["busy", left, channel] => {
                 let again = left.parse().ok().map(Duration::from_millis);
-                let channel = match channel {
-                    "lock" => Channel::Lock,
-                    "semaphore" => Channel::Semaphore,
-                    _ => Channel::ReadWrite,
+                let channels: &[Channel] = match channel {
+                    "lock" => &[Channel::Lock],
+                    "semaphore" => &[Channel::Semaphore],
+                    "reader" => &[Channel::ReadWrite],
+                    // A hold of ours, perhaps. Any kind of lock of Redisson's may end it by force.
+                    _ => &[Channel::ReadWrite, Channel::Lock],
                 };
-                Ok(Some(Asked::Busy { again, channel }))
+                Ok(Some(Asked::Busy { again, channels }))
             }
             ["foreign", ..] => {
                 let wanted = match claim.mode {
@@ -221,6 +221,7 @@ impl RedissonStore {
                 };
                 Err(self.foreign("acquire", names, wanted).await.about(&claim.name))
             }
+            ["latch", ..] => Err(Self::awaited_latch(names).about(&claim.name)),
             ["more", ..] => Ok(None),
             _ => Err(unexpected_reply("acquire")),
         }
@@ -265,32 +266,6 @@ impl RedissonStore {
         }
         Ok(())
     }
-
-    /// Says what has the name of a lock or semaphore.
-    async fn foreign(&self, operation: &'static str, names: &Names, wanted: &str) -> Error {
-        let found = self.family(operation, names).await;
-        let found = found.unwrap_or_else(|_| "something else".into());
-        let why = format!(
-            "the key {:?} holds {found}, not a {wanted} in Redisson's layout; nothing was touched: use \
-             another name, or the settings of the client that wrote it",
-            names.lock
-        );
-        Error::new(ErrorKind::Damaged, operation, why)
-    }
-
-    async fn family(&self, operation: &'static str, names: &Names) -> Result<String> {
-        let send = async |command| {
-            let (reply, _) = self.base.servers.call(operation, names.slot, &command, None).await?;
-            Ok::<_, Error>(reply)
-        };
-        let kind = send(cmd("TYPE").arg(&names.lock)).await?.text().unwrap_or_default();
-        let sample = match &*kind {
-            "string" => send(cmd("GETRANGE").arg(&names.lock).arg("0").arg("127")).await?,
-            "hash" => send(cmd("HRANDFIELD").arg(&names.lock).arg("8")).await?,
-            _ => Value::Null,
-        };
-        Ok(family::of_type(&kind, &sample))
-    }
 }
 
 #[async_trait]
@@ -318,20 +293,20 @@ impl Store for RedissonStore {
         for _ in 0..ASKS {
             let listened = Channel::ALL.map(|channel| self.is_subscribed(&names, channel));
             let registered = self.waiters.asking(claim.owner);
-            let channel = match self.ask(claim, &names).await? {
+            let channels = match self.ask(claim, &names).await? {
                 Asked::Granted(grant) => {
                     self.waiters.forget(claim.owner, true);
                     return Ok(ClaimOutcome::Granted(grant));
                 }
-                Asked::Busy { again: left, channel } => {
+                Asked::Busy { again: left, channels } => {
                     again = left;
-                    channel
+                    channels
                 }
             };
             if policy == WaitPolicy::NoWait {
                 return Ok(ClaimOutcome::Busy);
             }
-            if registered && listened[channel as usize] {
+            if registered && channels.iter().all(|channel| listened[*channel as usize]) {
                 self.waiters.refused(claim.owner);
                 break;
             }
@@ -342,7 +317,9 @@ impl Store for RedissonStore {
                 Mode::Permits { take, .. } => Wanted::Permits(take),
             };
             self.waiters.enter(claim.owner, &names.lock, wanted);
-            self.subscribe(&names, channel).await?;
+            for channel in channels {
+                self.subscribe(&names, *channel).await?;
+            }
         }
         Ok(ClaimOutcome::Queued(QueueTicket::new(again)))
     }

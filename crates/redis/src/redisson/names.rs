@@ -74,6 +74,11 @@ impl Names {
         format!("{prefix}{}}}", self.lock)
     }
 
+    /// The channel that those listen to who wait for an `RCountDownLatch` of this name.
+    pub(super) fn latch_channel(&self) -> String {
+        format!("redisson_countdownlatch__channel__{{{}}}", self.lock)
+    }
+
     /// The terms of a semaphore's permits.
     pub(super) fn terms(&self) -> String {
         format!("{}timeout", self.stem)
@@ -88,6 +93,15 @@ impl Names {
     pub(super) fn timer(&self, holder: &str) -> String {
         format!("{}{holder}:rwlock_timeout:1", self.stem)
     }
+}
+
+/// The keys of a lock, its own first, and its channels: what a user needs rights for.
+pub(crate) fn keys_and_channels(prefix: &str, name: &LockName) -> (Vec<String>, Vec<String>) {
+    let names = Names::new(prefix, name, false);
+    let channels = Channel::ALL.map(|channel| names.channel(channel)).to_vec();
+    let (timer, terms, [queue, timeouts]) = (names.timer("x"), names.terms(), names.fair);
+    let Names { lock, token, note, audit, .. } = names;
+    (vec![lock, token, note, audit, timer, terms, queue, timeouts], channels)
 }
 
 /// The lock that a channel belongs to, as its key is called.

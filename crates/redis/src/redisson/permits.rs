@@ -54,7 +54,7 @@ impl RedissonStore {
         let call = Call {
             operation: "acquire",
             slot: names.slot,
-            keys: &[&names.lock, &terms, &channel, &names.token, &note],
+            keys: &[&names.lock, &terms, &channel, &names.token, &note, &names.latch_channel()],
             arguments: &[
                 claim.owner.into(),
                 millis(claim.ttl).into(),
@@ -72,7 +72,7 @@ impl RedissonStore {
                 return Ok(asked);
             }
         }
-        Ok(Asked::Busy { again: Some(Duration::ZERO), channel: Channel::Semaphore })
+        Ok(Asked::Busy { again: Some(Duration::ZERO), channels: &[Channel::Semaphore] })
     }
 
     pub(super) async fn renew_permits(

@@ -137,7 +137,7 @@ fn every_command_of_the_scripts_is_reached_and_gets_only_text() {
     assert_eq!(bench.take(1, "x"), "granted 1");
     bench.said(&["DEL", "tenure_holder:{a}"]);
     assert_eq!(bench.take(1, "x"), "granted 2");
-    assert!(bench.take(2, "s").ends_with(" rwlock"));
+    assert!(bench.take(2, "s").ends_with(" writer"));
     assert_eq!((bench.renew(1), bench.renew(2)), ("1".into(), "0".into()));
     bench.inspect();
     // Downgraded, joined, renewed, released; one whose timer is gone holds no longer.
@@ -227,7 +227,7 @@ fn a_waiter_of_a_fair_lock_counts_as_gone_by_the_servers_clock_alone() {
 
 /// Calls of one semaphore, `p`.
 impl Bench {
-    fn pool(&self, script: &str, owner: usize, more: [&str; 2], arguments: &[&str]) -> String {
+    fn pool(&self, script: &str, owner: usize, more: [&str; 3], arguments: &[&str]) -> String {
         let owner = format!("{owner:032x}");
         let note = format!("tenure_holder:{{p}}:{owner}");
         let more = more.map(|key| if key == "note" { note.as_str() } else { key });
@@ -239,15 +239,15 @@ impl Bench {
 
     fn take_permits(&self, owner: usize, count: &str, of: &str) -> String {
         let arguments = [TTL, count, of, "1 host label", "fenced"];
-        self.pool("take", owner, ["token", "note"], &arguments)
+        self.pool("take", owner, ["token", "note", "latches"], &arguments)
     }
 
     fn renew_permits(&self, owner: usize, count: &str) -> String {
-        self.pool("renew", owner, ["note", ""], &["7200000", count])
+        self.pool("renew", owner, ["note", "", ""], &["7200000", count])
     }
 
     fn release_permits(&self, owner: usize) -> String {
-        self.pool("release", owner, ["note", ""], &[])
+        self.pool("release", owner, ["note", "", ""], &[])
     }
 
     fn evict_permits(&self, owner: usize, member: &str) -> String {

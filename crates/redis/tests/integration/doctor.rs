@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tenure_core::store::Store;
 use tenure_core::{ErrorKind, Finding, Severity};
-use tenure_redis::{ACL, ACL_CLUSTER, RedisConfig, RedisStore, Topology};
+use tenure_redis::{
+    ACL, ACL_CLUSTER, ACL_REDISSON, RedisConfig, RedisStore, RedissonStore, Topology,
+};
 use tenure_testkit::{
     GENEROUS, RedisCluster, RedisSentinel, RedisServer, VALKEY_9, eventually, is_installed,
 };
@@ -156,6 +158,31 @@ async fn each_missing_right_is_named_with_the_words_to_grant_it() {
     assert_eq!(unsafe_ones(&findings), [""; 0]);
     assert_eq!(severity(&findings, "may not run SCAN"), Some(Severity::Advice));
     assert_eq!(severity(&findings, "may not run LTRIM"), Some(Severity::Advice));
+}
+
+/// Its keys and channels have names of their own, and its scripts call more commands.
+#[tokio::test]
+async fn the_rights_for_locks_of_redisson_are_tried_too() {
+    let Some(server) = start(&FIT) else { return };
+    let all = format!("{ACL} {ACL_REDISSON} ~* &redisson_*");
+    for (rights, remedies) in [
+        (all.clone(), &[][..]),
+        (format!("{ACL} {ACL_REDISSON} &redisson_*"), &["ACL SETUSER joe ~*"]),
+        // Other keys belong to the lock than that of its name.
+        (format!("{ACL} {ACL_REDISSON} ~tenure-doctor* &redisson_*"), &["ACL SETUSER joe ~*"]),
+        (format!("{ACL} {ACL_REDISSON} ~*"), &["ACL SETUSER joe &redisson_*"]),
+        (format!("{all} -lindex"), &["ACL SETUSER joe +lindex"]),
+        (format!("{all} -decrby"), &["ACL SETUSER joe +decrby"]),
+    ] {
+        let mut config = limited(&server, &rights);
+        config.prefix.clear();
+        let store = RedissonStore::connect(config).await.unwrap();
+        let findings = store.diagnose().await.unwrap();
+        let bad = findings.iter().filter(|finding| finding.severity == Severity::Unsafe);
+        let bad: Vec<_> = bad.map(|finding| &*finding.remedy).collect();
+        assert_eq!(bad, remedies, "{rights}: {findings:?}");
+    }
+    assert_eq!(server.command(&["KEYS", "*doctor*"]).unwrap(), "", "a probe is left");
 }
 
 #[tokio::test]

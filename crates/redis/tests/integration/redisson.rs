@@ -83,3 +83,21 @@ on_servers! {
         guard.release().await.unwrap();
     }
 }
+
+on_servers! {
+    /// Redisson keeps the answer of each unlock for a while, beside the lock.
+    async fn an_unlock_latch_is_no_lock() {
+        let server = RedisServer::start(&[]).unwrap();
+        let client = client(&single(server.port())).await;
+        let guard = client.mutex("a").unwrap().acquire().await.unwrap();
+        for (name, answer) in [("a", "0"), ("b", "1")] {
+            let latch = format!("redisson_unlock_latch:{{{name}}}:0123456789abcdef0123456789abcdef");
+            said(&server, &["SET", &latch, answer, "PX", "60000"]);
+        }
+        assert_eq!(client.list("").await.unwrap(), ["a".parse().unwrap()]);
+        assert_eq!(client.list("redisson").await.unwrap(), []);
+        guard.release().await.unwrap();
+        assert_eq!(client.list("").await.unwrap(), []);
+        client.mutex("b").unwrap().try_acquire().await.unwrap().release().await.unwrap();
+    }
+}

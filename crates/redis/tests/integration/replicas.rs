@@ -166,3 +166,46 @@ on_servers! {
         assert_eq!(said(&master, &["GET", "a"]), "1", "the permit is back");
     }
 }
+
+on_servers! {
+    /// A renewal or a downgrade that no replica has is not counted: the claim may be lost by a failover.
+    async fn renewals_and_downgrades_wait_for_replicas_in_redissons_layout_too() {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]).unwrap();
+        let port = master.port().to_string();
+        let mut replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+        let follows = eventually(GENEROUS, || async {
+            said(&master, &["INFO", "replication"]).contains("state=online")
+        });
+        assert!(follows.await);
+        let mut config = single(master.port());
+        config.prefix.clear();
+        (config.replicas, config.timeout) = (1, Duration::from_secs(1));
+        let store = RedissonStore::connect(config).await.unwrap();
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits { take: 1, of: 1 }];
+        let named = ["x", "s", "p"].into_iter().zip(modes);
+        let claims = named.map(|(name, mode)| Claim::new(name.parse().unwrap(), mode, 3 * GENEROUS));
+        let claims: Vec<Claim> = claims.collect();
+        for claim in &claims {
+            let granted = eventually(GENEROUS, || async {
+                let outcome = store.claim(claim, WaitPolicy::NoWait).await;
+                matches!(outcome, Ok(ClaimOutcome::Granted(_)))
+            });
+            assert!(granted.await);
+            assert_eq!(store.renew(claim).await.unwrap(), Renewal::Renewed);
+        }
+        replica.stop().unwrap();
+        for claim in &claims {
+            let unconfirmed = store.renew(claim).await.unwrap_err();
+            assert_eq!(unconfirmed.effect(), Effect::Unknown, "{unconfirmed}");
+        }
+        let unconfirmed = store.downgrade(&claims[0]).await.unwrap_err();
+        assert_eq!(unconfirmed.effect(), Effect::Unknown, "{unconfirmed}");
+        replica.cont().unwrap();
+        let again = eventually(GENEROUS, || async { store.downgrade(&claims[0]).await.is_ok() });
+        assert!(again.await, "no downgrade counts any more");
+        for claim in &claims {
+            let again = eventually(GENEROUS, || async { store.renew(claim).await.is_ok() });
+            assert!(again.await, "no renewal counts any more");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! One client of tenure and one of another project.
 
+use std::time::Instant;
+
 use tenure_core::ErrorKind;
 
 use crate::scene::{NAME, PATH, Scene, connect};
@@ -67,6 +69,24 @@ pub(crate) async fn our_release_lets_theirs_in(scene: &Scene) {
     assert_eq!(error.kind(), ErrorKind::Busy);
     theirs.release().await;
     scene.assert_free().await;
+}
+
+/// A row of docs/neighbours.md.
+pub(crate) async fn the_lock_is_handed_over_both_ways(scene: &Scene) {
+    let mut theirs = scene.theirs().await;
+    theirs.hold().await;
+    let waiter = scene.waiter(1).await;
+    let start = Instant::now();
+    theirs.release().await;
+    let guard = waiter.granted().await;
+    let to_ours = start.elapsed();
+    theirs.want();
+    scene.until_waiting(1).await;
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    theirs.held().await;
+    scene.report(to_ours, start.elapsed());
+    theirs.release().await;
 }
 
 pub(crate) async fn their_death_lets_ours_in(scene: &Scene) {

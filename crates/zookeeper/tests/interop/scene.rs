@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Client, Guard, LockState, Mutex};
-use tenure_testkit::{ExternalClient, GENEROUS, ZooKeeperEnsemble, ZooKeeperServer, eventually};
+use tenure_testkit::{
+    ExternalClient, GENEROUS, SharedLock, ZooKeeperEnsemble, ZooKeeperServer, eventually,
+};
 use tenure_zookeeper::{Compat, ZooKeeperConfig, ZooKeeperStore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -55,6 +57,33 @@ impl Scene {
         };
         let ours = connect(ports[0], setting.beside).await;
         Self { setting, _servers: servers, ports, ours }
+    }
+
+    /// Reports that the lock was handed over, in these times: a row of docs/neighbours.md.
+    pub(crate) fn report(&self, to_ours: Duration, to_theirs: Duration) {
+        let Setting { client, kind, beside, servers } = self.setting;
+        let (title, is_curator) = match client.name {
+            "curator-debian" => ("Curator-Debian 5.4.0", true),
+            "curator-maven" => ("Curator-Maven 5.9.0", true),
+            _ => ("kazoo 2.11.0", false),
+        };
+        let kind = match (*kind, is_curator) {
+            ("exclusive", true) => "`InterProcessMutex`",
+            ("write", true) => "`InterProcessReadWriteLock`, writer",
+            ("exclusive", false) => "`Lock`",
+            ("write", false) => "`WriteLock`",
+            _ => "`Lock` with `extra_lock_patterns`",
+        };
+        let setting = match (beside.curator_rw, beside.kazoo) {
+            (false, false) => "none",
+            (true, false) => "`compat=curator-rw`",
+            (false, true) => "`compat=kazoo`",
+            (true, true) => "`compat=curator-rw,kazoo`",
+        };
+        let place = if *servers > 1 { " on an ensemble" } else { "" };
+        let client = &format!("{title}{place}");
+        let ours = if kind.contains("rite") { "`RwLock` or mutex" } else { "mutex" };
+        SharedLock { client, kind, ours, setting }.report(to_ours, to_theirs);
     }
 
     /// Starts another client.

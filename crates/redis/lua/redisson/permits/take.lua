@@ -1,9 +1,10 @@
 -- Claims permits of a semaphore in the layout of Redisson.
--- KEYS  1 counter  2 terms  3 channel  4 token (string)  5 note of the claim (string)
+-- KEYS  1 counter  2 terms  3 channel  4 token (string)  5 note of the claim (string)  6 channel of latches
 -- ARGV  1 owner  2 ttl ms  3 how many permits  4 of how many  5 '<pid> <host> <label>'  6 'fenced' or ''
 -- Returns 'granted <token>' | 'busy <ms until the first term ends, or -1> semaphore'
 --         | 'more': call again, as more terms have ended than one call removes
 --         | 'foreign': something else has the semaphore's name
+--         | 'latch': Java programs wait until the number is 0
 -- Invariants: free permits and held ones are together what they were. A semaphore without a size gets that of
 -- the claim, as trySetPermits would set it, less the permits that are held.
 --@pool
@@ -19,6 +20,9 @@ if note and holds(owner, wanted, now) then
   call('PEXPIRE', KEYS[5], ARGV[2])
   return 'granted ' .. string.match(note, '^%S+ (%S+)')
 end
+-- A latch is a number, too.
+local count = PUBLISH == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
+if free and call('PUBSUB', count, KEYS[6])[2] > 0 then return 'latch' end
 -- What is left of a hold that has ended.
 give_back(take_out(owner))
 local more = collect(now)

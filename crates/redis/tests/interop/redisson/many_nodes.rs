@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tenure_core::Client;
-use tenure_redis::{RedisConfig, RedissonStore, Topology};
-use tenure_testkit::{ExternalClient, GENEROUS, RedisCluster, RedisSentinel, eventually};
+use tenure_redis::{RedisConfig, RedissonStore, Sharded, Topology};
+use tenure_testkit::{
+    ExternalClient, GENEROUS, RedisCluster, RedisSentinel, RedisServer, eventually,
+};
 use tokio::time::timeout;
 
 use super::{CURRENT, Duration, Java, LONG, NAME, WATCHDOG, long, redisson_3_22};
 
-fn addresses(list: &str) -> Vec<(String, u16)> {
+pub(super) fn addresses(list: &str) -> Vec<(String, u16)> {
     let address = |one: &str| {
         let (host, port) = one.rsplit_once(':').unwrap();
         (host.to_owned(), port.parse().unwrap())
@@ -18,14 +20,15 @@ fn addresses(list: &str) -> Vec<(String, u16)> {
     list.split(',').map(address).collect()
 }
 
-async fn ours(topology: Topology) -> Client {
+pub(super) async fn connect(topology: Topology, replicas: u32) -> Client {
     let mut config = RedisConfig::new(topology);
     config.prefix.clear();
+    config.replicas = replicas;
     Client::new(Arc::new(RedissonStore::connect(config).await.unwrap())).unwrap()
 }
 
 /// As the Java programs name servers.
-fn named(kind: &str, addresses: &[(String, u16)]) -> String {
+pub(super) fn named(kind: &str, addresses: &[(String, u16)]) -> String {
     let ports: Vec<_> = addresses.iter().map(|(_, port)| port.to_string()).collect();
     format!("{kind}:{}", ports.join(","))
 }
@@ -55,7 +58,7 @@ async fn on_a_cluster(version: &ExternalClient) {
     let cluster = RedisCluster::start().unwrap();
     let nodes = addresses(&cluster.addresses());
     let mut theirs = Java::start(version, &named("cluster", &nodes), "lock", WATCHDOG).await;
-    let ours = ours(Topology::Cluster { nodes }).await;
+    let ours = connect(Topology::Cluster { nodes }, 0).await;
     hand_over(&ours, &mut theirs, version, " on a Cluster").await;
 }
 
@@ -64,6 +67,40 @@ async fn messages_of_both_arrive_on_a_cluster() {
     for version in [&CURRENT, &redisson_3_22::RELEASE] {
         if !version.is_missing("messages on a Cluster") {
             on_a_cluster(version).await;
+        }
+    }
+}
+
+/// Both sides publish through the channels that are set, whatever the servers could do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_both_arrive_with_sharded_channels_and_without() {
+    if CURRENT.is_missing("sharded channels") {
+        return;
+    }
+    let cluster = RedisCluster::start().unwrap();
+    let nodes = addresses(&cluster.addresses());
+    for (sharded, kind, place) in [
+        (Sharded::On, "cluster+on", " on a Cluster, `sharded=on`"),
+        (Sharded::Off, "cluster+off", " on a Cluster, `sharded=off`"),
+    ] {
+        let mut theirs = Java::start(&CURRENT, &named(kind, &nodes), "lock", WATCHDOG).await;
+        let mut config = RedisConfig::new(Topology::Cluster { nodes: nodes.clone() });
+        config.prefix.clear();
+        config.sharded = sharded;
+        let ours = Client::new(Arc::new(RedissonStore::connect(config).await.unwrap())).unwrap();
+        hand_over(&ours, &mut theirs, &CURRENT, place).await;
+        let count = |command: &str| {
+            let used = |node: &RedisServer| {
+                let stats = node.command(&["INFO", "commandstats"]).unwrap();
+                stats.lines().any(|line| line.starts_with(&format!("cmdstat_{command}:")))
+            };
+            cluster.nodes().iter().any(used)
+        };
+        // The first of the two modes leaves no message of the other kind.
+        if sharded == Sharded::On {
+            assert!(count("spublish") && !count("publish"));
+        } else {
+            assert!(count("publish"));
         }
     }
 }
@@ -77,7 +114,7 @@ async fn a_lock_is_shared_before_and_after_a_failover_by_sentinels() {
     let mut group = RedisSentinel::start(Duration::from_secs(2)).unwrap();
     let sentinels = addresses(&group.addresses());
     let mut theirs = Java::start(&CURRENT, &named("sentinel", &sentinels), "lock", WATCHDOG).await;
-    let ours = ours(Topology::Sentinel { sentinels, service: "main".into() }).await;
+    let ours = connect(Topology::Sentinel { sentinels, service: "main".into() }, 0).await;
     hand_over(&ours, &mut theirs, &CURRENT, " behind Sentinels").await;
     group.server(0).kill9().unwrap();
     assert!(eventually(GENEROUS, || async { group.master().is_some_and(|one| one != 0) }).await);
@@ -93,7 +130,7 @@ async fn a_lock_is_shared_before_and_after_a_failover_of_a_cluster() {
     let mut cluster = RedisCluster::start().unwrap();
     let nodes = addresses(&cluster.addresses());
     let mut theirs = Java::start(&CURRENT, &named("cluster", &nodes), "lock", WATCHDOG).await;
-    let ours = ours(Topology::Cluster { nodes }).await;
+    let ours = connect(Topology::Cluster { nodes }, 0).await;
     assert!(theirs.try_hold(None).await);
     theirs.release().await;
     let dead = cluster.master_of(NAME).unwrap();

@@ -1,6 +1,8 @@
 //! The real Redisson on the same locks as `RedissonStore`, in several releases: see `interop/README.md`.
 
 mod crowd;
+mod ends;
+mod failover;
 mod foreign;
 mod many_nodes;
 mod pair;
@@ -82,7 +84,11 @@ impl Scene {
 
 /// A client of ours with connections of its own.
 pub(crate) async fn client(server: &RedisServer) -> Client {
-    let address = ("127.0.0.1".into(), server.port());
+    client_of(server.port()).await
+}
+
+pub(crate) async fn client_of(port: u16) -> Client {
+    let address = ("127.0.0.1".into(), port);
     let mut config = RedisConfig::new(Topology::Single { server: address });
     config.prefix.clear();
     Client::new(Arc::new(RedissonStore::connect(config).await.unwrap())).unwrap()

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tenure_core::store::{Claim, ClaimOutcome, Released, Renewal, WaitPolicy};
-use tenure_core::{LockName, LossReason, Mode};
+use tenure_core::{Guard, LockName, LossReason, Mode, Options};
 use tenure_testkit::{ExternalClient, GENEROUS};
 use tokio::time::timeout;
 
@@ -16,16 +16,22 @@ pub(super) async fn all(version: &ExternalClient, kind: &str) {
     their_hold_keeps_ours_out(&scene, &mut theirs, kind).await;
     our_hold_keeps_theirs_out(&scene, &mut theirs, kind).await;
     if kind != "non-reentrant" {
-        they_enter_again_while_ours_waits(&scene, &mut theirs).await;
+        they_enter_again_while_ours_waits(&scene, &mut theirs, kind).await;
     }
-    let to_ours = their_release_wakes_ours(&scene, &mut theirs).await;
+    let to_ours = their_release_wakes_ours(&scene, &mut theirs, kind).await;
     let to_theirs = our_release_wakes_theirs(&scene, &mut theirs).await;
     our_abandoned_hold_is_theirs_after_its_term(&scene, &mut theirs).await;
-    if kind != "spin" {
-        ours_evicts_theirs(&scene, &mut theirs, kind).await;
-        theirs_force_unlocks_ours(&scene, &mut theirs, kind).await;
-    }
+    ours_evicts_theirs(&scene, &mut theirs, kind).await;
+    our_eviction_wakes_theirs(&scene, &mut theirs).await;
+    theirs_force_unlocks_ours(&scene, &mut theirs, kind).await;
+    their_forced_unlock_wakes_ours(&scene, &mut theirs, kind).await;
     super::report(version, kind, "", [to_ours, to_theirs]);
+}
+
+/// Options of a waiter that is woken by nothing but a message, where one comes: a spin lock publishes none, and a fair
+/// lock only to its own queue.
+fn deaf(kind: &str) -> Options {
+    long().poll_cap(if matches!(kind, "spin" | "fair") { Duration::from_secs(5) } else { LONG })
 }
 
 async fn their_hold_keeps_ours_out(scene: &Scene, theirs: &mut Java, kind: &str) {
@@ -64,13 +70,14 @@ async fn our_hold_keeps_theirs_out(scene: &Scene, theirs: &mut Java, kind: &str)
     theirs.release().await;
 }
 
-async fn they_enter_again_while_ours_waits(scene: &Scene, theirs: &mut Java) {
-    assert!(theirs.try_hold(None).await);
-    let mutex = scene.ours.mutex(NAME).unwrap().with(long());
+async fn they_enter_again_while_ours_waits(scene: &Scene, theirs: &mut Java, kind: &str) {
+    assert!(theirs.try_hold(Some(LONG)).await);
+    let mutex = scene.ours.mutex(NAME).unwrap().with(deaf(kind));
     let mut waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
     assert!(timeout(Duration::from_millis(200), &mut waiter).await.is_err());
-    assert!(theirs.try_hold(None).await, "the same thread enters again");
-    assert_eq!(scene.state().await.holders[0].label, "Redisson, entered 2 times");
+    assert!(theirs.try_hold(Some(LONG)).await, "the same thread enters again");
+    let holder = scene.state().await.holders[0].clone();
+    assert_eq!((&*holder.label, holder.entered), ("Redisson, entered 2 times", Some(2)));
     theirs.release().await;
     assert!(timeout(Duration::from_millis(200), &mut waiter).await.is_err());
     theirs.release().await;
@@ -80,10 +87,9 @@ async fn they_enter_again_while_ours_waits(scene: &Scene, theirs: &mut Java) {
 
 /// Returns how long it takes. Their term is longer than the bound, so only the release can wake the
 /// waiter.
-async fn their_release_wakes_ours(scene: &Scene, theirs: &mut Java) -> Duration {
+async fn their_release_wakes_ours(scene: &Scene, theirs: &mut Java, kind: &str) -> Duration {
     assert!(theirs.try_hold(Some(LONG)).await);
-    let options = long().poll_cap(Duration::from_secs(5));
-    let mutex = scene.ours.mutex(NAME).unwrap().with(options);
+    let mutex = scene.ours.mutex(NAME).unwrap().with(deaf(kind));
     let waiter = tokio::spawn(async move {
         let guard = mutex.acquire().await.unwrap();
         (guard, Instant::now())
@@ -139,7 +145,7 @@ async fn ours_evicts_theirs(scene: &Scene, theirs: &mut Java, kind: &str) {
     assert!(theirs.try_hold(Some(LONG)).await);
     let owner = scene.state().await.holders[0].owner.clone();
     assert!(!scene.ours.evict(NAME, &format!("{owner}1"), "test").await.unwrap());
-    let mutex = scene.ours.mutex(NAME).unwrap().with(long().poll_cap(Duration::from_secs(60)));
+    let mutex = scene.ours.mutex(NAME).unwrap().with(long().poll_cap(LONG));
     let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(scene.ours.evict(NAME, &owner, "stuck").await.unwrap());
@@ -151,13 +157,42 @@ async fn ours_evicts_theirs(scene: &Scene, theirs: &mut Java, kind: &str) {
     guard.release().await.unwrap();
 }
 
+/// As `forceUnlock` does: their waiter would sleep until the end of the term.
+async fn our_eviction_wakes_theirs(scene: &Scene, theirs: &mut Java) {
+    let guard = scene.ours.mutex(NAME).unwrap().with(long()).acquire().await.unwrap();
+    theirs.want(Some(LONG));
+    assert!(theirs.is_silent().await);
+    assert!(scene.ours.evict(NAME, &guard.owner().to_string(), "stuck").await.unwrap());
+    theirs.held().await;
+    assert!(guard.release().await.is_err());
+    assert!(scene.is_busy(false).await);
+    theirs.release().await;
+}
+
+/// A waiter of ours behind a hold of ours, which a Java program takes by force.
+async fn their_forced_unlock_wakes_ours(scene: &Scene, theirs: &mut Java, kind: &str) {
+    let lock = scene.ours.rw_lock(NAME).unwrap().with(long());
+    let guard: Guard = match kind {
+        "read" => lock.read().await.unwrap().into(),
+        _ => lock.write().await.unwrap().into(),
+    };
+    let mutex = scene.ours.mutex(NAME).unwrap().with(deaf(kind));
+    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiter.is_finished());
+    assert_eq!(theirs.answer("force").await, "released");
+    let next = timeout(GENEROUS, waiter).await.expect("our waiter hears of it").unwrap();
+    assert!(guard.release().await.is_err());
+    next.release().await.unwrap();
+}
+
 async fn theirs_force_unlocks_ours(scene: &Scene, theirs: &mut Java, kind: &str) {
-    let options = tenure_core::Options::new().ttl(Duration::from_secs(3));
+    let options = Options::new().ttl(Duration::from_secs(3));
     let lock = scene.ours.rw_lock(NAME).unwrap().with(options);
     // Redisson's read lock unlocks readers only, by force.
     let (guard, shared) = match kind {
         "read" => (lock.read().await.unwrap().into(), true),
-        _ => (tenure_core::Guard::from(lock.write().await.unwrap()), false),
+        _ => (Guard::from(lock.write().await.unwrap()), false),
     };
     assert_eq!(theirs.answer("force").await, "released");
     let lost =

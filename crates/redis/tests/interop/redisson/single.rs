@@ -1,56 +1,9 @@
 //! Cases of one kind of lock, with the current release.
 
-use std::time::Instant;
-
-use tenure_core::Options;
 use tenure_testkit::GENEROUS;
 use tokio::time::timeout;
 
 use super::{CURRENT, Duration, LONG, NAME, Scene, long};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_java_program_is_followed_by_ours_after_its_watchdog_term() {
-    if CURRENT.is_missing("a killed Java program") {
-        return;
-    }
-    let (scene, watchdog) = (Scene::set().await, Duration::from_secs(4));
-    let mut theirs = scene.theirs_renewing(&CURRENT, "lock", watchdog).await;
-    assert!(theirs.try_hold(None).await);
-    let mutex = scene.ours.mutex(NAME).unwrap().with(long());
-    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
-    tokio::time::sleep(2 * watchdog).await;
-    assert!(!waiter.is_finished(), "its watchdog renews");
-    let killed = Instant::now();
-    theirs.kill9();
-    let guard = timeout(GENEROUS, waiter).await.expect("ours takes over").unwrap();
-    println!("taken over {:?} after the kill, watchdog {watchdog:?}", killed.elapsed());
-    guard.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_watchdogs_keep_their_locks_for_several_terms() {
-    if CURRENT.is_missing("both watchdogs") {
-        return;
-    }
-    let (scene, term) = (Scene::set().await, Duration::from_secs(3));
-    let mut theirs = scene.theirs_renewing(&CURRENT, "lock", term).await;
-    assert!(theirs.try_hold(None).await);
-    let end = Instant::now() + 3 * term;
-    while Instant::now() < end {
-        assert!(scene.is_busy(false).await, "their watchdog lost the lock");
-        tokio::time::sleep(term / 10).await;
-    }
-    theirs.release().await;
-    let options = Options::new().ttl(term);
-    let guard = scene.ours.mutex(NAME).unwrap().with(options).acquire().await.unwrap();
-    let end = Instant::now() + 3 * term;
-    while Instant::now() < end && guard.is_valid() {
-        assert!(!theirs.try_hold(None).await || !guard.is_valid(), "two hold");
-        tokio::time::sleep(term / 10).await;
-    }
-    assert!(guard.is_valid(), "our keeper lost the lock");
-    guard.release().await.unwrap();
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_both_rise_in_one_order() {
@@ -103,6 +56,69 @@ async fn waiters_of_a_fair_lock_come_in_their_order_before_later_claims_of_ours(
     assert!(!ours.is_finished());
     second.release().await;
     timeout(GENEROUS, ours).await.expect("ours comes last").unwrap().release().await.unwrap();
+}
+
+/// Their waiter lives, and its program's clock is an hour behind ours: its time-out was over before it began. The
+/// lock becomes free without a message, as when a holder's term ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_of_a_fair_lock_whose_clock_is_behind_keeps_its_turn() {
+    if CURRENT.is_missing("a waiter of a fair lock whose clock is behind") {
+        return;
+    }
+    let scene = Scene::set().await;
+    let mut theirs = scene.theirs(&CURRENT, "fair").await;
+    let guard = scene.ours.mutex(NAME).unwrap().with(long()).acquire().await.unwrap();
+    theirs.want(Some(LONG));
+    let [queue, timeouts] = ["queue", "timeout"].map(|it| format!("redisson_lock_{it}:{{{NAME}}}"));
+    let said = |words: &[&str]| scene.server.command(words).unwrap();
+    let waits = async || said(&["LLEN", &queue]) == "1";
+    assert!(tenure_testkit::eventually(GENEROUS, waits).await);
+    let waiter = said(&["LINDEX", &queue, "0"]);
+    said(&["ZINCRBY", &timeouts, "-3600000", &waiter]);
+    said(&["DEL", NAME]);
+    assert!(scene.is_busy(false).await, "a claim of ours overtook a live waiter");
+    theirs.held().await;
+    assert!(scene.is_busy(false).await);
+    drop(guard.release().await);
+    theirs.release().await;
+    assert!(!scene.is_busy(false).await);
+}
+
+/// A waiter asks at its poll cap, and between two polls nothing is sent for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_waiters_send_nothing_between_their_polls() {
+    const WAITERS: u64 = 40;
+    const TIME: Duration = Duration::from_secs(8);
+    if CURRENT.is_missing("idle waiters") {
+        return;
+    }
+    let scene = Scene::set().await;
+    let mut theirs = scene.theirs(&CURRENT, "lock").await;
+    assert!(theirs.try_hold(Some(LONG)).await);
+    for (cap, most) in [(LONG, 0), (Duration::from_secs(2), 6 * WAITERS)] {
+        let asked = || {
+            let stats = scene.server.command(&["INFO", "commandstats"]).unwrap();
+            let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+            line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let before = asked();
+        let waiters = (0..WAITERS).map(|_| {
+            let mutex = scene.ours.mutex(NAME).unwrap().with(long().poll_cap(cap));
+            tokio::spawn(async move { mutex.acquire().await.map(drop) })
+        });
+        let waiters: Vec<_> = waiters.collect();
+        // Each asks twice before it waits: once before it listens, and once after.
+        let entered = async || asked() >= before + 2 * WAITERS;
+        assert!(tenure_testkit::eventually(GENEROUS, entered).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = asked();
+        tokio::time::sleep(TIME).await;
+        let sent = asked() - before;
+        println!("{WAITERS} waiters with a poll cap of {cap:?} asked {sent} times in {TIME:?}");
+        assert!(sent <= most, "{sent} calls of {WAITERS} waiters in {TIME:?}, cap {cap:?}");
+        waiters.iter().for_each(|waiter| waiter.abort());
+    }
+    theirs.release().await;
 }
 
 /// A writer of ours that becomes a reader lets their readers in, and no writer of theirs.
