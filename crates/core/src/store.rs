@@ -28,7 +28,7 @@ pub use crate::hints::{ChangeHints, Hint, HintSender};
 pub use crate::listener::{Hold, LossListener, LossListeners};
 pub use crate::memory::MemoryFactory;
 pub use crate::password::Password;
-pub use crate::self_test::self_test;
+pub use crate::self_test::{self_test, self_test_on};
 pub use crate::url::StoreUrl;
 pub use tenure_proto::{Moment, admitted};
 

@@ -11,11 +11,13 @@ mod probes;
 mod quorum;
 mod versions;
 
-use tenure_core::store::{Store, self_test};
-use tenure_core::{Finding, Result, Severity};
+use tenure_core::store::{Store, self_test, self_test_on};
+use tenure_core::{Finding, LockName, OwnerId, Result, Severity};
 
 use crate::config::{RedisConfig, Topology};
 use crate::link::Link;
+use crate::redisson::keys_and_channels;
+use crate::wire::cmd;
 use facts::Facts;
 use nodes::Node;
 pub(crate) use quorum::diagnose as diagnose_quorum;
@@ -60,10 +62,31 @@ pub(crate) async fn diagnose(
     missing.dedup();
     // Without the rights, a self-test would only report the same again.
     if missing.iter().all(|finding| finding.severity != Severity::Unsafe) {
-        findings.push(self_test(store, config.timeout, SILENCE).await);
+        findings.push(match redisson {
+            Some(prefix) => self_test_in_redissons_layout(store, config, links, prefix).await?,
+            None => self_test(store, config.timeout, SILENCE).await,
+        });
     }
     findings.extend(missing);
     Ok(findings)
+}
+
+/// Takes the trial lock's keys away afterwards: in this layout, the token of a lock has no expiry.
+async fn self_test_in_redissons_layout(
+    store: &dyn Store,
+    config: &RedisConfig,
+    links: &[Link],
+    prefix: &str,
+) -> Result<Finding> {
+    let name = LockName::new(&format!("tenure-doctor-{}", OwnerId::random()))?;
+    let finding = self_test_on(store, &name, config.timeout, SILENCE).await;
+    let (keys, _) = keys_and_channels(prefix, &name);
+    let delete = cmd("DEL").args(&keys);
+    // Of the masters of a Cluster, all but the one that has them refuse.
+    for link in links {
+        let _ = link.call("remove a trial lock", [&delete]).await;
+    }
+    Ok(finding)
 }
 
 /// The facts of the master and of the replicas that it reports.
