@@ -7,6 +7,8 @@
 //! The task also sends pings, and ends the connection when the server is silent while it owes a
 //! reply.
 
+#[cfg(test)]
+mod fuzz;
 mod task;
 
 use std::collections::VecDeque;

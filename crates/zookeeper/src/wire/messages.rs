@@ -535,4 +535,4 @@ const SET_WATCHES: i32 = 101;
 const CLOSE_SESSION: i32 = -11;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
