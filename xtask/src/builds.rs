@@ -68,12 +68,13 @@ impl Metadata {
         checks
     }
 
-    /// What is wrong with the dependencies: licences that `deny.toml` does not allow, sources other
-    /// than the registry, and packages in two versions that `deny.toml` does not name.
+    /// What is wrong with the dependencies: licences that `deny.toml` does not allow, packages that it bans,
+    /// sources other than the registry, and packages in two versions that `deny.toml` does not name.
     ///
     /// This is the part of `cargo deny check` that needs neither the network nor cargo-deny.
     fn dependency_faults(&self, deny: &str) -> Vec<String> {
         let allowed = strings_after(deny, "\nallow = [");
+        let banned = strings_after(deny, "\ndeny = [");
         let skipped = strings_after(deny, "\nskip = [");
         let skipped: BTreeSet<&str> =
             skipped.iter().filter_map(|entry| entry.split(':').next()).collect();
@@ -86,6 +87,9 @@ impl Metadata {
             let licence = package["license"].as_str().unwrap_or_default();
             if !is_allowed(licence, &allowed) {
                 faults.push(format!("{name} {version}: licence {licence:?} is not in deny.toml"));
+            }
+            if banned.iter().any(|banned| banned == name) {
+                faults.push(format!("{name} {version}: deny.toml bans it, and says why"));
             }
             let source = package["source"].as_str();
             if source.is_some_and(|source| !source.starts_with("registry+")) {
@@ -317,7 +321,7 @@ mod tests {
             serde_json::json!({"name": name, "version": version, "license": licence,
                 "source": source})
         };
-        let deny = "\nallow = [\n  \"MIT\", # \"GPL\"\n]\nskip = [\n \"two:1\",\n]\n";
+        let deny = "\nallow = [\n  \"MIT\", # \"GPL\"\n]\ndeny = [\n \"slow\",\n]\nskip = [\n \"two:1\",\n]\n";
         let sound = [
             package("one", "1.0.0", "MIT", "registry+x"),
             package("two", "1.0.0", "MIT", "registry+x"),
@@ -330,6 +334,7 @@ mod tests {
         for (bad, says) in [
             (package("bad", "1.0.0", "GPL", "registry+x"), "licence"),
             (package("bad", "1.0.0", "MIT", "git+x"), "registry"),
+            (package("slow", "1.0.0", "MIT", "registry+x"), "bans"),
             (package("one", "2.0.0", "MIT", "registry+x"), "several versions"),
         ] {
             let faults = faults(&[&sound[..], &[bad]].concat());

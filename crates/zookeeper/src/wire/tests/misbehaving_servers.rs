@@ -7,6 +7,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tenure_core::ErrorKind;
+use tenure_core::store::Password;
 use tenure_testkit::{GENEROUS, eventually};
 
 use super::fake::{Fake, PASSWORD, SESSION, granted};
@@ -105,8 +106,12 @@ async fn each_connection_logs_in_first_then_restores_watches_and_tells_what_it_h
         }
     });
     let mut target = target(&[fake.port()]);
-    target.login = Some(("app".into(), "secret".into()));
+    let folder = tenure_testkit::temp_dir();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    target.login = Some(("app".into(), Password::File(file.clone())));
     let session = open(target, LIFE).await.unwrap();
+    std::fs::write(&file, "replaced\n").unwrap();
     let (_, _watch) = session.send_watched(Exists::new("/a")).await.unwrap();
     session.send(request("/b")).await.unwrap();
     reconnected(&session, 1).await;
@@ -120,6 +125,8 @@ async fn each_connection_logs_in_first_then_restores_watches_and_tells_what_it_h
     let requests = requests.lock().unwrap();
     let opcodes: Vec<_> = requests.iter().map(|(number, opcode, _)| (*number, *opcode)).collect();
     assert_eq!(opcodes, [(0, AUTH), (0, 3), (0, 2), (1, AUTH), (1, SET_WATCHES)]);
+    assert!(requests[0].2.ends_with(b"app:secret"), "{:?}", requests[0].2);
+    assert!(requests[3].2.ends_with(b"app:replaced"), "the file is read anew: {:?}", requests[3].2);
     let watches = &requests[4].2;
     assert_eq!(watches[..8], 77_i64.to_be_bytes());
     assert!(watches.ends_with(b"\0\0\0\x01\0\0\0\x02/a\0\0\0\0"), "one to be created: {watches:?}");
