@@ -122,11 +122,17 @@ async fn a_cluster_is_not_looked_up_as_fast_as_errors_come() {
         let client = client(&cluster(stub.port())).await;
         let before = stub.received(&["CLUSTER", "SHARDS"]);
         let took = hammer(&client, 20).await;
-        let asked = stub.received(&["CLUSTER", "SHARDS"]) - before;
-        let most = 20 + took.as_millis() as usize / 250;
-        assert!(asked > 0 && asked <= most, "{what}: asked {asked} times in {took:?}");
+        let asked = || stub.received(&["CLUSTER", "SHARDS"]) - before;
+        let (times, most) = (asked(), 20 + took.as_millis() as usize / 250);
+        assert!(times <= most, "{what}: asked {times} times in {took:?}");
         let dials = stub.connections();
         assert!(dials <= most_dials(took), "{what}: {dials} connections in {took:?}");
+        // In a crowd of calls that are dropped, the question may be dropped with each of their connections.
+        let asks = || async {
+            let _refused = client.mutex("alone").unwrap().try_acquire().await;
+            asked() > 0
+        };
+        assert!(eventually(GENEROUS, asks).await, "{what}: the slots are not looked up");
     }
 }
 
