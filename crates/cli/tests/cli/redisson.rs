@@ -36,7 +36,7 @@ async fn the_command_shows_releases_and_takes_locks_of_redisson() {
     assert_eq!(server.command(&["GET", "redisson_lock_token:{orders}"]).unwrap(), "2");
     let doctor = run(&["doctor"]);
     assert!(doctor.stdout.contains("the user has all rights that locks need"), "{doctor:?}");
-    assert!(doctor.stdout.contains("fine    a trial lock"), "{doctor:?}");
+    assert!(doctor.stdout.contains("fine    a self-test lock"), "{doctor:?}");
     // Something else is named and left alone.
     server.command(&["SET", "orders", "0123456789abcdef0123456789abcdef"]).unwrap();
     let refused = run(&["run", "-n", "orders", "--", "true"]);
