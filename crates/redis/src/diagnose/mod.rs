@@ -71,7 +71,7 @@ pub(crate) async fn diagnose(
     Ok(findings)
 }
 
-/// Takes the trial lock's keys away afterwards: in this layout, the token of a lock has no expiry.
+/// Takes the self-test lock's keys away afterwards: in this layout, the token of a lock has no expiry.
 async fn self_test_in_redissons_layout(
     store: &dyn Store,
     config: &RedisConfig,
@@ -84,7 +84,7 @@ async fn self_test_in_redissons_layout(
     let delete = cmd("DEL").args(&keys);
     // Of the masters of a Cluster, all but the one that has them refuse.
     for link in links {
-        let _ = link.call("remove a trial lock", [&delete]).await;
+        let _ = link.call("remove a self-test lock", [&delete]).await;
     }
     Ok(finding)
 }
