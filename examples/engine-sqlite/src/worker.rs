@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
@@ -100,7 +100,7 @@ impl Worker {
 const OPEN: &str = "open the SQLite file";
 
 fn open(path: &Path, timeout: Duration) -> Result<Connection> {
-    let open = || {
+    let open = || -> rusqlite::Result<Connection> {
         let mut connection = Connection::open(path)?;
         connection.busy_timeout(timeout)?;
         // Readers do not wait for a writer, and each commit is synced: no token is given twice after the
@@ -112,7 +112,19 @@ fn open(path: &Path, timeout: Duration) -> Result<Connection> {
         transaction.commit()?;
         Ok(connection)
     };
-    open().map_err(|cause| fault(OPEN, cause))
+    // SQLite does not wait for another process that turns a new file to WAL at the same moment.
+    let deadline = Instant::now() + timeout;
+    loop {
+        match open() {
+            Err(cause)
+                if cause.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome.map_err(|cause| fault(OPEN, cause)),
+        }
+    }
 }
 
 /// What tells this start of the machine from all others: times in the file count from there.
