@@ -185,10 +185,10 @@ impl Report {
             }
         }
         let above = self.rows.iter().filter(|row| row.standing() == Standing::Above).count();
-        let kind = if self.is_quick { "A quick run" } else { "A full run" };
+        let how = if self.is_quick { "Measured with `--quick`" } else { "Measured" };
         let took = format!("{} min {} s", self.seconds / 60, self.seconds % 60);
         let mut text = format!(
-            "{kind} of {took}. {} rows. In {ahead} of the {count} with other clients, tenure costs no more \
+            "{how} in {took}: {} rows. In {ahead} of the {count} with other clients, tenure costs no more \
              than the best of them; in {level}, the difference is less than the spread. {above} rows miss a \
              bound.",
             self.rows.len()
