@@ -1,4 +1,4 @@
-//! How long nobody can hold a lock while the servers elect another leader, after theirs was killed.
+//! How long no claim can hold a lock while the servers elect another leader, after theirs was killed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -102,12 +102,12 @@ impl HintSender {
         self.0.changed.notify_one();
     }
 
-    /// Whether nobody receives the hints any more.
+    /// Whether the receiver of the hints is gone.
     pub fn is_closed(&self) -> bool {
         self.0.pending.lock().is_closed
     }
 
-    /// Waits until nobody receives the hints any more.
+    /// Waits until the receiver of the hints is gone.
     ///
     /// # Cancel safety
     /// Safe to drop and call again.

@@ -207,8 +207,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// The first hint, that [any lock](HintSender::any_changed) may have changed, says that the store listens. A
     /// hint may be missing or needless: watches also ask for all locks now and then. The store keeps the sender
-    /// until nobody [receives](HintSender::closed) the hints, and drops it when it can no longer listen: then it is
-    /// called again, at most once in each interval of the watch.
+    /// until the receiver of the hints [is gone](HintSender::closed), and drops it when it can no longer
+    /// listen: then it is called again, at most once in each interval of the watch.
     fn changes(&self, prefix: &str) -> Option<ChangeHints> {
         let _ = prefix;
         None

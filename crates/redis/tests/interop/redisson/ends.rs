@@ -1,4 +1,4 @@
-//! How holds end when nobody releases them: watchdogs, and processes that are killed, for each kind of lock.
+//! How holds end that are not released: watchdogs, and processes that are killed, for each kind of lock.
 
 use std::env;
 use std::process::{Command, Stdio};
